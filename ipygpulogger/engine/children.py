@@ -66,9 +66,7 @@ class Children:
         self.any_before = bool(forks.living) or self._ended_before.more
         self._before: dict[ChildProcess, _ChildMemory] | None = {}
         self._states: dict[ChildProcess, object] = {}  # as the scope opened
-        self._shared: SharedBounds | None = (
-            None  # what forked ones shared with each other as the scope opened
-        )
+        self._shared: SharedBounds | None = None  # by forked ones with each other, as the scope opened
         if self.any_before:
             living = on.child_peaks.observe(self, reset=reset)
             if living is None:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from importlib.metadata import EntryPoint
 
-    from ..sources import Device, DeviceCounter, DeviceMemory
+    from ..sources import Device, DeviceCounter, DeviceMemory, Framework
     from ..sources.nvidia.nvml import Nvml
     from .frameworks import Frameworks
 
@@ -74,16 +74,13 @@ class Allocators:
         self._trackers: dict[tuple[str, tuple[str, int]], PeakTracker] = {}  # by framework, and device
         self._pinned: dict[str, PeakTracker] = {}  # by framework
 
-    def discover(self) -> Iterator[tuple[Device | None, PeakTracker, bool]]:
-        """Create a tracker for each allocator that was initialised since the last call.
+    def discover(self, imported: list[Framework]) -> Iterator[tuple[Device | None, PeakTracker, bool]]:
+        """Create a tracker for each allocator of these frameworks that was initialised since the last call.
 
         Yields:
             The device, or None for page-locked host memory; the tracker of its peaks; whether it is certain
             that every reset of these peaks by the user was noticed.
         """
-        imported = self._frameworks.imported()
-        if not imported:
-            return
         late = self._frameworks.hold(imported)
         for framework, counters in self._frameworks.counters(imported):
             for counter in counters:

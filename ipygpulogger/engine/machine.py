@@ -184,8 +184,11 @@ class Machine:
 
     def discover(self) -> None:
         """Register the devices first used since the last call; open scopes measure them from zero."""
+        imported = self.frameworks.imported()
+        if not imported:
+            return
         with self._lock:
-            for device, tracker, sure in self.allocators.discover():
+            for device, tracker, sure in self.allocators.discover(imported):
                 for scope in self.scopes:
                     if device is None:
                         scope.adopt_pinned(tracker)

@@ -15,6 +15,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from ..sources.system.linux import gil_held
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
@@ -57,7 +59,7 @@ class AddressSpace:
 def address_space() -> AddressSpace | None:
     """Return the ranges that are mapped now; None where they are unknown."""
     try:
-        return AddressSpace(Path(_PATH).read_bytes())
+        return AddressSpace(gil_held().read_file(_PATH, whole=True))
     except OSError:
         return None
 

@@ -4,7 +4,6 @@ Each case runs in a process of its own: what the kernel says of children that en
 """
 
 import os
-import pickle
 import subprocess
 import sys
 import textwrap
@@ -14,7 +13,6 @@ from pathlib import Path
 import pytest
 from memory import MB
 
-from ipygpulogger import measure
 from ipygpulogger.engine.child_peaks import ChildPeaks
 from ipygpulogger.engine.scope import Scope
 from ipygpulogger.records import Measurement
@@ -591,11 +589,3 @@ def test_a_child_of_another_user_is_bounded():
         child.stdin.close()
         """
     )
-
-
-def test_what_starts_programs_is_pickled_as_itself():
-    """While something is measured, too, and afterwards where it was kept."""
-    with measure():
-        kept = os.system, os.posix_spawn
-        assert pickle.loads(pickle.dumps(kept)) == (os.system.__wrapped__, os.posix_spawn.__wrapped__)
-    assert pickle.loads(pickle.dumps(kept)) == (os.system, os.posix_spawn)

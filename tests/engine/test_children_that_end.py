@@ -1,6 +1,7 @@
 """Real children, started in every way: what each had, and all of them, is true, whether they live or end."""
 
 import os
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -11,30 +12,7 @@ pytestmark = pytest.mark.skipif(
     not os.access("/proc/self/clear_refs", os.W_OK) or not Path("/proc/self/smaps_rollup").exists(),
     reason="this kernel has no high-water mark of children",
 )
-CASES = [
-    "fork pool",
-    "fork pool, terminated",
-    "spawn pool",
-    "spawn pool, terminated",
-    "forkserver pool",
-    "forkserver pool, terminated",
-    "short fork pool",
-    "short spawn pool",
-    "fork pools in turn",
-    "spawn pools in turn",
-    "programs",
-    "a program that calls exec",
-    "a fork that calls exec",
-    "a fork that calls exec soon",
-    "a fork that measures",
-    "a spawned one that measures",
-    "a fork that is killed",
-    "a spawned one that is killed",
-    "a fork that dies",
-    "plain forks",
-    "unlucky moments",
-]
-OF_TORCH = ["epochs in one cell", "an epoch a cell", "persistent workers", "spawned workers"]
+PROGRAM = runpy.run_path(str(Path(__file__).with_name("children_that_end.py")))
 
 
 def run(program, *words, env=None):
@@ -54,14 +32,14 @@ def reads(folder, env=os.environ):
     return {**env, "CHILDREN_WERE_READ": str(folder / "reads")}
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", PROGRAM["CASES"])
 def test_children_that_end(case, tmp_path):
     """The truth lies within 2 MB of what is said to be exact, or in the bounds; the lower one is 90 % of it."""
     run("children_that_end.py", case, env=reads(tmp_path))
 
 
 @pytest.mark.torch
-@pytest.mark.parametrize("case", OF_TORCH)
+@pytest.mark.parametrize("case", PROGRAM["OF_TORCH"])
 def test_workers_of_a_dataloader_that_end(case, tmp_path, kernel_env):
     """The commonest training there is: two workers that begin and end with each epoch."""
     run("children_that_end.py", case, env=reads(tmp_path, kernel_env))

@@ -104,28 +104,6 @@ def in_a_new_process(cuda, torch_forks):
 # -- the ladder ------------------------------------------------------------------------------------
 
 
-def test_every_rung(cuda, on, outside):
-    """Tensors, cache, context and libraries, listed and unlisted tenants, the driver's own: each to the byte."""
-    kept = []
-
-    def cell():
-        kept.extend((tensor(100 * MB), tensor(60 * MB, "cuda:1")))
-        tensor(64 * MB)
-        raw(cuda, 80 * MB)
-        cuda.dev[0].add_process(1, 300 * MB)
-        cuda.dev[0].base_used = 3000 * MB
-        cuda.dev[1].base_used = 1000 * MB
-
-    result = run(on, cell, settle=False)
-    first, second = result.gpus
-    assert dict(first.ladder)["cached"] == 64 * MB
-    assert dict(first.ladder)["other processes"] == 3300 * MB
-    assert (first.consumed_bytes, second.consumed_bytes) == (180 * MB, 60 * MB)
-    assert (first.neighbours_before_bytes, second.neighbours_before_bytes) == (0, 0)
-    assert first.headroom_bytes == first.free_bytes + 64 * MB
-    assert first.driver_bytes == cuda.dev[0].reserved
-
-
 happenings = st.lists(
     st.tuples(
         st.sampled_from(["tensor", "free", "raw", "unraw", "listed", "unlisted", "leave", "empty", "end"]),

@@ -6,7 +6,6 @@ The sampler's looks are made by hand, so that no test depends on when it comes.
 import itertools
 import os
 import random
-import time
 
 import pytest
 from memory import MB
@@ -170,23 +169,6 @@ def test_any_story(gpu, on):
         assert most >= max(others for _, others in (*ends, *jumps))
 
 
-def test_it_comes_through_the_sampler_itself(gpu, monkeypatch):
-    """The same with the thread at work: a second or less of 5 GB, of our own."""
-    monkeypatch.setattr(driver, "absent", lambda: False)
-    on, row = Machine(), gpu.dev[0].add_process(os.getpid(), 200 * MB)
-    scope = Scope(on).open()
-    row.used = 5 * GB
-    deadline_s = time.monotonic() + 30
-    while not scope.device_scopes()[0].seen_bytes and time.monotonic() < deadline_s:
-        time.sleep(0.01)
-    row.used = 200 * MB
-    scope.close()
-    (usage,) = scope.result(Measurement, "").gpus
-    assert usage.peaked_bytes == 5 * GB - 200 * MB
-    on.sampler.close()
-    on.close()
-
-
 # -- beside torch ----------------------------------------------------------------------------------
 
 
@@ -194,35 +176,6 @@ def tensor(size_bytes):
     import torch
 
     return torch.empty(size_bytes, dtype=torch.uint8, device="cuda:0")
-
-
-@pytest.mark.torch
-def test_beside_torch_ours_adds_to_its_tensors(cuda, on):
-    """1 GB of tensors, and 5 GB outside torch for a moment: the peak is at least both together."""
-    kept, device = tensor(GB), cuda.dev[0]
-
-    def more(size_bytes):
-        device.mine().used += size_bytes
-
-    usages, report = measured(on, lambda: more(5 * GB), lambda: more(-5 * GB))
-    assert usages[0].peaked_bytes == 5 * GB
-    assert usages[0].peak.hi_bytes is None
-    assert "moment" not in report
-    del kept
-
-
-@pytest.mark.torch
-def test_beside_torch_a_neighbours_is_named(cuda, on):
-    """Somebody else's 5 GB while torch holds tensors: named, and no peak of ours."""
-    kept, row = tensor(GB), cuda.dev[0].add_process(1, 10 * MB)
-    usages, report = measured(on, setting(row, "used", 5 * GB), setting(row, "used", 10 * MB))
-    assert usages[0].peaked_bytes == 0
-    assert "(other processes 5110 MB more for a moment)" in report
-    cuda.pid_offset = 5_000_000
-    usages, report = measured(on, setting(row, "used", 5 * GB), setting(row, "used", 10 * MB))
-    assert usages[0].peaked_bytes == 0
-    assert "(5110 MB more for a moment, owner unknown)" in report
-    del kept
 
 
 @pytest.mark.torch

@@ -348,49 +348,6 @@ def test_the_truth_lies_in_the_bounds(peak_class, certified, program):
     AnyProgram(Model(peak_class=peak_class, certified=certified)).run(program)
 
 
-def test_threads_certify_themselves():
-    """Thousands of trials with foreign threads at work: no miss that is not flagged."""
-    lock = threading.Lock()
-
-    class Locked(Model):
-        """The allocator's mutex: every single step is atomic, reading then resetting is not."""
-
-        def move(self, *step):
-            with lock:
-                super().move(*step)
-
-        def look(self):
-            with lock:
-                return super().look()
-
-        def reset(self):
-            with lock:
-                super().reset()
-
-    model, stop = Locked(), threading.Event()
-    tracker = PeakTracker(model)
-
-    def blips(height):
-        while not stop.is_set():
-            model.blip(height)
-
-    threads = [threading.Thread(target=blips, args=(height,)) for height in (300, 170)]
-    [thread.start() for thread in threads]
-    try:
-        for _ in range(3000):
-            began = tracker.open()
-            with lock:
-                model.story = [model.now[0]]
-            tracker.close(tracker.open())
-            with lock:
-                truth = max(model.story)
-            tracker.close(began)
-            assert began.peak().hi_bytes >= truth, "missed, and not flagged"
-    finally:
-        stop.set()
-        [thread.join() for thread in threads]
-
-
 # -- what is read, and when -------------------------------------------------------------------------
 
 

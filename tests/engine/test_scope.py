@@ -25,7 +25,7 @@ from ipygpulogger.records import Measurement
 from ipygpulogger.render import text
 from ipygpulogger.runtime import clock
 from ipygpulogger.runtime.wrappers import Call
-from ipygpulogger.sources import Device, DeviceCounter, Framework, Observation, Reading
+from ipygpulogger.sources import Device, DeviceCounter, Framework
 from ipygpulogger.sources.nvidia import driver
 
 
@@ -188,24 +188,6 @@ def test_our_own_cost_is_not_the_scopes_time(fresh, monkeypatch):
     assert run(fresh, lambda: setattr(now, "s", now.s + 2)).time_s == 2
 
 
-def test_scopes_in_threads_each_get_their_own(fresh):
-    """Four threads at once: nobody's scope stays open, everybody's peak covers their own block."""
-    results = {}
-
-    def work(i):
-        results[i] = run(fresh, lambda: blip(20 + 10 * i))
-
-    threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
-    [thread.start() for thread in threads]
-    [thread.join() for thread in threads]
-    for i in range(4):
-        peak = results[i].gen.peak
-        assert (peak.hi_bytes or 0) - results[i].gen.before_bytes >= 0
-        assert peak.lo_bytes >= max(results[i].gen.before_bytes, results[i].gen.after_bytes)
-    assert not fresh.scopes
-    assert not fresh.ram.is_open
-
-
 @pytest.fixture
 def raw(monkeypatch):
     """The process has loaded CUDA's library, by which way ever."""
@@ -248,41 +230,6 @@ def test_a_system_that_gives_no_thread(gpu, fresh, monkeypatch):
     assert not fresh.sampler.is_wanted
 
 
-def test_an_interrupt_while_a_device_is_identified(gpu, monkeypatch):
-    """The next scope finds it as if nothing had been."""
-
-    class Counter(DeviceCounter):
-        peak_class = "sampled"
-        device = Device("cuda", 0, "", gpu.dev[0].uuid.decode())
-
-        def look(self):
-            return Observation((Reading(5 * MB, None),), ())
-
-    class Some(Framework):
-        name = "some"
-        one = Counter()
-
-        def counters(self):
-            return [self.one]
-
-    monkeypatch.setitem(sys.modules, "some", ModuleType("some"))
-    on = Machine(frameworks=[Some()])
-    real = on.nvml.device
-    answers = iter([KeyboardInterrupt, None])
-
-    def device(uuid):
-        if next(answers, None):
-            raise KeyboardInterrupt
-        return real(uuid)
-
-    monkeypatch.setattr(on.nvml, "device", device)
-    with pytest.raises(KeyboardInterrupt):
-        Scope(on).open()
-    (usage,) = run(on).gpus
-    assert usage.allocated_bytes == 5 * MB
-    on.close()
-
-
 def test_a_card_in_a_container_where_we_have_a_context(gpu, fresh, raw, monkeypatch):
     """No framework, and the driver lists the host's pids: the row is there, its figures unknown."""
     gpu.dev[0].add_process(os.getpid(), 900 * MB)
@@ -316,38 +263,6 @@ class Strange(Framework):
 def strange(monkeypatch):
     """The module of that name is imported."""
     monkeypatch.setitem(sys.modules, "strange", ModuleType("strange"))
-
-
-class Panic(BaseException):
-    """As extensions written in Rust raise."""
-
-
-@pytest.mark.parametrize(
-    "answers",
-    [
-        [None],
-        [{}],
-        [Observation((), ())],
-        [Observation((Reading("5", None),), ())],
-        [Observation((Reading(5, None),), ()), Observation((Reading(5, None), Reading(6, None)), ())],
-        [Panic("at the disco")],
-        [Observation((Reading(5, None),), ()), SystemExit(3)],
-    ],
-)
-def test_a_stranger_that_answers_with_garbage(strange, answers):
-    """Whatever its counter says, general RAM is measured and the user's function returns what it returns."""
-    given = iter(answers)
-
-    def look(_counter):
-        answer = next(given, answers[-1])
-        if isinstance(answer, BaseException):
-            raise answer
-        return answer
-
-    on = Machine(frameworks=[Strange(look)])
-    for _ in range(3):
-        assert run(on).gen.after_bytes
-    on.close()
 
 
 def test_a_stranger_without_counters(strange):

@@ -6,8 +6,7 @@ import sys
 import types
 
 import pytest
-from example_source import Arena
-from fake_frameworks import ALL, Broken, Fakes, begin, figures
+from fake_frameworks import ALL, Broken, Fakes, begin
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -229,36 +228,3 @@ def test_statistics_that_lose_their_names(fakes, name):
         with pytest.raises(Unavailable):
             counter.look()
         assert list(ALL[name]().counters()) == []
-
-
-def test_a_third_partys_source(fakes):
-    """The example in example_source.py: nested scopes, both exact; a failure is told, not raised."""
-    framework = Arena()
-    assert list(framework.counters()) == []
-    stats = types.SimpleNamespace(live_bytes=100, peak_bytes=100, bytes_ever_allocated=100)
-
-    def move(step):
-        stats.live_bytes += step
-        stats.peak_bytes = max(stats.peak_bytes, stats.live_bytes)
-        stats.bytes_ever_allocated += max(0, step)
-
-    def reset_peak(index):
-        stats.peak_bytes = stats.live_bytes
-
-    arena = fakes.module(
-        "arena", devices_in_use=lambda: [0], ArenaError=Odd, stats=lambda index: stats, reset_peak=reset_peak
-    )
-    (counter,) = framework.counters()
-    assert list(framework.counters()) == [counter]
-    tracker = PeakTracker(counter)
-    outer = tracker.open()
-    move(500), move(-500)
-    inner = tracker.open()
-    move(50), move(-50)
-    tracker.close(inner), tracker.close(outer)
-    assert figures(inner) == (150, 150, "exact")
-    assert figures(outer) == (600, 600, "exact")
-    assert framework.diagnose().says == "its allocator on cuda:0"
-    arena.stats = Broken(Odd("lost"))
-    with pytest.raises(Unavailable, match="statistics cannot be read: lost"):
-        counter.look()

@@ -96,31 +96,6 @@ def test_every_fault_costs_one_figure(gpu, nvml, code, says, function):
     assert nvml.take_notes() == ()
 
 
-OPENING = [
-    "nvmlInit",
-    "nvmlDeviceGetCount*",
-    "nvmlDeviceGetHandleByIndex*",
-    "nvmlDeviceGetUUID",
-    "nvmlDeviceGetName",
-]
-
-
-@pytest.mark.parametrize("function", OPENING)
-@pytest.mark.parametrize(("code", "says"), FAULTS)
-def test_faults_while_looking_for_devices(gpu, function, code, says):
-    """A device that cannot be described is left out, with one reason that the doctor knows; nothing raises."""
-    gpu.fault(function, code)
-    nvml = Nvml()
-    assert nvml.devices() == ()
-    assert used_bytes(nvml, "GPU-x") is None
-    assert nvml.processes("GPU-x").own is None
-    notes = nvml.take_notes()
-    assert notes and all(says in note for note in notes)
-    assert nvml.diagnose().state == "absent"
-    assert says in nvml.diagnose().says
-    nvml.close()
-
-
 def test_one_lost_card_does_not_blind_the_other(gpu, nvml):
     """Device 0 falls off the bus: device 1 still answers."""
     first, second = nvml.devices()

@@ -10,8 +10,7 @@ import pytest
 from memory import MB
 
 from ipygpulogger.sources.system.child_process import ChildProcess
-from ipygpulogger.sources.system.linux import Paced
-from ipygpulogger.sources.system.process import Process
+from ipygpulogger.sources.system.process import Paced, Process
 
 
 def test_what_malloc_keeps_is_told_apart():

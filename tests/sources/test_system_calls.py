@@ -14,8 +14,8 @@ from statistics import median
 
 import pytest
 
-from ipygpulogger.sources.system import system_calls
-from ipygpulogger.sources.system.system_calls import Calls, gil_held
+from ipygpulogger.sources.system import linux
+from ipygpulogger.sources.system.linux import Calls, gil_held
 
 on_linux = pytest.mark.skipif(sys.platform != "linux", reason="the GIL is kept on Linux alone")
 MOST_CALLS, MOST_GETPID = 30, 20  # of a light cell
@@ -146,6 +146,7 @@ def test_what_can_be_read_at_once(calls, tmp_path):
     (tmp_path / "long").write_bytes(bytes(range(256)) * 1000)
     (tmp_path / "written").write_bytes(b"....")
     assert calls.read_file(str(tmp_path / "long")) == (bytes(range(256)) * 1000)[: 2**16]
+    assert calls.read_file(str(tmp_path / "long"), whole=True) == bytes(range(256)) * 1000
     calls.write_file(str(tmp_path / "written"), b"56")
     assert calls.read_file(str(tmp_path / "written")) == b"56.."
     reader, writer = os.pipe()
@@ -199,11 +200,11 @@ def test_an_interrupted_call_is_made_again(monkeypatch):
 
         monkeypatch.setattr(held, name, call)
 
-    for name in ("_open", "_read", "_write"):
+    for name in ("_c_open", "_c_read", "_c_write"):
         interrupt(name)
     assert held.read_file("/proc/self/statm").split()
     held.write_file("/dev/null", b"x")
-    assert interrupted == ["_open"] * 2 + ["_read"] * 2 + ["_write"] * 2
+    assert interrupted == ["_c_open"] * 2 + ["_c_read"] * 2 + ["_c_write"] * 2
 
 
 def test_where_the_gil_cannot_be_kept_os_makes_the_calls(monkeypatch):
@@ -211,7 +212,7 @@ def test_where_the_gil_cannot_be_kept_os_makes_the_calls(monkeypatch):
     with monkeypatch.context() as patch:
         patch.setitem(sys.modules, "ctypes", None)
         assert type(gil_held.__wrapped__()) is Calls
-    monkeypatch.setattr(system_calls.sys, "platform", "freebsd14")
+    monkeypatch.setattr(linux.sys, "platform", "freebsd14")
     assert type(gil_held.__wrapped__()) is Calls
 
 

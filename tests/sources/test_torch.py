@@ -1,6 +1,5 @@
 """torch's real caching allocator, on the simulated GPU: truth is known to the byte."""
 
-import contextlib
 import os
 import subprocess
 import sys
@@ -345,34 +344,6 @@ def test_a_forked_child_can_measure(cuda):
     assert os.waitpid(pid, 0)[1] == 0
 
 
-def test_measuring_in_threads_while_the_user_resets(cuda):
-    """Two threads measure, a third reads and resets both devices: nobody hangs, no wrapper is stacked."""
-    own = torch._C._cuda_memoryStats
-    tensor(1, "cuda:1")
-    stop = threading.Event()
-
-    def measures(index):
-        while not stop.is_set():
-            with measure():
-                tensor(4 * MB, f"cuda:{index}")
-
-    def resets():
-        while not stop.is_set():
-            torch.cuda.reset_peak_memory_stats(0)
-            torch.cuda.max_memory_allocated(1)
-
-    threads = [threading.Thread(target=measures, args=(i,), daemon=True) for i in range(2)]
-    threads.append(threading.Thread(target=resets, daemon=True))
-    [thread.start() for thread in threads]
-    stop.wait(3)
-    stop.set()
-    [thread.join(30) for thread in threads]
-    assert not any(thread.is_alive() for thread in threads)
-    for i in range(2):
-        torch.cuda.reset_peak_memory_stats(i)
-    assert torch._C._cuda_memoryStats is own
-
-
 def test_a_users_reset_that_outlives_the_last_scope(cuda):
     """A thread waits in our wrapper while the last scope ends: nothing is put on again."""
     own = torch._C._cuda_memoryStats, torch._C._cuda_resetPeakMemoryStats
@@ -395,30 +366,6 @@ def test_asking_what_is_exact_here_wraps_nothing(cuda):
     own = torch._C._cuda_memoryStats
     assert any(found.source == "torch" and found.state == "exact" for found in machine().diagnose())
     assert torch._C._cuda_memoryStats is own
-
-
-def test_statistics_of_private_pools_are_the_users_too(cuda):
-    """However deep a statistic is nested, its peak is what it would be without us."""
-
-    def peaks():
-        pool = torch.cuda.MemPool()
-        with torch.cuda.use_mem_pool(pool):
-            tensor(64 * MB)
-        with measure() if measured else contextlib.nullcontext():
-            pass
-        stats = torch.cuda.memory_stats()
-        if not any("private_pools" in k for k in stats):
-            pytest.skip("this torch keeps no statistics of pools")
-        found = [v for k, v in stats.items() if "private_pools" in k and k.endswith("peak")]
-        return [v for v in found if v]  # pools of earlier tests stand at 0
-
-    measured = False
-    without = peaks()
-    assert 64 * MB in without
-    torch.cuda.empty_cache()
-    torch.cuda.reset_peak_memory_stats()
-    measured = True
-    assert peaks() == without
 
 
 def test_without_resets_of_ram_torch_stays_exact(fresh):

@@ -42,6 +42,8 @@ _FIELDS = (
     "private_bytes",  # as in `Sharing`; 0 where it was too large to look through its pages
     "shared_bytes",
     "inherited_bytes",
+    "name",  # the first and the last 8 bytes of what it is called in ``/proc/<pid>/comm``
+    "name_end",
 )
 _AT = {name: at for at, name in enumerate(_FIELDS)}
 _ENDS = "_exit", "execv", "execve"
@@ -95,6 +97,11 @@ class Card:
 
     def __setitem__(self, name: str, value: int) -> None:
         self._words[_AT[name]] = value
+
+    def called(self) -> str:
+        """Return the name of the process as it left."""
+        name = self["name"].to_bytes(8, "little") + self["name_end"].to_bytes(8, "little")
+        return name.rstrip(b"\0").decode(errors="replace")
 
 
 class Forks:
@@ -184,6 +191,8 @@ class Forks:
                 card["inherited_bytes"] = shares.inherited_bytes
             faults, card["mark_bytes"] = linux.faults_and_mark()
             card["mapped_bytes"], card["faults"] = int(sizes[2]) * linux.PAGE_BYTES, sum(faults)
+            name = linux.read("/proc/self/comm").strip()
+            card["name"], card["name_end"] = (int.from_bytes(part, "little") for part in (name[:8], name[8:]))
             card["ended_ns"] = left_ns  # last: now they are complete
 
     def _leaving(self, end: Callable[..., Any]) -> Callable[..., Any]:
@@ -230,24 +239,12 @@ class Starts:
         self.take_off()
 
     def _calling(self, start: Callable[..., Any]) -> Callable[..., Any]:
-        return _Announced(start, self._called)
+        def announced(*args: Any, **kwargs: Any) -> Any:
+            with suppress(Exception):  # the start is the user's
+                self._called()
+            return start(*args, **kwargs)
 
-
-class _Announced:
-    """A function that starts programs, with a call of ours before it; pickled as the function itself."""
-
-    def __init__(self, start: Callable[..., Any], called: Callable[[], None]) -> None:
-        self._start, self._called = start, called
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        with suppress(Exception):  # the start is the user's
-            self._called()
-        return self._start(*args, **kwargs)
-
-    def __reduce__(self) -> Any:
-        import pkgutil
-
-        return pkgutil.resolve_name, (f"{self._start.__module__}:{self._start.__name__}",)
+        return announced
 
 
 forks = Forks()

@@ -16,8 +16,9 @@ import errno
 import os
 import sys
 import threading
+import time
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from ...records import Diagnosis
 from ...records.units import MB, in_mb
@@ -27,8 +28,7 @@ from ..contract import UNREADABLE, Unavailable
 from . import linux
 from .forked import forks
 from .high_water_mark import HighWaterMark, RisingPeak
-from .linux import Paced, high_water_precision_bytes, resident_precision_bytes
-from .system_calls import gil_held
+from .linux import gil_held, high_water_precision_bytes, resident_precision_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -42,6 +42,41 @@ _PASSING = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)  # what is used up now may
 _WALK_S = 0.002  # the page tables are walked for an exact size if that takes less
 _HEAP_S = 0.001  # malloc is asked for all that it keeps as long as that takes less
 _WALK_S_PER_BYTE = 11e-3 / 2**30  # with pages of 4 kB (measured); huge pages take a hundredth
+
+
+_T = TypeVar("_T")
+
+_SKIPPED_FIRST = 64
+_SKIPPED_MOST = 16384
+
+
+class Paced(Generic[_T]):
+    """A read whose cost grows with what the process holds.
+
+    After a read that took over `limit_s` of CPU time the next 64 are skipped, and twice as many each time
+    it is slow again. The first read does not count, as it may load what it needs.
+    """
+
+    def __init__(self, read: Callable[[], _T], limit_s: float) -> None:
+        self._read, self._limit_s = read, limit_s
+        self._to_skip = self._skipped = 0
+        self._is_first = True
+
+    def __call__(self) -> _T | None:
+        """Return what the read returns; None if it is skipped."""
+        if self._to_skip:
+            self._to_skip -= 1
+            return None
+        began_s = time.thread_time()
+        found = self._read()
+        if self._is_first:
+            self._is_first = False
+        elif time.thread_time() - began_s <= self._limit_s:
+            self._skipped = 0
+        else:
+            self._skipped = min(2 * self._skipped, _SKIPPED_MOST) or _SKIPPED_FIRST
+            self._to_skip = self._skipped
+        return found
 
 
 class Process:

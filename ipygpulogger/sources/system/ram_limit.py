@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ...records.units import size_text
 from ...runtime.errors import is_from_a_handler
-from .system_calls import gil_held
+from .linux import gil_held
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

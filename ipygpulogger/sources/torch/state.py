@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any
 from ...records import device_id
 from ...runtime.clock import monotonic_s
 from ..contract import Device
-from ..system.linux import read
-from ..system.system_calls import gil_held
+from ..system.linux import gil_held, read
 
 if TYPE_CHECKING:
     from collections.abc import Callable
