@@ -39,9 +39,13 @@ def ask(number):
 @pytest.fixture(autouse=True)
 def nothing_left():
     """After every test memray, the threads and the temporary folder are as they were."""
-    folders = set(Path(tempfile.gettempdir()).glob("ipygpulogger.*"))
+    entered, folders = (
+        vars(memray.Tracker)["__enter__"],
+        set(Path(tempfile.gettempdir()).glob("ipygpulogger.*")),
+    )
     yield
     assert source._run is None
+    assert vars(memray.Tracker)["__enter__"] is entered
     assert sys.getprofile() is None
     assert threading._profile_hook is None
     assert not {"_name", "_ident"} & set(vars(threading.Thread))
@@ -100,15 +104,39 @@ def test_the_line_that_asks_is_known_in_every_thread():
     ]
 
 
-def test_who_was_there_before_us_is_left_alone(tmp_path):
-    """A tracker of memray, or a profiler of this thread or of all: then nothing is recorded."""
+def test_a_tracker_of_the_users_comes_first(tmp_path):
+    """It runs on where it was there before, and takes the place of ours where it comes later."""
     with memray.Tracker(tmp_path / "theirs"), pytest.raises(Unavailable, match="memray records already"):
         Window()
+    window = Window()
+    with memray.Tracker(tmp_path / "later"):
+        ask(8)
+    window.end()
+    with pytest.raises(Unavailable, match="another tracker of memray was started"):
+        list(window.events())
+    window.drop()
+    with memray.FileReader(tmp_path / "later") as reader:
+        assert (8 << 20) + 9 in {record.size for record in reader.get_allocation_records()}
+
+
+def test_profile_functions_of_the_users_stay():
+    """With one installed nothing is recorded; one that is installed within is there afterwards."""
+
+    def profile(*_):
+        """Does nothing."""
+
     for install in (sys.setprofile, threading.setprofile):
-        install(lambda *_: None)
+        install(profile)
         try:
             with pytest.raises(Unavailable, match="profiler"):
                 Window()
+        finally:
+            install(None)
+        window = Window()
+        install(profile)
+        window.drop()
+        try:
+            assert profile in (sys.getprofile(), threading._profile_hook)
         finally:
             install(None)
 

@@ -10,6 +10,7 @@ On Linux the tracker's file never has a name, so that nothing remains of it, how
 from __future__ import annotations
 
 import atexit
+import gc
 import importlib.util
 import logging
 import os
@@ -17,6 +18,7 @@ import sys
 import tempfile
 import threading
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -25,7 +27,7 @@ from ...runtime.errors import call_uninterrupted, named
 from ..contract import Unavailable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from memray import AllocationRecord as Event
 
@@ -175,7 +177,7 @@ class _Run:
     Attributes:
         windows: The ids of those that have not ended.
         readers: The ids of those that may still read the file.
-        lost: A sentence, once the watch on the file has stopped the tracker, or a fork.
+        lost: A sentence, once something else than the end of the last window has stopped the tracker.
     """
 
     def __init__(self) -> None:
@@ -184,6 +186,7 @@ class _Run:
         self.lost = ""
         self._marks = 0  # how many marks of windows it has
         self._tracker: Any = None
+        self._put_back: Callable[[], object] = bool  # nothing
         self._stopped = threading.Event()
         self._file: Any = None
         self._path = ""
@@ -215,6 +218,7 @@ class _Run:
         def start() -> None:
             tracker.__enter__()
             self._tracker = tracker
+            self._let_others_in(memray.Tracker)
 
         call_uninterrupted(start)
 
@@ -243,6 +247,7 @@ class _Run:
 
         def stop() -> None:
             tracker, self._tracker = self._tracker, None
+            self._put_back()
             tracker.__exit__(None, None, None)
 
         sys.setprofile(None)
@@ -294,6 +299,31 @@ class _Run:
             if sys.platform != "linux" and self._path and os.getpid() == self._pid:
                 Path(self._path).unlink()
 
+    def _let_others_in(self, kind: type) -> None:
+        """Let a tracker that the user starts meanwhile take the place of ours, instead of failing.
+
+        The class is implemented in C, and its attributes cannot be set. Its methods are looked up in its
+        dictionary all the same.
+        """
+        import ctypes
+
+        methods = gc.get_referents(vars(kind))[0]
+        forget_found_methods = partial(ctypes.pythonapi.PyType_Modified, ctypes.py_object(kind))
+        theirs = methods["__enter__"]
+
+        def __enter__(tracker: Any) -> Any:  # noqa: N807 - it takes the place of that method
+            with _lock:
+                self.stop(f"{UNKNOWN}: another tracker of memray was started.")
+            return theirs(tracker)
+
+        def put_back() -> None:
+            methods["__enter__"] = theirs
+            forget_found_methods()
+
+        self._put_back = put_back
+        methods["__enter__"] = __enter__
+        forget_found_methods()
+
     def _watch(self) -> None:
         """Stop the tracker before its file fills the disk."""
         while not self._stopped.wait(_INTERVAL_S):
@@ -307,6 +337,7 @@ class _Run:
         """In a forked child: memray no longer records there, and the parent removes the file."""
         self._tracker = None
         self.lost = f"{UNKNOWN}: it was recorded in the process that forked this one."
+        self._put_back()
         self.remove_file()
         profile, threads_profile = map(_is_memrays, _profiles())
         if threads_profile:
