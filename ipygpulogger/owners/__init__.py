@@ -19,7 +19,7 @@ What uses this:
 snapshot       which names held which blocks at one moment, and how much each grew until another
 growth         the names to which a cell's consumption is attributed
 libraries      memory that came with imported libraries
-garbage        garbage: when a full collection runs, and the proof that what was dropped is garbage
+garbage        garbage: when a full collection runs, and what it freed of earlier cells
 release        drops the shell's hidden references
 dimensions     how large the data of a cell was, and whether its source is the same
 oom_snapshot   memory as an out-of-memory error left it
