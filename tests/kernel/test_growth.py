@@ -36,7 +36,7 @@ def test_the_report_names_who_grew(kernel):
     """In plain text, in HTML, and in the record that the notebook keeps."""
     display = report(kernel.run("weights = np.ones(50 * MB, 'u1'); tmp = np.ones(30 * MB, 'u1'); del tmp"))
     assert "\ngrew: weights 50 MB" in display["text/plain"]
-    assert "weights 50 MB" in display["text/html"]
+    assert "weights 50\xa0MB" in display["text/html"]
     kept = {"name": "weights", "size_bytes": 50 * MB, "device": "cpu", "kind": "variable"}
     assert display[MIME]["owners"] == [kept]
 
