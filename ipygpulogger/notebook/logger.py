@@ -223,7 +223,7 @@ class IPyGPULogger(Options):
         Returns:
             Which references were dropped and how many bytes were freed by device; `str` gives the report.
         """
-        from ..owners.release import release
+        from ..owners.roots import release
         from ..render.owners import Freed
 
         return release(self._shell, Freed, reset_peaks=self.reset_peaks)

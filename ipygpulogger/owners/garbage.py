@@ -16,7 +16,6 @@ from ..records import CPU
 from ..records.units import MB, rounded_mb
 from ..runtime import collector
 from ..runtime.shell import module_namespace
-from .memory_blocks import array_readers, holding_of
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Mapping
@@ -117,6 +116,8 @@ class Garbage:
         words = set(_WORD.findall(raw)) & before.large
         if not words:
             return {}
+        from .memory_blocks import array_readers, holding_of  # the walk before the cell has loaded it
+
         readers, names = array_readers(), self._shell.user_ns
         own = {getattr(holding_of(names.get(word), readers), "key", None) for word in words}
         blocks = before.large_of(words).items()

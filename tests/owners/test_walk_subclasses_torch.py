@@ -11,7 +11,7 @@ from ipygpulogger import IPyGPULogger
 from ipygpulogger.owners import growth
 from ipygpulogger.owners.attribution import Root
 from ipygpulogger.owners.memory_blocks import array_readers
-from ipygpulogger.owners.release import drop_hidden_references
+from ipygpulogger.owners.roots import drop_hidden_references
 from ipygpulogger.owners.walk import walk
 
 pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore:Sparse CSR tensor support")]
