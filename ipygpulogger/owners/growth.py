@@ -69,6 +69,7 @@ class Growth:
         self._find, self._used, self._bound, self._values = find, used, bound, values
         self._last: Snapshot | None = None
         self._ran_s = 0.0  # cells, since the last walk
+        self._filled = False  # whether one took memory that malloc had kept, so that none was consumed
         self._libraries = Libraries()
 
     @classmethod
@@ -110,6 +111,7 @@ class Growth:
         """Return the cell's record with its owners; the same record where it consumed next to nothing."""
         self._ran_s += record.time_s
         if before is None or not record.grown():
+            self._filled |= record.gen.newly_in_use_bytes >= MB
             return record
         with undisturbed():
             after = self._last = self._take(self._used())
@@ -178,7 +180,9 @@ class Growth:
 
     def _is_stale(self, snapshot: Snapshot, used: Mapping[str, int]) -> bool:
         """Return whether a notable amount of memory has changed since, or a name of a large block."""
-        if any(abs(size - snapshot.used.get(device, 0)) >= MB for device, size in used.items()):
+        if self._filled or any(
+            abs(size - snapshot.used.get(device, 0)) >= MB for device, size in used.items()
+        ):
             return True
         if any(weak() is None for weak in snapshot.alive):
             return True
@@ -196,7 +200,7 @@ class Growth:
         bound = self._bound()
         urgent = set() if self._last is None else _bound_anew(self._last.bound, bound)
         found = self._find(budget_s or self._budget_s(used), urgent)
-        self._ran_s = 0.0
+        self._ran_s, self._filled = 0.0, False
         return snapshot_of(found, used, bound, self._values())
 
 
