@@ -1,4 +1,4 @@
-"""The memory behind objects: of Python's, numpy's and Arrow's, and of others by the readers of all frameworks.
+"""The memory behind objects: of Python's, numpy's and Arrow's here, of others by their frameworks' readers.
 
 Of general RAM, what was allocated counts: pages of an array that were never touched count too. Memory that
 only shows a file's content does not, because the system can take its pages back at any time. Small objects

@@ -9,7 +9,7 @@ from arrays import holding
 from made import plain
 from memory import MB
 
-from ipygpulogger.notebook.cell_events import CellEvents
+from ipygpulogger.notebook.cell import CellEvents
 from ipygpulogger.notebook.logger import IPyGPULogger
 from ipygpulogger.owners.oom_advice import out_of_memory as oom_report
 from ipygpulogger.owners.oom_snapshot import oom_snapshot
