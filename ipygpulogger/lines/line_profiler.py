@@ -14,10 +14,9 @@ from typing import TYPE_CHECKING
 from ..engine.machine import machine
 from ..records import LineUsage
 from ..runtime.clock import Overhead, this_thread
+from .backends import SysMonitoring, SysSetTrace
 from .frame_state import LineTable
 from .line_memory import LineMemories
-from .sys_monitoring import SysMonitoring
-from .sys_settrace import SysSetTrace
 
 if TYPE_CHECKING:
     from collections.abc import Callable

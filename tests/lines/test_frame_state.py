@@ -9,7 +9,7 @@ from line_cell import Cell, about
 from memory import MB
 
 from ipygpulogger.engine.machine import machine
-from ipygpulogger.lines import frame_state, sys_monitoring, sys_settrace, tracing
+from ipygpulogger.lines import backends, frame_state, tracing
 from ipygpulogger.lines.frame_state import outermost_loops
 
 
@@ -147,7 +147,7 @@ n = sum(values())
 def test_the_time_of_lines(monkeypatch):
     """A line's time contains what it calls, and the lines of one level add up to the whole."""
     now_s = [100.0]
-    for module in (sys_monitoring, sys_settrace, tracing):
+    for module in (backends, tracing):
         monkeypatch.setattr(module, "monotonic_s", lambda: now_s[0])
 
     def work(seconds):

@@ -10,7 +10,7 @@ from ipygpulogger import IPyGPULogger
 from ipygpulogger.engine import scope
 from ipygpulogger.engine.machine import machine
 from ipygpulogger.engine.settling import Settling
-from ipygpulogger.lines import sys_monitoring, sys_settrace, tracing
+from ipygpulogger.lines import backends, tracing
 from ipygpulogger.notebook import cell as cell_module
 from ipygpulogger.notebook.cell_lines import CellLines
 from ipygpulogger.render.lines import heaviest
@@ -220,7 +220,7 @@ def test_a_lines_time_is_without_the_hooks_of_the_cells_within(shell, il, monkey
 
     for module in (scope, cell_module):
         monkeypatch.setattr(module, "clock", clock)
-    for module in (sys_monitoring, sys_settrace, tracing):
+    for module in (backends, tracing):
         monkeypatch.setattr(module, "monotonic_s", clock.monotonic_s)
     monkeypatch.setattr(Settling, "settle", slow)
     shell.user_ns.update(clock=clock, shell=shell)
