@@ -62,7 +62,7 @@ def _collected(record: CellRecord, cell: MeasuredCell) -> CellRecord:
     """Collect the garbage that the cell dropped, if that is worth it and was not done."""
     garbage, before = cell.garbage, cell.before
     if garbage is not None and before is not None and cell.freed is None:
-        cell.freed = garbage.settle_dropped(record, before.snapshot)
+        cell.freed = garbage.settle_dropped(cell.cell.raw, record, before.snapshot)
         if cell.freed is not None and cell.clear_cache:
             machine().settling.settle(gc_collect=False, clear_cache=True)
     return record

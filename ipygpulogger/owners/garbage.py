@@ -18,11 +18,11 @@ from ..runtime import collector
 from ..runtime.shell import module_namespace
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Hashable, Mapping
 
     from ..records import CellRecord
     from .growth import Growth
-    from .snapshot import Snapshot
+    from .snapshot import OwnedBlock, Snapshot
 
     Freed = Mapping[str, int]  # by device, the bytes that a full collection freed
 
@@ -30,6 +30,7 @@ _CHEAP_S, _SHARE = 0.002, 0.01  # a full collection that costs less, or this sha
 _SHORT_S = 0.0005  # but the former not after a cell that took less than this
 _S_PER_MB, _MOST_S = 0.05, 0.25  # what one may cost that gives back what the cell dropped
 _YOUNG_S, _YOUNG_SHARE = 0.001, 0.002  # what a young collection may cost, at least and of the cell's time
+_LOOK_S = 0.003  # for finding out whether names still hold what they held
 _WORD = re.compile(r"\w+")
 
 
@@ -56,13 +57,13 @@ class Garbage:
         cheap_s = max(_CHEAP_S if time_s >= _SHORT_S else 0.0, _SHARE * time_s)
         return self._collect() if starved or collector.costs_at_most(cheap_s) else None
 
-    def settle_dropped(self, record: CellRecord, before: Snapshot) -> Freed | None:
+    def settle_dropped(self, raw: str, record: CellRecord, before: Snapshot) -> Freed | None:
         """Collect all garbage if the cell dropped something that is not freed and the cost is in proportion.
 
         Returns:
             What the collection freed, so that the record's figures are to be read again; None without one.
         """
-        size_bytes = sum(self._dropped(record, before).values())
+        size_bytes = sum(self._dropped(raw, record, before).values())
         most_s = min(_MOST_S, size_bytes / MB * _S_PER_MB)
         return self._collect() if size_bytes >= MB and collector.costs_at_most(most_s) else None
 
@@ -83,12 +84,14 @@ class Garbage:
                 notes.append(f"garbage of earlier cells: \u2212{rounded_mb(size_bytes)} MB{where}")
         return notes
 
-    def _dropped(self, record: CellRecord, before: Snapshot) -> dict[str, int]:
+    def _dropped(self, raw: str, record: CellRecord, before: Snapshot) -> dict[str, int]:
         """Return what the cell dropped that seems not to be freed, in bytes by device."""
         names = self._growth.rebound(before)
         # Of an array there is no weak reference, but there may be one to what the name was bound to.
         living = {name for name in names if name in before.values and before.values[name]() is not None}
         suspects = {key: one for key, one in before.large_of(names).items() if not one.is_freed()}
+        if not suspects:
+            suspects = self._growth.missing(self._mentioned(raw, before), _LOOK_S)
         # Garbage of the cell's own, of which nothing else is known.
         unknown = [
             device
@@ -107,6 +110,18 @@ class Garbage:
             left_bytes = max(alive_bytes, min(unexplained.get(device, 0), lost_bytes))
             found[device] = max(found.get(device, 0), left_bytes)
         return found
+
+    def _mentioned(self, raw: str, before: Snapshot) -> dict[Hashable, OwnedBlock]:
+        """Return the large blocks that variables in a cell's text held by way of other objects."""
+        words = set(_WORD.findall(raw)) & before.large
+        if not words:
+            return {}
+        from .memory_blocks import array_readers, holding_of  # the walk before the cell has loaded it
+
+        readers, names = array_readers(), self._shell.user_ns
+        own = {getattr(holding_of(names.get(word), readers), "key", None) for word in words}
+        blocks = before.large_of(words).items()
+        return {key: one for key, one in blocks if key not in own and not one.is_freed()}
 
     def _can_have_dropped(self, raw: str, record: CellRecord, before: Snapshot) -> bool:
         """Return whether a cell can have dropped memory that was there before it.

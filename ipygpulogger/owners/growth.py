@@ -53,7 +53,7 @@ class Growth:
     """The growth of names over cells, which may nest and overlap.
 
     Args:
-        find: Walks from every name, with a time budget in seconds, these names first.
+        find: Walks from every name, with a time budget in seconds, these names first; or from some only.
         used: Returns the memory in use now, in bytes by device.
         bound: Returns, by name, the `id` of what it is bound to now.
         values: Returns what the user's variables are bound to now.
@@ -76,10 +76,12 @@ class Growth:
     def of(cls, shell: Any) -> Growth:
         """Make one for a shell's names."""
 
-        def find(budget_s: float, urgent: Container[str]) -> WalkResult:
+        def find(budget_s: float, urgent: Container[str], only: Container[str] | None = None) -> WalkResult:
             from .memory_blocks import array_readers  # 10 ms of loading, which not every process needs
-            from .roots import owners_in
+            from .roots import held_by, owners_in
 
+            if only is not None:
+                return held_by(shell, only, array_readers(), budget_s)
             return owners_in(shell, array_readers(), budget_s=budget_s, urgent=urgent)
 
         return cls(find, _in_use, partial(bindings, shell), lambda: shell.user_ns)
@@ -131,6 +133,16 @@ class Growth:
             return set()
         now = self._bound()
         return {name for name in before.large if name in before.bound and now.get(name) != before.bound[name]}
+
+    def missing(self, held: Mapping[Hashable, OwnedBlock], budget_s: float) -> dict[Hashable, OwnedBlock]:
+        """Return which of these blocks their names do not hold any more; none where time is too short."""
+        names = {block.plain_name for block in held.values()}
+        if not names:
+            return {}
+        with undisturbed():
+            found = self._find(budget_s, names, names)
+        now = {key for blocks in found.blocks.values() for key in blocks}
+        return {key: one for key, one in held.items() if key not in now} if found.complete else {}
 
     def unexplained(self, record: CellRecord, before: Snapshot) -> dict[str, int]:
         """Return what a cell consumed beyond what names hold more than before it, by device.

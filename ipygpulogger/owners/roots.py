@@ -69,6 +69,13 @@ def owners_in(
     )
 
 
+def held_by(shell: Any, names: Container[str], readers: ArrayReaders, budget_s: float) -> WalkResult:
+    """Return the memory that is reachable from these variables of a shell."""
+    roots = [root for root in _variables(shell) if root.name in names]
+    closed = [shell, shell.user_ns, *_shells_own(shell), *map(module_namespace, _modules())]
+    return walk(roots, readers, closed=closed, budget_s=budget_s)
+
+
 def roots_at(
     frames: Iterable[FrameType], shell: Any, exception: BaseException | None = None
 ) -> tuple[list[Root], list[Any]]:

@@ -25,6 +25,7 @@ def full_collections():
 def notebook(shell, monkeypatch, capsys, settled):
     """A shell in which each walk has the time it needs on a slow machine."""
     monkeypatch.setattr(growth, "BUDGET_S", 10)
+    monkeypatch.setattr(garbage, "_LOOK_S", 10)
     yield shell
     shell.user_ns.clear()
 
@@ -108,6 +109,15 @@ DROPS = {
     "del": ("kept = 0", "del a"),
     "rebound": ("kept = 0", "a = None"),
     "an attribute": ("kept = 0", "a.block = a.me = None; a = Node()"),
+    "its block's holder": ("a = [a]; kept = 0", "a[0] = None"),
+    "an element": ("kept = {'a': [a]}; del a", "kept['a'].pop(); None"),
+    "a key": ("kept = {'a': [a]}; del a", "del kept['a']"),
+    "an element of an object array": ("kept = np.array([a, 1], object); del a", "kept[0] = None"),
+    "a cell of a data frame": (
+        "import pandas as pd; kept = pd.DataFrame({'x': [a, 1]}); del a",
+        "kept.iat[0, 0] = None",
+    ),
+    "an attribute of a class": ("class Kept: pass\nKept.a = a; del a", "Kept.a = None"),
     "a magic command": ("kept = 0", "a = 1\n%reset_selective -f a"),
     "and as much anew": ("kept = 0", f"{HOLDS}; anew = True"),
 }

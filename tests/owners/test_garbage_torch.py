@@ -9,7 +9,7 @@ from cyclic_programs import live
 from memory import MB
 
 from ipygpulogger import IPyGPULogger
-from ipygpulogger.owners import growth
+from ipygpulogger.owners import garbage, growth
 from ipygpulogger.runtime import collector
 
 pytestmark = pytest.mark.torch
@@ -19,6 +19,7 @@ pytestmark = pytest.mark.torch
 def run(shell, cuda, monkeypatch, capsys):
     """Runs a cell at a cost, and returns its record."""
     monkeypatch.setattr(growth, "BUDGET_S", 10)
+    monkeypatch.setattr(garbage, "_LOOK_S", 10)
     shell.user_ns.update(Node=cyclic_programs.Node, torch=torch, gc=gc, MB=MB)
     il = IPyGPULogger(report="none").start()
 
@@ -105,7 +106,8 @@ def test_a_notebook_of_modules(shell, monkeypatch, capsys, cost_s):
     """On the CPU, where a forked child can tell what a collection frees: every sentence holds."""
     if cost_s is not None:
         monkeypatch.setattr(collector, "cost_s", lambda: cost_s)
-        monkeypatch.setattr(growth, "BUDGET_S", 10)  # what a slow machine needs
+        for of, budget in ((growth, "BUDGET_S"), (garbage, "_LOOK_S")):
+            monkeypatch.setattr(of, budget, 10)  # what a slow machine needs
     il = IPyGPULogger(report="none").start()
     try:
         cyclic_programs.run_checked(shell, il, MODULES)

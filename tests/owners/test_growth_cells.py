@@ -2,6 +2,7 @@
 
 import gc
 import sys
+import types
 
 import numpy as np
 import pytest
@@ -81,6 +82,24 @@ def test_another_name_of_the_same_memory(run):
     assert (owner.name, owner.size_bytes, set(owner.shared)) == ("weights", 50 * MB, {"tied", "view"})
     record = run("other = weights; net = [view]; x = np.ones(20 * MB, 'u1')")
     assert grew(record) == {"x": 20}
+
+
+def test_renamed_rebound_and_deleted(run):
+    """Nobody is named who did not grow."""
+    run("a = np.ones(50 * MB, 'u1'); b = np.ones(30 * MB, 'u1'); c = np.ones(60 * MB, 'u1'); log = []")
+    record = run("d = a; del a; b = np.ones(33 * MB, 'u1'); log.append(np.ones(40 * MB, 'u1')); c = c[:5]")
+    assert grew(record) == {"log": 40, "b": 3}
+
+
+def test_what_a_library_keeps_is_unexplained(run, il, monkeypatch):
+    """12 MB in the cache of an installed module: no name of the user's accounts for them."""
+    library = types.ModuleType("library")
+    monkeypatch.setitem(sys.modules, "library", library)
+    library.cache = []
+    run("import library")
+    record = run("weights = np.ones(50 * MB, 'u1'); library.cache.append(np.ones(12 * MB, 'u1'))")
+    assert grew(record) == {"weights": 50}
+    assert dict(record.unexplained)["cpu"] == pytest.approx(12 * MB, abs=2 * MB)
 
 
 def test_untouched_memory_is_no_new_memory(run):
