@@ -118,18 +118,27 @@ def said_bytes(notes, pattern):
 
 SIZE = r"(?P<size>[\d.]+) (?P<unit>MB|GB)"
 EARLIER = rf"garbage of earlier cells: \u2212{SIZE}"
+DROPPED = rf"\w+ was dropped, its {SIZE} are not yet free: %gpulog free"
 
 
 def run_checked(shell, il, sources, collectable=collectable_bytes):
-    """Run cells; what is said to be freed of earlier cells was garbage before the cell."""
+    """Run cells; check every sentence about garbage, and return how many there were.
+
+    What was freed of earlier cells was garbage before the cell; what is said to wait is freed by a collection.
+    """
+    count = 0
     for source in sources:
         trim()
         before_bytes = collectable()
         shell.run_cell(source, store_history=True)
         notes = [note for note in il.record.notes if "garbage" in str(note) or "free" in str(note)]
-        earlier = said_bytes(notes, EARLIER)
-        assert len(earlier) == len(notes), (source, notes)
+        earlier, dropped = said_bytes(notes, EARLIER), said_bytes(notes, DROPPED)
+        assert len(earlier) + len(dropped) == len(notes), (source, notes)
         assert sum(earlier) <= before_bytes + ROUNDED_BYTES, (source, notes, before_bytes)
+        if dropped:
+            assert sum(dropped) <= collectable() + ROUNDED_BYTES * len(dropped), (source, notes)
+        count += len(notes)
+    return count
 
 
 def check_what_is_said(shell, make_block, examples, collectable=collectable_bytes):
@@ -147,6 +156,7 @@ def check_what_is_said(shell, make_block, examples, collectable=collectable_byte
 
     shell.user_ns.update(Node=Node, churn=churn, failing=failing, gc=gc, make=make)
     hunt = "LONG_HUNT" in os.environ
+    said = []
 
     # The same programs each time, but in a hunt: resident memory is what the machine makes of it.
     @settings(max_examples=examples * (10 if hunt else 1), phases=_PHASES, derandomize=not hunt)
@@ -154,7 +164,7 @@ def check_what_is_said(shell, make_block, examples, collectable=collectable_byte
     def holds(program):
         il = IPyGPULogger(report="none").start()
         shell.run_cell(_BEGIN, store_history=True)
-        run_checked(shell, il, program, collectable)
+        said.append(run_checked(shell, il, program, collectable))
         il.stop()
         drop_hidden_references(shell)
         shell.run_cell(_BEGIN)
@@ -162,3 +172,4 @@ def check_what_is_said(shell, make_block, examples, collectable=collectable_byte
         assert not live
 
     holds()
+    return sum(said)

@@ -73,9 +73,13 @@ def _collected(record: CellRecord, cell: MeasuredCell) -> CellRecord:
 
 def _garbage(record: CellRecord, cell: MeasuredCell) -> CellRecord:
     garbage, before = cell.garbage, cell.before
-    if garbage is None or before is None or cell.freed is None:
+    if garbage is None or before is None:
         return record
-    return _noted(record, *garbage.freed_notes(cell.cell.raw, record, before.snapshot, cell.freed))
+    if cell.freed is None:
+        notes = garbage.dropped_notes(before.snapshot)
+    else:
+        notes = garbage.freed_notes(cell.cell.raw, record, before.snapshot, cell.freed)
+    return _noted(record, *notes) if notes else record
 
 
 def _at_peak(record: CellRecord, cell: MeasuredCell) -> CellRecord:

@@ -174,6 +174,7 @@ class IPyGPULogger(Options):
             self._shell.configurables.remove(self)
         self._live.close()
         self._growth.close()
+        self._garbage.close()
         self._last.gap = Gap()
         self._machine.detach(self)
         self._machine.close()

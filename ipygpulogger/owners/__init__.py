@@ -17,7 +17,7 @@ What uses this:
 =============  ==========================================================================================
 snapshot       which names held which blocks at one moment, and how much each grew until another
 growth         the names, and the imported libraries, to which a cell's consumption is attributed
-garbage        garbage: when a full collection runs, and what it freed of earlier cells
+garbage        garbage: when a full collection runs, and the proof that what was dropped is garbage
 dimensions     how large the data of a cell was, and whether its source is the same
 oom_snapshot   memory as an out-of-memory error left it
 oom_advice     what is reported of such an error, with the one next step

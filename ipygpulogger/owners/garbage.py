@@ -1,37 +1,169 @@
-"""Garbage: when a full collection runs, and what it freed of earlier cells.
+"""Garbage: when a full collection runs, and the proof that what was dropped is garbage.
+
+References are counted as the collector counts them, but only among what is below these objects: what has a
+reference from elsewhere is reachable, and so is everything below it. The time this takes depends on how much
+was dropped, not on how many objects live. What is referred to by something unseen counts as reachable.
 
 A full collection visits every object of the process. It runs where it is cheap beside the cell, or where the
 cell dropped something whose memory did not come back and the cost is in proportion to that memory. Otherwise
 only young garbage is collected.
+
+Two things are said, both proven: what a collection freed that earlier cells had left, and which name was
+dropped whose memory waits, because a collection would have been too dear.
 """
 
 from __future__ import annotations
 
+import array
+import gc
 import re
 import sys
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..records import CPU
-from ..records.units import MB, rounded_mb
-from ..runtime import collector
+from ..records.units import MB, rounded_mb, size_text
+from ..runtime import clock, collector
+from ..runtime.objects import bases_of, is_made_in_python, namespace_of
 from ..runtime.shell import module_namespace
+from .address_space import resident_bytes
+from .memory_blocks import array_readers, holding_of, read, readers_of
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Mapping
+    import weakref
+    from collections.abc import Hashable, Iterable, Mapping
 
     from ..records import CellRecord
     from .growth import Growth
+    from .memory_blocks import ArrayReaders
     from .snapshot import OwnedBlock, Snapshot
 
-    Freed = Mapping[str, int]  # by device, the bytes that a full collection freed
+_LOOK_AT_CLOCK = 1024  # objects
+
+
+def garbage_below(
+    roots: Iterable[weakref.ref[Any]],
+    blocks: Mapping[Hashable, OwnedBlock],
+    readers: ArrayReaders,
+    budget_s: float,
+) -> dict[Hashable, OwnedBlock]:
+    """Return those of these blocks that the garbage collector would free with some objects.
+
+    Nothing is returned where the time budget is not enough.
+    """
+    found: dict[Hashable, OwnedBlock] = {}
+    objects = _garbage(roots, clock.monotonic_s() + budget_s)
+    kinds = {id(type(one)): type(one) for one in objects}.values()
+    made = (base for kind in kinds for base in bases_of(kind) if is_made_in_python(base))
+    if any("__del__" in namespace_of(base) for base in made):
+        return found  # it may bring back to life what it likes
+    if objects and gc.get_freeze_count():  # what `gc.freeze` took away from the collector is never freed
+        collected = set(map(id, gc.get_objects()))
+        if any(gc.is_tracked(one) and id(one) not in collected for one in objects):
+            return found
+    for value in objects:
+        kind = type(value)
+        reads = readers_of(kind, readers)
+        holding = read(value, reads) if reads else None
+        block = None if holding is None else blocks.get(holding.key)
+        if block is not None and holding is not None and _is_freed_with(value):
+            size_bytes = min(block.size_bytes, holding.size_bytes)
+            if block.device == CPU and type(holding.key) is tuple:
+                start: Any = holding.key[1]
+                size_bytes = min(size_bytes, *resident_bytes([(start, start + size_bytes)]))
+            if size_bytes >= MB:
+                found[holding.key] = block._replace(size_bytes=size_bytes)
+    return found
+
+
+def _garbage(roots: Iterable[weakref.ref[Any]], deadline_s: float) -> list[Any]:
+    """Return what is garbage of some objects and everything below them."""
+    nodes = list({id(one): one for root in roots if (one := root()) is not None}.values())
+    if not nodes:
+        return []
+    namespaces = {
+        id(module_namespace(module))
+        for module in list(sys.modules.values())
+        if issubclass(type(module), ModuleType)
+    }
+    places = {id(one): place for place, one in enumerate(nodes)}
+    counts, below = [0] * len(nodes), list[list[int]]()
+    one = None
+    while len(below) < len(nodes):
+        if not len(below) % _LOOK_AT_CLOCK and clock.monotonic_s() > deadline_s:
+            return []
+        lower = []
+        for one in _referents(nodes[len(below)]):
+            place = places.get(id(one))
+            if place is None:
+                if issubclass(type(one), (ModuleType, type)) or id(one) in namespaces:
+                    continue  # it leads to most of the process
+                place = places[id(one)] = len(nodes)
+                nodes.append(one)
+                counts.append(0)
+            counts[place] += 1
+            lower.append(place)
+        one = None  # a reference of ours
+        below.append(lower)
+    alone = _references([object()])[0]
+    reached = [place for place, count in enumerate(_references(nodes)) if count - alone != counts[place]]
+    alive = set(reached)
+    while reached:
+        fresh = alive.symmetric_difference(alive.union(below[reached.pop()]))
+        alive |= fresh
+        reached += fresh
+    return [value for place, value in enumerate(nodes) if place not in alive]
+
+
+def _referents(value: Any) -> Iterable[Any]:
+    """Return what the collector sees below a value, and what a numpy array is a view of."""
+    numpys = getattr(sys.modules.get("numpy"), "ndarray", None)
+    if numpys is None or not issubclass(type(value), numpys):
+        return gc.get_referents(value)
+    base = numpys.base.__get__(value)
+    return gc.get_referents(value) if base is None else [*gc.get_referents(value), base]
+
+
+def _references(nodes: list[Any]) -> list[int]:
+    return list(map(sys.getrefcount, nodes))
+
+
+def _is_freed_with(value: Any) -> bool:
+    """Return whether the memory behind a value is its own, so that it is freed with it."""
+    kind = type(value)
+    if issubclass(kind, (bytes, bytearray, array.array)):
+        return True
+    numpys = getattr(sys.modules.get("numpy"), "ndarray", None)
+    if numpys is not None and issubclass(kind, numpys):
+        return numpys.base.__get__(value) is None
+    torch: Any = sys.modules.get("torch")
+    tensors = getattr(torch, "Tensor", None)
+    if tensors is None or not issubclass(kind, tensors):
+        return False
+    base = torch._C.TensorBase
+    try:
+        with torch._C.DisableTorchFunction():
+            storage = base.untyped_storage(value)
+            # One of the two is Python's, which was made for this question.
+            return bool(torch._C._storage_Use_Count(storage._cdata) == 2 and base._use_count(value) == 1)
+    except Exception:  # an older torch, which has no such counts
+        return False
+
 
 _CHEAP_S, _SHARE = 0.002, 0.01  # a full collection that costs less, or this share of the cell's time, runs
 _SHORT_S = 0.0005  # but the former not after a cell that took less than this
 _S_PER_MB, _MOST_S = 0.05, 0.25  # what one may cost that gives back what the cell dropped
 _YOUNG_S, _YOUNG_SHARE = 0.001, 0.002  # what a young collection may cost, at least and of the cell's time
-_LOOK_S = 0.003  # for finding out whether names still hold what they held
+_LOOK_S = 0.003  # for finding out whether names still hold what they held, or garbage is garbage still
+_PROOF_S = 0.05
 _WORD = re.compile(r"\w+")
+
+
+class Freed(NamedTuple):
+    """What a full collection freed, in bytes by device."""
+
+    in_all: Mapping[str, int]  # everything
+    left: Mapping[str, int]  # the blocks that were known as garbage of earlier cells
 
 
 class Garbage:
@@ -39,10 +171,14 @@ class Garbage:
 
     def __init__(self, shell: Any, growth: Growth) -> None:
         self._shell, self._growth = shell, growth
+        self._left: dict[Hashable, OwnedBlock] = {}  # proven garbage that was not collected
+        self._roots: list[weakref.ref[Any]] = []  # below which it is
 
     def begin(self) -> None:
         """Collect young garbage before a cell."""
         collector.run_young(_YOUNG_S)
+        if self._left:  # a weak reference may have brought it back
+            self._left = self._proven(self._roots, self._left, _LOOK_S)
 
     def settle(self, time_s: float, *, starved: bool = False) -> Freed | None:
         """Collect garbage after a cell: all of it where that is cheap, else what is young.
@@ -70,19 +206,51 @@ class Garbage:
     def freed_notes(self, raw: str, record: CellRecord, before: Snapshot, freed: Freed) -> list[str]:
         """Return what a collection freed of earlier cells' garbage; `record` was read after it.
 
-        That is known only where the cell cannot have dropped what was there before it: then memory in use
-        cannot fall below what it was.
+        The cell's own garbage is distinguished where it was proven before that there is garbage, or where the
+        cell cannot have dropped what was there before it: then memory in use cannot fall below what it was.
         """
-        if max(freed.values()) < MB or self._can_have_dropped(raw, record, before):
-            return []
         notes = []
-        for device, freed_bytes in freed.items():
+        unsure = max(freed.in_all.values()) < MB or self._can_have_dropped(raw, record, before)
+        for device, in_all_bytes in freed.in_all.items():
             usage = record.memories().get(device)
-            size_bytes = min(freed_bytes, 0 if usage is None else -usage.consumed_bytes)
+            fell_bytes = 0 if usage is None or unsure else -usage.consumed_bytes
+            size_bytes = min(in_all_bytes, max(fell_bytes, freed.left.get(device, 0)))
             if size_bytes >= MB:
                 where = "" if device == CPU else f" on {device}"
                 notes.append(f"garbage of earlier cells: \u2212{rounded_mb(size_bytes)} MB{where}")
         return notes
+
+    def dropped_notes(self, before: Snapshot) -> list[str]:
+        """Return which names the cell dropped whose memory is proven to be garbage, and was not collected."""
+        names = self._growth.rebound(before) & before.values.keys()
+        listed = {**self._left, **self._growth.held()} if names else {}
+        blocks = {key: block for key, block in before.large_of(names).items() if key not in listed}
+        if not blocks:
+            return []
+        roots = [before.values[name] for name in names]
+        found = self._proven(roots, blocks, _PROOF_S)
+        if found:
+            self._roots = [root for root in (*self._roots, *roots) if root() is not None]
+        sizes: dict[str, int] = {}
+        for key, block in found.items():  # what holds a block is freed with it
+            alive = block.alive or before.values[block.plain_name]
+            self._left[key] = block._replace(alive=alive)
+            sizes[block.plain_name] = sizes.get(block.plain_name, 0) + block.size_bytes
+        return [
+            f"{name} was dropped, its {size_text(size_bytes)} are not yet free: %gpulog free"
+            for name, size_bytes in sorted(sizes.items())
+        ]
+
+    def close(self) -> None:
+        """Forget everything."""
+        self._left, self._roots = {}, []
+
+    @staticmethod
+    def _proven(
+        roots: list[weakref.ref[Any]], blocks: Mapping[Hashable, OwnedBlock], budget_s: float
+    ) -> dict[Hashable, OwnedBlock]:
+        """Return which of these blocks are garbage."""
+        return garbage_below(roots, blocks, array_readers(), budget_s)
 
     def _dropped(self, raw: str, record: CellRecord, before: Snapshot) -> dict[str, int]:
         """Return what the cell dropped that seems not to be freed, in bytes by device."""
@@ -116,8 +284,6 @@ class Garbage:
         words = set(_WORD.findall(raw)) & before.large
         if not words:
             return {}
-        from .memory_blocks import array_readers, holding_of  # the walk before the cell has loaded it
-
         readers, names = array_readers(), self._shell.user_ns
         own = {getattr(holding_of(names.get(word), readers), "key", None) for word in words}
         blocks = before.large_of(words).items()
@@ -141,10 +307,17 @@ class Garbage:
         )
 
     def _collect(self) -> Freed:
+        waiting = {key: block for key, block in self._left.items() if not block.is_freed()}
         before = self._growth.in_use()
         collector.run()
         after = self._growth.in_use()
-        return {device: size - after.get(device, 0) for device, size in before.items()}
+        left: dict[str, int] = {}
+        for block in waiting.values():
+            if block.is_freed():
+                left[block.device] = left.get(block.device, 0) + block.size_bytes
+        self.close()
+        in_all = {device: size - after.get(device, 0) for device, size in before.items()}
+        return Freed(in_all, left)
 
 
 def _is_plain(value: Any) -> bool:

@@ -1,6 +1,7 @@
 """Garbage on a device, where every byte is known."""
 
 import gc
+import weakref
 
 import cyclic_programs
 import pytest
@@ -10,7 +11,10 @@ from memory import MB
 
 from ipygpulogger import IPyGPULogger
 from ipygpulogger.owners import garbage, growth
+from ipygpulogger.owners.garbage import garbage_below
+from ipygpulogger.owners.snapshot import OwnedBlock
 from ipygpulogger.runtime import collector
+from ipygpulogger.sources.torch.allocators import Torch
 
 pytestmark = pytest.mark.torch
 
@@ -20,6 +24,7 @@ def run(shell, cuda, monkeypatch, capsys):
     """Runs a cell at a cost, and returns its record."""
     monkeypatch.setattr(growth, "BUDGET_S", 10)
     monkeypatch.setattr(garbage, "_LOOK_S", 10)
+    monkeypatch.setattr(garbage, "_PROOF_S", 10)
     shell.user_ns.update(Node=cyclic_programs.Node, torch=torch, gc=gc, MB=MB)
     il = IPyGPULogger(report="none").start()
 
@@ -49,6 +54,14 @@ def test_memory_that_no_name_accounts_for_is_collected(run):
     run("import time", 100)
     record = run("time.sleep(0.001)", 0.0)
     assert record.notes == ("garbage of earlier cells: \u221250 MB on cuda:0",)
+
+
+def test_what_is_too_dear_is_said_once(run):
+    """As of RAM: of the dropped name, and what its tensors hold."""
+    run(MAKES, 100)
+    assert run("del n", 100).notes == ("n was dropped, its 50 MB are not yet free: %gpulog free",)
+    assert run("pass", 100).notes == ()
+    assert run("x = [1] * 100_000", 0.0).notes == ("garbage of earlier cells: \u221250 MB on cuda:0",)
 
 
 @pytest.mark.parametrize("cost_s", [0.0, 0.01, 100.0])
@@ -101,17 +114,72 @@ class Net(nn.Module):
 ]
 
 
-@pytest.mark.parametrize("cost_s", [None, 0.0, 0.1])
+@pytest.mark.parametrize("cost_s", [None, 0.0, 0.1, 100.0])
 def test_a_notebook_of_modules(shell, monkeypatch, capsys, cost_s):
     """On the CPU, where a forked child can tell what a collection frees: every sentence holds."""
     if cost_s is not None:
         monkeypatch.setattr(collector, "cost_s", lambda: cost_s)
-        for of, budget in ((growth, "BUDGET_S"), (garbage, "_LOOK_S")):
+        for of, budget in ((growth, "BUDGET_S"), (garbage, "_LOOK_S"), (garbage, "_PROOF_S")):
             monkeypatch.setattr(of, budget, 10)  # what a slow machine needs
     il = IPyGPULogger(report="none").start()
     try:
-        cyclic_programs.run_checked(shell, il, MODULES)
+        said = cyclic_programs.run_checked(shell, il, MODULES)
     finally:
         il.stop()
         shell.user_ns.clear()
         gc.collect()
+    assert said or cost_s != 100.0
+
+
+# -- the proof that a dropped object is garbage: what C++ refers to is reachable --------------------
+
+
+@pytest.fixture
+def quiet(cuda):
+    gc.disable()
+    yield
+    gc.enable()
+
+
+class Any_:
+    """Every key is that of a large block which the name held."""
+
+    def get(self, key):
+        return OwnedBlock("name", "variable", key[0], 1 << 40, ())
+
+
+def found(root):
+    return {
+        block.device: block.size_bytes
+        for block in garbage_below([root], Any_(), [Torch().holding], 60).values()
+    }
+
+
+def test_a_tensor_in_a_cycle(quiet):
+    """On any device, a parameter too."""
+    on_device = weakref.ref(cyclic_programs.node_of(torch.empty(30 << 18, device="cuda")))
+    on_cpu = weakref.ref(cyclic_programs.node_of(torch.nn.Parameter(torch.ones(20 << 18))))
+    assert found(on_device) == {"cuda:0": 30 * MB}
+    assert found(on_cpu) == {"cpu": 20 * MB}
+    gc.collect()
+    assert found(on_device) == found(on_cpu) == {}
+
+
+@pytest.mark.parametrize(
+    "holder",
+    [
+        lambda value: (value * torch.ones(1, requires_grad=True)).sum(),
+        lambda value: value[5:9],
+        lambda value: value.numpy(),
+    ],
+    ids=["a graph in C", "a view", "numpy's array"],
+)
+def test_what_something_else_holds_is_alive(quiet, holder):
+    """The storage stays as long as anything stands on it, though the tensor's object is in a dropped cycle."""
+    value = torch.ones(30 << 18)
+    held = holder(value)
+    root = weakref.ref(cyclic_programs.node_of(value))
+    del value
+    assert found(root) == {}
+    del held
+    assert found(root) == {"cpu": 30 * MB}

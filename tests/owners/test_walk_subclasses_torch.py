@@ -2,6 +2,7 @@
 
 import gc
 import sys
+import weakref
 
 import pytest
 import torch
@@ -10,8 +11,10 @@ from memory import MB
 from ipygpulogger import IPyGPULogger
 from ipygpulogger.owners import growth
 from ipygpulogger.owners.attribution import Root
+from ipygpulogger.owners.garbage import garbage_below
 from ipygpulogger.owners.memory_blocks import array_readers
 from ipygpulogger.owners.roots import drop_hidden_references
+from ipygpulogger.owners.snapshot import OwnedBlock
 from ipygpulogger.owners.walk import walk
 
 pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore:Sparse CSR tensor support")]
@@ -136,6 +139,31 @@ def test_parts_only_of_sparse_tensors_and_past_every_mode(make):
     assert found.keys() == {"sparse", "dense"}
     assert found["dense"] == MB
     assert found["sparse"] >= 2 * MB
+
+
+def test_in_a_cycle_that_waits_for_the_collector():
+    """Found as any other garbage, without a question."""
+    gc.collect()
+    gc.disable()
+    try:
+        cycle = type("Cycle", (), {})()
+        cycle.me = cycle
+        cycle.values = [Wrapper(torch.ones(MB // 4), **how) for how in POLICIES.values()]
+        cycle.values.append(
+            torch.ones(3 * MB // 4).as_subclass(Watched)
+        )  # has a base, which only C code sees
+        roots = [weakref.ref(cycle)]
+        found = walk([Root("cycle", "variable", cycle)], array_readers(), budget_s=60)
+        blocks = {
+            key: OwnedBlock("cycle", "variable", "cpu", size, ())
+            for sizes in found.blocks.values()
+            for key, size in sizes.items()
+        }
+        del cycle
+        proven = garbage_below(roots, blocks, array_readers(), budget_s=60)
+        assert sum(block.size_bytes for block in proven.values()) == len(POLICIES) * MB
+    finally:
+        gc.enable()
 
 
 # -- every door ------------------------------------------------------------------------------------
