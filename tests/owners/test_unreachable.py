@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from ipygpulogger.owners.host_arrays import HOST
 from memory import MB
 
 from ipygpulogger.owners import garbage, growth
 from ipygpulogger.owners.garbage import garbage_below
+from ipygpulogger.owners.memory_blocks import HOST
 from ipygpulogger.owners.snapshot import OwnedBlock
 
 HOLDINGS = [HOST.holding]
