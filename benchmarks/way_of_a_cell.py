@@ -57,8 +57,8 @@ TIMED_OPTIONS = ("light, none", "light, rich")
 COUNTS = ["calls", "all calls", "C calls", "files", "moves"]
 _LOGGER = "notebook.logger:IPyGPULogger"
 PARTS = {  # by what the table calls them: where they are in the package
-    "before the cell": "notebook.cell_events:CellEvents._pre_run_cell",
-    "after the cell": "notebook.cell_events:CellEvents._post_run_cell",
+    "before the cell": "notebook.cell:CellEvents._pre_run_cell",
+    "after the cell": "notebook.cell:CellEvents._post_run_cell",
     "_what changed since the last cell_": f"{_LOGGER}._preload",
     "_the scope opens_": "engine.scope:Scope.open",
     "_the scope closes_": "engine.scope:Scope.close",

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from memory import MB, trim
 
 from ipygpulogger import IPyGPULogger
-from ipygpulogger.owners.release import drop_hidden_references
+from ipygpulogger.owners.roots import drop_hidden_references
 
 ROUNDED_BYTES = MB
 live = {}  # by number: the bytes of each block that is not freed yet

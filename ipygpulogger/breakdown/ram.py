@@ -24,7 +24,7 @@ from ..runtime.errors import is_from_a_handler, named
 from ..runtime.shell import current_shell
 from ..sources import Unavailable
 from ..sources.system.memray import ABSENT, UNKNOWN, Window, calls_of_memray
-from .ram_rows import ram_rows
+from .rows import ram_rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence

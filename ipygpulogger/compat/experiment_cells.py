@@ -9,7 +9,7 @@ import weakref
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..engine.scope import Scope, measured_now
-from ..notebook.cell_events import CellEvents
+from ..notebook.cell import CellEvents
 from ..notebook.logger import IPyGPULogger
 from ..owners.roots import CACHED
 from ..records import DRIVER

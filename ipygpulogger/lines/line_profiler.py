@@ -13,11 +13,9 @@ from typing import TYPE_CHECKING
 
 from ..engine.machine import machine
 from ..records import LineUsage
-from ..runtime.clock import Overhead, this_thread
+from .backends import SysMonitoring, SysSetTrace
 from .frame_state import LineTable
 from .line_memory import LineMemories
-from .sys_monitoring import SysMonitoring
-from .sys_settrace import SysSetTrace
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -43,7 +41,6 @@ class LineProfiler:
         self._memory = LineMemories(on or machine(), self.lost, reset_peaks=reset_peaks)
         self._table = LineTable(self._memory)
         self._lost: list[str] = []
-        self._overhead, self._overhead_before_s, self._overhead_s = Overhead(), 0.0, 0.0
         self._running = self._measured = False
 
     def start(self) -> None:
@@ -54,8 +51,6 @@ class LineProfiler:
         if self._running:
             return
         self._running = True
-        self._overhead = this_thread.overhead
-        self._overhead_before_s = self._overhead.s
         try:
             self._memory.start()
             self._measured = True
@@ -70,16 +65,10 @@ class LineProfiler:
         """Stop measuring, and leave nothing behind. Calling it again finishes what an interrupt cut short."""
         if not self._running:
             return
-        overhead_s = self._overhead.s - self._overhead_before_s
         backend.unsubscribe(self)
         self._table.stop()
         self._memory.stop()
-        self._overhead_s, self._running = overhead_s, False
-
-    @property
-    def overhead_s(self) -> float:
-        """Seconds that tracing cost the thread that started it so far, without `start` and `stop`."""
-        return self._overhead.s - self._overhead_before_s if self._running else self._overhead_s
+        self._running = False
 
     @property
     def notes(self) -> tuple[str, ...]:

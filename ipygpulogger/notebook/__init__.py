@@ -9,11 +9,9 @@ completion      what completion offers in a line of ``%gpulog``, and how IPython
 logger          `IPyGPULogger`: begins and ends each cell, and passes its record to the sinks
 options         the options of a logger, the values that each accepts, and the help of the magics
 quiet           which cells are quiet: they moved less than a threshold
-cell_events     IPython's events, filtered to "a real cell began" and "it ended"
-cell            a cell, and the options that it sets for itself
-measured_cell   the running cell and everything that measures it, from begin to end
+cell            a cell, the options that it sets for itself, and IPython's events: it began, it ended
+measured_cell   the running cell and all that measures it, and what changed since the cell before
 enrichers       what its record says beyond the figures, step by step, each tried alone
-between_cells   memory that was allocated or freed since the previous cell
 cell_lines      the lines of a cell, and of functions that earlier cells defined
 live            the figures of a long cell while it runs
 live_display    where they are shown: one line among the output of the cell

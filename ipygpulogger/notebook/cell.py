@@ -1,16 +1,35 @@
-"""A cell, the options that it sets for itself, and whether it contains only our own magics."""
+"""A cell: what it asks for in its own text, how it ended, and IPython's events of its begin and its end.
+
+What IPython 7.34 to 9.18 really does (each has a test):
+
+- An empty cell fires ``post_run_cell`` without ``pre_run_cell``. So does the cell in which the callbacks are
+  registered. The cell in which they are removed fires only ``pre_run_cell``, and so does an awaited
+  ``run_cell_async``.
+- A nested `run_cell`, as `%%capture` makes it, fires both between those of its outer cell.
+- A cell on an ipykernel 7 subshell fires both on a thread of its own, interleaved with the others.
+- A cell that a front end runs silently has ``store_history=False``; so has a nested one.
+- The object that ``pre_run_cell`` gets is the ``info`` of the one that ``post_run_cell`` gets. If an
+  exception went through IPython itself, it is an equal one instead, or there is none.
+- The result of a nested cell has no execution count, or a wrong one. The right ones of all cells that run now
+  are in the frames of IPython's own functions, with their infos.
+"""
 
 from __future__ import annotations
 
 import re
 import shlex
+import sys
+import threading
+import weakref
 from functools import cache
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Protocol
 
-from ..runtime.shell import error_of, first_line, was_interrupted
+from ..runtime import clock, collector
+from ..runtime.clock import this_thread
+from ..runtime.shell import cells_behind, error_of, first_line, was_interrupted
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from ..records import Status
 
@@ -160,3 +179,189 @@ class Cell:
             self.status = "interrupted" if was_interrupted(error) else "error"
             self.error = type(error).__name__
             self.exception = error
+
+
+class Subscriber(Protocol):
+    """Measures cells; each step is done by all subscribers before the next step begins."""
+
+    def _preload(self) -> None: ...  # what must not happen within a cell
+    def _settle(self, cell: Cell | None = None) -> None: ...  # before a cell, or after this one
+    def _begin(self, cell: Cell) -> None: ...  # its code runs next
+    def _end(self, cell: Cell) -> None: ...  # its code has ended
+    def _on_error(self, cell: Cell) -> None: ...  # an exception ended it, and memory is as that left it
+    def _finish(self, cell: Cell) -> None: ...  # report it, once memory was settled
+    def _drop(self, cell: Cell) -> None: ...  # forget it, unless it is finished
+    def _failed(self, error: BaseException, cell: Cell | None = None) -> None:
+        """Handle an error of one of the steps: the user's cell continues, and is not measured any further."""
+
+
+class CellEvents:
+    """Passes the events of one shell's cells to any number of subscribers; `of` returns the shell's own."""
+
+    _by_shell: ClassVar[weakref.WeakKeyDictionary[Any, CellEvents]] = weakref.WeakKeyDictionary()
+
+    def __init__(self, shell: Any) -> None:
+        self._shell = weakref.ref(shell)
+        self._subscribers: list[Subscriber] = []
+        self._running: dict[int, list[Cell]] = {}  # by thread, the innermost last
+
+    @classmethod
+    def of(cls, shell: Any) -> CellEvents:
+        """Return the one of this shell."""
+        return cls._by_shell.setdefault(shell, cls(shell))
+
+    def subscribe(self, subscriber: Subscriber, *, running: bool = True) -> None:
+        """Send the events of every cell from now on; also of the one that is `running` already, or not."""
+        shell: Any = self._shell()
+        for event, callback in self._callbacks():
+            if callback not in shell.events.callbacks[event]:
+                shell.events.register(event, callback)
+        if subscriber not in self._subscribers:
+            self._subscribers.append(subscriber)
+        stack = self._running.setdefault(threading.get_ident(), [])
+        if not stack:
+            for info, count in reversed(list(cells_behind(sys._getframe()))):
+                if not getattr(info, "silent", False):  # IPython fires no event at the end of a silent one
+                    stack.append(Cell(info, count, stack[-1] if stack else None))
+        for cell in stack:
+            if cell.ours and running:
+                self._do("_begin", cell, of=[subscriber])
+
+    def unsubscribe(self, subscriber: Subscriber) -> None:
+        """Send a subscriber no more events, not even the end of the cell that runs now."""
+        if subscriber in self._subscribers:
+            self._subscribers.remove(subscriber)
+        shell = self._shell()
+        if self._subscribers or shell is None:
+            return
+        self._running.clear()
+        collector.restore()
+        for event, callback in self._callbacks():
+            try:
+                shell.events.unregister(event, callback)
+            except ValueError:  # the shell's events were reset
+                pass
+
+    def running_here(self) -> Cell | None:
+        """Return the outermost cell that runs on this thread, with the label that it will have."""
+        cell = next((one for one in self._running.get(threading.get_ident(), []) if one.ours), None)
+        if cell is not None:
+            cell.name()
+        return cell
+
+    def _callbacks(self) -> tuple[tuple[str, Callable[..., None]], ...]:
+        return ("pre_run_cell", self._pre_run_cell), ("post_run_cell", self._post_run_cell)
+
+    def _pre_run_cell(self, info: Any = None) -> None:
+        try:
+            try:
+                collector.begin_hook()  # first: before it even a bound method could set off a collection
+                self._began(info)
+            finally:
+                collector.end_hook()
+        except BaseException:  # interrupted between two steps: IPython would print it into the cell
+            pass
+
+    def _post_run_cell(self, result: Any = None) -> None:
+        try:
+            try:
+                collector.begin_hook()
+                self._over(result)
+            finally:
+                collector.end_hook()
+        except BaseException:  # as above; what was left undone the next event does
+            pass
+
+    def _began(self, info: Any) -> None:
+        began_s, spent_s = clock.monotonic_s(), this_thread.overhead.s
+        stack = self._running.setdefault(threading.get_ident(), [])
+        here = list(cells_behind(sys._getframe()))
+        nested = not getattr(info, "store_history", True)  # as `%%capture` nests
+        while stack and not (stack[-1].info and (nested or any(stack[-1].info is one for one, _ in here))):
+            self._drop_last(stack)  # its end was not reported by any event
+        counts = [count for running, count in here if running is info]
+        cell = Cell(info, counts[0] if counts else None, stack[-1] if stack else None)
+        stack.append(cell)
+        if cell.ours:
+            self._do("_preload")
+            self._do("_settle")
+            self._do("_begin", cell)
+            if stack[:-1]:  # the cells around it wait for us, their lines too; its own clock began last
+                cell.hooks_s -= _exclude(began_s, spent_s)
+
+    def _over(self, result: Any) -> None:
+        began_s, spent_s = clock.monotonic_s(), this_thread.overhead.s
+        cell = self._ended(result)
+        if cell is None:
+            return
+        stack, finished = self._running[threading.get_ident()], False
+        try:
+            if cell.ours:
+                self._do("_end", cell)
+                cell.end(result)
+                if cell.exception is not None:
+                    try:
+                        self._do("_on_error", cell)
+                    finally:
+                        cell.exception = None
+                self._do("_settle", cell)
+                finished = self._do("_finish", cell)
+        finally:
+            if finished:
+                stack.pop()
+            else:
+                self._drop_last(stack)
+            if not stack:
+                self._running.pop(threading.get_ident(), None)
+            elif cell.ours:
+                _exclude(began_s, spent_s)
+
+    def _drop_last(self, stack: list[Cell]) -> None:
+        """Drop the innermost cell. It leaves the stack last: after an interrupt it is dropped again."""
+        self._do("_drop", stack[-1])
+        stack.pop()
+
+    def _ended(self, result: Any) -> Cell | None:
+        """Return the cell that this event ends, by then the innermost; None for an empty cell."""
+        stack = self._running.get(threading.get_ident(), [])
+        info = getattr(result, "info", None)
+        if stack and stack[-1].info is info:
+            return stack[-1]
+        depth = next((i for i, cell in enumerate(stack) if cell.info is info), -1)
+        if depth < 0 and stack:  # an exception went through IPython: another info, or none
+            raw = stack[-1].raw if result is None else getattr(info, "raw_cell", None)
+            depth = next((i for i, cell in reversed(list(enumerate(stack))) if raw and cell.raw == raw), -1)
+        if depth < 0:
+            return None
+        while len(stack) > depth + 1:
+            self._drop_last(stack)  # its end was not reported by any event
+        return stack[-1]
+
+    def _do(self, step: str, *args: Any, of: Sequence[Subscriber] = ()) -> bool:
+        """Do one step of each subscriber, or of some, and return whether none failed.
+
+        It never raises, not even if the user interrupts it.
+        """
+        succeeded = True
+        for subscriber in of or tuple(self._subscribers):
+            try:
+                getattr(subscriber, step)(*args)
+            except BaseException as error:
+                succeeded = False
+                try:
+                    subscriber._failed(error, *args)
+                except BaseException:  # there is nowhere left to report it
+                    pass
+        return succeeded
+
+
+def _exclude(began_s: float, spent_s: float) -> float:
+    """Exclude a hook's time from this thread's running cells and lines, and return the seconds.
+
+    Args:
+        began_s: When the hook began.
+        spent_s: What was excluded by then; tracing excludes its own part of the hook itself.
+    """
+    took_s = clock.monotonic_s() - began_s - (this_thread.overhead.s - spent_s)
+    this_thread.overhead.s += took_s
+    return took_s

@@ -18,12 +18,10 @@ from ..records.units import truncated_mb
 from ..runtime import clock
 from ..runtime.shell import current_shell
 from ..storage.history import History
-from .between_cells import Gap
-from .cell import Request, body_of, is_gpulog_only, request_of
-from .cell_events import CellEvents
+from .cell import CellEvents, Request, body_of, is_gpulog_only, request_of
 from .enrichers import enriched, over_budget
 from .live import Live, display_for
-from .measured_cell import MeasuredCell
+from .measured_cell import Gap, MeasuredCell
 from .options import Options, documented
 from .quiet import Threshold, has_table, is_reported
 from .report import Reporter, publisher_of
@@ -224,7 +222,7 @@ class IPyGPULogger(Options):
         Returns:
             Which references were dropped and how many bytes were freed by device; `str` gives the report.
         """
-        from ..owners.release import release
+        from ..owners.roots import release
         from ..render.owners import Freed
 
         return release(self._shell, Freed, reset_peaks=self.reset_peaks)

@@ -30,7 +30,7 @@ from ipygpulogger.experiments import (
     IPyExperimentsCPU,
     IPyExperimentsPytorch,
 )
-from ipygpulogger.notebook.cell_events import CellEvents
+from ipygpulogger.notebook.cell import CellEvents
 from ipygpulogger.notebook.logger import IPyGPULogger
 
 

@@ -24,7 +24,7 @@ def deleted(ran):
 
 BEGIN = (
     "import threading, os, gc\n"
-    "from ipygpulogger.notebook import cell_events; from ipygpulogger.engine import machine\n"
+    "from ipygpulogger.notebook import cell as cell_module; from ipygpulogger.engine import machine\n"
     "from ipygpulogger.experiments import IPyExperimentsCPU\n"
     "from ipygpulogger.compat import experiment as experiment_module"
 )
@@ -32,7 +32,7 @@ LEFT = (
     "[[t.name for t in threading.enumerate() if 'ipygpulogger' in t.name],"
     " [len(machine.machine().scopes), len(machine.machine().scopes.loggers), len(experiment_module._unfinished)],"
     " [repr(c) for cs in get_ipython().events.callbacks.values() for c in cs if 'CellEvents' in repr(c)],"
-    " len(cell_events.CellEvents.of(get_ipython())._running)]"
+    " len(cell_module.CellEvents.of(get_ipython())._running)]"
 )
 
 

@@ -70,27 +70,6 @@ def test_a_session(kernel):
     assert value_of(kernel.run("tuple(il.data)[3:6]")) == f"(-400, 0, {used_mb})"
 
 
-def test_the_users_peak_across_cells(kernel):
-    """max_memory_allocated() is what it would be without us, in every cell and after stop()."""
-    kernel.run(START.format(options=""))
-    kernel.run("import torch; peak = lambda: torch.cuda.max_memory_allocated() >> 20")
-    kernel.run(transient(500))
-    assert value_of(kernel.run("peak()")) == "500"
-    kernel.run(transient(100))
-    kernel.run("twin = getattr(torch.accelerator, 'max_memory_allocated', torch.cuda.max_memory_allocated)")
-    assert value_of(kernel.run("peak(), twin() >> 20")) == "(500, 500)"  # torch 2.6 has no twin
-    ran = kernel.run(transient(800) + "; torch.cuda.reset_peak_memory_stats(); " + transient(50) + "; peak()")
-    assert value_of(ran) == "50"
-    assert rows(ran)["GPU"][:2] == (0, 800)
-    kernel.run(transient(30))
-    assert value_of(kernel.run("peak()")) == "50"
-    kernel.run("il.stop()")
-    assert value_of(kernel.run("peak()")) == "50"
-    assert value_of(
-        kernel.run("torch.cuda.reset_peak_memory_stats(); torch._C._cuda_memoryStats.__name__")
-    ) == ("'_cuda_memoryStats'")
-
-
 def test_what_moves_between_cells(kernel, gpu):
     """The context made before a cell is named; a tensor that goes in no cell is told, a neighbour is not ours."""
     kernel.run(START.format(options=""))
@@ -133,46 +112,6 @@ def test_a_neighbour_is_not_this_cells(kernel, gpu):
     assert rows(kernel.wait(asked))["GPU"] == (0, 0, 3500, f"(other processes {now_mb} MB)")
     assert rows(kernel.run("1"))["GPU"] == (0, 0, 3500, "")
     assert value_of(kernel.run("il.record.gpus[0].neighbours_bytes >> 20")) == str(3000 + THEIRS_MB["GPU"])
-
-
-def test_out_of_memory(kernel):
-    """The cell that dies of it has its row, marked; the next ones are right."""
-    kernel.run(START.format(options=""))
-    kernel.run("import torch")
-    ran = kernel.run(keep("x", 200) + "; " + keep("y", 64000))
-    assert ran.status == "error"
-    assert "failed: OutOfMemoryError" in ran.stdout
-    assert rows(ran)["GPU"][:3] == (200, 0, 700)
-    assert rows(kernel.run("del x"))["GPU"][:3] == (-200, 0, 500)
-
-
-def test_lines_on_two_devices(kernel):
-    """Each line's own device memory, exact to the byte, with a function of an earlier cell and a first use within."""
-    kernel.run("%load_ext ipygpulogger")
-    kernel.run("%gpulog start report=text preload=False")
-    kernel.run(
-        "import torch\ndef step(size_mb):\n    "
-        + transient(200)
-        + "\n    "
-        + keep("y", 30, 1)
-        + "\n    return y"
-    )
-    ran = kernel.run("%%gpulog --lines\n" + keep("x", 64) + "\ny = step(1)\ndel x")
-    lines = "[[l.lineno, l.place, [(g.index, g.consumed_bytes, g.peaked_bytes) for g in l.gpus]]"
-    found = {
-        tuple(at): gpus for *at, gpus in eval(value_of(kernel.run(lines + " for l in il.record.lines]")))
-    }
-    assert found == {
-        (2, ""): [(0, 64 * MB, 0)],
-        (3, ""): [(0, 0, 200 * MB), (1, 30 * MB, 0)],
-        (4, ""): [(0, -64 * MB, 0)],
-        (3, "In [3]"): [(0, 0, 200 * MB)],
-        (4, "In [3]"): [(1, 30 * MB, 0)],
-        (5, "In [3]"): [],
-    }
-    assert "GPU0 MB" in ran.stdout
-    assert "GPU1 MB" in ran.stdout
-    assert "heaviest line 3 of In [3]" in ran.stdout
 
 
 def test_the_size_that_fits(kernel):

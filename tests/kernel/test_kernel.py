@@ -26,7 +26,7 @@ def labels(printed):
 SERVANTS = (
     "from ipygpulogger import IPyGPULogger\n"
     "from ipygpulogger.engine import machine\n"
-    "from ipygpulogger.notebook import cell_events"
+    "from ipygpulogger.notebook import cell as cell_module"
 )
 
 
@@ -49,7 +49,7 @@ LEFT = (
     "[[t.name for t in threading.enumerate() if 'ipygpulogger' in t.name],"
     " [len(machine.machine().scopes), len(machine.machine().scopes.loggers)],"
     " [repr(c) for cs in get_ipython().events.callbacks.values() for c in cs if 'CellEvents' in repr(c)],"
-    " len(cell_events.CellEvents.of(get_ipython())._running)]"
+    " len(cell_module.CellEvents.of(get_ipython())._running)]"
 )
 
 

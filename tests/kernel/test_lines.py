@@ -114,29 +114,6 @@ def test_a_cell_that_awaits(kernel):
     assert shown["await asyncio.sleep(0)"] == (3, 1, about(0), about(0))
 
 
-def test_a_cell_that_fails(kernel):
-    """The error is shown once and fails the cell; the traceback and the table number lines as the cell does."""
-    ran = kernel.run("%%gpulog --lines\nx = b'x' * (64 << 20)\n\n1 / 0\nx = 2")
-    assert (ran.status, ran.reply["ename"]) == ("error", "ZeroDivisionError")
-    assert ran.kinds.count("error") == 1
-    traceback = re.sub(r"\x1b\[[\d;]*m", "", "\n".join(ran.reply["traceback"]))
-    assert re.search(r"-> 4 1 ?/ ?0", traceback)
-    assert {source: row[0] for source, row in table(ran.stdout).items()} == {
-        "x = b'x' * (64 << 20)": 2,
-        "1 / 0": 4,
-    }
-    assert "failed: ZeroDivisionError" in ran.stdout
-    assert kernel.value("il.running") is False
-    kernel.run("del x", silent=True)
-
-
-def test_the_table_is_captured_with_the_cell(kernel):
-    """%%capture above %%gpulog: report and table go where the cell's output goes."""
-    ran = kernel.run("%%capture out\n%%gpulog --lines\nx = len(b'x' * (64 << 20))")
-    assert ran.stdout == ""
-    assert table(kernel.value("out.stdout"))["x = len(b'x' * (64 << 20))"] == (2, 1, about(0), about(64))
-
-
 # -- in a terminal --------------------------------------------------------------------------------
 
 

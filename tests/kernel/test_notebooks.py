@@ -312,7 +312,9 @@ def test_fit_the_model(tmp_path, env, gpu):
     """The estimate is within 2 % of what the allocator then needs, the batch that fits runs; RAM's line on any machine."""
     run("fit_the_model.ipynb", tmp_path, env)
     said = {cell: "\n".join(lines) for cell, lines in printed(tmp_path / "fit_the_model.ipynb").items()}
-    assert re.search(r"50 +10\d  In \[13\]\n +100 +20\d  In \[14\]\n +200 +40\d  In \[15\]", said["ram-fit"])
+    assert re.search(
+        r"50 +10\d  In \[13\]\n +100 +20\d  In \[14\]\n +200 +40\d  In \[15\]", said["ram-fit"]
+    ), said["ram-fit"]
     assert "2 MB for each of batch_size" in said["ram-fit"]
     if gpu:
         estimated, needed = map(float, re.findall(r"[\d.]+(?= MB)", said["beside"]))

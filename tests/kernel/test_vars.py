@@ -73,20 +73,3 @@ def test_a_traceback_and_an_output(kernel, made):
     found = rows(kernel.run("%gpulog vars").stdout)
     assert found["kept"][0] == "20"
     assert not [name for name in found if name.startswith(("Out", "last traceback"))]
-
-
-def test_debug_until_one_frees(kernel):
-    """After an error `%debug` shows the local; once freed it says plainly that there is nothing."""
-    for code in (START, WITH["bytearray"]):
-        kernel.run(code)
-    kernel.run(FAILS)
-    kernel.run("%gpulog vars")  # looking is no freeing
-    assert f"({30 * MB}, 1)" in debug(kernel, "p len(act), x")
-    ran = kernel.run(
-        "freed = il.free(); print(freed); [o.name for o in freed.owners if o.size_bytes > 2**20]"
-    )
-    assert "last traceback (step.act 30 MB)" in ran.stdout
-    assert ran.result == "['last traceback: step.act']"
-    assert "No traceback has been produced, nothing to debug" in debug(kernel)
-    kernel.run(FAILS)  # and everything goes on
-    assert f"({30 * MB}, 1)" in debug(kernel, "p len(act), x")

@@ -5,7 +5,7 @@ import pytest
 from ipygpulogger import IPyGPULogger
 from ipygpulogger.engine import scope
 from ipygpulogger.engine.settling import Settling
-from ipygpulogger.notebook import cell_events
+from ipygpulogger.notebook import cell as cell_module
 from ipygpulogger.runtime.clock import utc_now
 
 
@@ -33,7 +33,7 @@ def clock(monkeypatch):
             self.now_s += seconds
 
     clock = Clock()
-    for module in (scope, cell_events):
+    for module in (scope, cell_module):
         monkeypatch.setattr(module, "clock", clock)
 
     def slow(real):

@@ -12,7 +12,7 @@ from memory import MB, Block
 from ipygpulogger import IPyGPULogger
 from ipygpulogger.engine.machine import machine
 from ipygpulogger.engine.scope import Scope
-from ipygpulogger.notebook import between_cells
+from ipygpulogger.notebook import measured_cell
 from ipygpulogger.records import CPU, DeviceHolding, moved_between
 
 
@@ -158,7 +158,7 @@ def test_without_a_cell_just_before_there_is_none(shell, il, run, monkeypatch, h
         il.expect()
     elif how == "a fork":
         pid = os.getpid()
-        monkeypatch.setattr(between_cells.os, "getpid", lambda: pid + 1)
+        monkeypatch.setattr(measured_cell.os, "getpid", lambda: pid + 1)
     else:
         with monkeypatch.context() as patch:
             patch.setattr(Scope, "open", lambda _: 1 / 0)

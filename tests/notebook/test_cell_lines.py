@@ -10,8 +10,8 @@ from ipygpulogger import IPyGPULogger
 from ipygpulogger.engine import scope
 from ipygpulogger.engine.machine import machine
 from ipygpulogger.engine.settling import Settling
-from ipygpulogger.lines import sys_monitoring, sys_settrace, tracing
-from ipygpulogger.notebook import cell_events
+from ipygpulogger.lines import backends, tracing
+from ipygpulogger.notebook import cell as cell_module
 from ipygpulogger.notebook.cell_lines import CellLines
 from ipygpulogger.render.lines import heaviest
 from ipygpulogger.runtime.clock import utc_now
@@ -218,9 +218,9 @@ def test_a_lines_time_is_without_the_hooks_of_the_cells_within(shell, il, monkey
         clock.work(10)
         settle(*args, **kwargs)
 
-    for module in (scope, cell_events):
+    for module in (scope, cell_module):
         monkeypatch.setattr(module, "clock", clock)
-    for module in (sys_monitoring, sys_settrace, tracing):
+    for module in (backends, tracing):
         monkeypatch.setattr(module, "monotonic_s", clock.monotonic_s)
     monkeypatch.setattr(Settling, "settle", slow)
     shell.user_ns.update(clock=clock, shell=shell)

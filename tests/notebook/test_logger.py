@@ -21,8 +21,9 @@ from ipygpulogger.engine.machine import machine
 from ipygpulogger.engine.scope import Scope
 from ipygpulogger.engine.settling import Settling
 from ipygpulogger.experiments import IPyExperimentsCPU
-from ipygpulogger.notebook import cell_events, report
-from ipygpulogger.notebook.between_cells import Gap
+from ipygpulogger.notebook import cell as cell_module
+from ipygpulogger.notebook import report
+from ipygpulogger.notebook.measured_cell import Gap
 from ipygpulogger.records import CellRecord
 from ipygpulogger.render import html as render_html
 from ipygpulogger.render import text
@@ -116,7 +117,7 @@ def test_nothing_of_a_finished_cell_is_kept_but_its_record(shell, il, capsys):
     for code in ("1", "", "1 / 0", "1 +", "%%capture\n1 / 0", "import asyncio\nawait asyncio.sleep(0)"):
         run(shell, code)
     assert il._cells == {}
-    assert cell_events.CellEvents.of(shell)._running == {}
+    assert cell_module.CellEvents.of(shell)._running == {}
     assert not machine().scopes
 
 

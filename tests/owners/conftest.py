@@ -5,7 +5,7 @@ import builtins
 import pytest
 from arrays import Array
 
-from ipygpulogger.owners.release import drop_hidden_references
+from ipygpulogger.owners.roots import drop_hidden_references
 
 
 @pytest.fixture

@@ -12,8 +12,7 @@ from memory import MB
 
 from ipygpulogger.owners import growth as growth_module
 from ipygpulogger.owners.attribution import WalkResult
-from ipygpulogger.owners.growth import Growth, bindings
-from ipygpulogger.owners.libraries import Loaded
+from ipygpulogger.owners.growth import Growth, Loaded, bindings
 from ipygpulogger.owners.snapshot import OwnedBlock, Snapshot, growth
 from ipygpulogger.records import DeviceUsage, Owner, Peak, RamUsage, notable
 from ipygpulogger.sources import Device, Unavailable

@@ -17,8 +17,7 @@ from memory import MB
 
 from ipygpulogger.owners import address_space
 from ipygpulogger.owners.attribution import Attribution, Root, Traversal
-from ipygpulogger.owners.host_arrays import HOST
-from ipygpulogger.owners.memory_blocks import MemoryBlocks
+from ipygpulogger.owners.memory_blocks import HOST, MemoryBlocks
 from ipygpulogger.owners.walk import walk
 from ipygpulogger.sources import Holding
 

@@ -13,7 +13,7 @@ from memory import MB
 
 from ipygpulogger import IPyGPULogger
 from ipygpulogger.owners import growth
-from ipygpulogger.owners.libraries import Libraries, LibrariesNow
+from ipygpulogger.owners.growth import Libraries, LibrariesNow
 from ipygpulogger.records import DeviceUsage, Peak, RamUsage
 from ipygpulogger.render import growth as growth_text
 from ipygpulogger.render import text
@@ -116,7 +116,7 @@ def test_real_libraries():
     """pandas, with all it brings: what it consumed in a fresh process is its, and the bound is no wild one."""
     program = """
 import re, sys
-from ipygpulogger.owners.libraries import Libraries
+from ipygpulogger.owners.growth import Libraries
 def resident_mb():
     return int(re.search("VmRSS:\\\\s+(\\\\d+)", open("/proc/self/status").read())[1]) / 1024
 here = Libraries()

@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 from traversals import GPU, MB, found_by, path_of
 
 from ipygpulogger.owners import memory_blocks
-from ipygpulogger.owners.host_arrays import DEVICE
-from ipygpulogger.owners.memory_blocks import MemoryBlocks
+from ipygpulogger.owners.memory_blocks import DEVICE, MemoryBlocks
 from ipygpulogger.records import Owner
 from ipygpulogger.sources import Holding
 

@@ -5,7 +5,7 @@ from memory import MB
 
 from ipygpulogger.owners.exceptions import out_of_memory_in
 from ipygpulogger.owners.oom_snapshot import find_batch, read_message
-from ipygpulogger.owners.release import drop_hidden_references
+from ipygpulogger.owners.roots import drop_hidden_references
 
 GIB = 2**30
 

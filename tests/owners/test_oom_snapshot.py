@@ -9,11 +9,11 @@ from arrays import holding
 from made import plain
 from memory import MB
 
-from ipygpulogger.notebook.cell_events import CellEvents
+from ipygpulogger.notebook.cell import CellEvents
 from ipygpulogger.notebook.logger import IPyGPULogger
 from ipygpulogger.owners.oom_advice import out_of_memory as oom_report
 from ipygpulogger.owners.oom_snapshot import oom_snapshot
-from ipygpulogger.owners.release import drop_hidden_references
+from ipygpulogger.owners.roots import drop_hidden_references
 from ipygpulogger.records import DeviceUsage, OutOfMemory, Owner, Peak
 from ipygpulogger.render import html, out_of_memory, text
 from ipygpulogger.sources import Device, DeviceCounter, DeviceMemory, Framework, Observation, Reading

@@ -9,8 +9,8 @@ import pytest
 from arrays import Array
 from owned import CHAINED, FAILING, found_in, run
 
-from ipygpulogger.owners import release
-from ipygpulogger.owners.release import drop_hidden_references
+from ipygpulogger.owners import roots
+from ipygpulogger.owners.roots import drop_hidden_references
 
 
 @pytest.mark.parametrize("source", [FAILING, CHAINED])
@@ -31,7 +31,7 @@ def test_let_go_of_a_traceback(notebook, capsys, monkeypatch, source, debugged):
     gc.collect()
     assert [array.size_bytes for array in alive] == ([100] if source == FAILING else [])
     assert found_in(notebook) == ([("x", 100, "variable")] if source == FAILING else [])
-    assert not any(hasattr(sys, name) for name in release._LAST)
+    assert not any(hasattr(sys, name) for name in roots._LAST_OF_SYS)
     if debugged:  # and the debugger comes again when it is asked
         lines = iter(["p 'again'", "q"])
         run(notebook, "1 / 0")

@@ -10,8 +10,8 @@ import pytest
 from arrays import Array, holding
 from owned import CHAINED, FAILING, KEPT, Plain, found_in, run, shared_in
 
-from ipygpulogger.owners import release, roots
-from ipygpulogger.owners.release import drop_hidden_references
+from ipygpulogger.owners import roots
+from ipygpulogger.owners.roots import drop_hidden_references
 from ipygpulogger.owners.walk import walk
 
 
@@ -92,7 +92,7 @@ def test_looking_changes_nothing(notebook, capsys):
     notebook.user_ns["mine"].clear()
     run(notebook, "1")  # the result of the failed cell is gone with the next one
     notebook.InteractiveTB.tb = None
-    for name in release._LAST:
+    for name in roots._LAST_OF_SYS:
         vars(sys).pop(name, None)
     gc.collect()
     assert inside() is None

@@ -14,7 +14,7 @@ from memory import MB
 
 from ipygpulogger.owners import garbage, growth
 from ipygpulogger.owners.garbage import garbage_below
-from ipygpulogger.owners.host_arrays import HOST
+from ipygpulogger.owners.memory_blocks import HOST
 from ipygpulogger.owners.snapshot import OwnedBlock
 
 HOLDINGS = [HOST.holding]

@@ -13,7 +13,7 @@ from ipygpulogger.owners import growth
 from ipygpulogger.owners.attribution import Root
 from ipygpulogger.owners.garbage import garbage_below
 from ipygpulogger.owners.memory_blocks import array_readers
-from ipygpulogger.owners.release import drop_hidden_references
+from ipygpulogger.owners.roots import drop_hidden_references
 from ipygpulogger.owners.snapshot import OwnedBlock
 from ipygpulogger.owners.walk import walk
 

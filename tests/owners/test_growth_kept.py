@@ -1,0 +1,39 @@
+"""Growth where malloc keeps memory: in a process whose malloc gives nothing back."""
+
+import json
+import os
+import subprocess
+import sys
+
+PROGRAM = """
+import json, sys
+from IPython.core.interactiveshell import InteractiveShell
+from traitlets.config import Config
+from ipygpulogger.owners import growth
+growth.BUDGET_S = 10
+shell = InteractiveShell.instance(config=Config(HistoryManager={"enabled": False}), ipython_dir=sys.argv[1])
+from ipygpulogger import IPyGPULogger
+il = IPyGPULogger(report="none").start()
+for source in (
+    "first = bytearray(b'y') * (40 << 20)",
+    "del first",
+    "x = bytearray(b'x') * (40 << 20)",
+    "z = 1",
+    "y = bytearray(b'x') * (40 << 20)",
+):
+    shell.run_cell(source, store_history=True)
+print(json.dumps([
+    [record.source, record.gen.consumed_bytes >> 20, {one.name: one.size_bytes >> 20 for one in record.owners}]
+    for record in il.history
+]))
+"""
+
+
+def test_what_landed_in_memory_that_malloc_kept_is_no_growth_of_a_later_cell(tmp_path):
+    """40 MB in kept memory are consumed by no cell, and not by the next that consumes 40 MB of its own."""
+    env = os.environ | {"MALLOC_MMAP_THRESHOLD_": str(1 << 30), "MALLOC_TRIM_THRESHOLD_": str(1 << 30)}
+    command = [sys.executable, "-c", PROGRAM, str(tmp_path)]
+    found = json.loads(subprocess.check_output(command, text=True, env=env).splitlines()[-1])
+    cells = {source: (consumed_mb, grew) for source, consumed_mb, grew in found}
+    assert cells["x = bytearray(b'x') * (40 << 20)"][0] in (0, 1)  # malloc had kept the first 40 MB
+    assert cells["y = bytearray(b'x') * (40 << 20)"][1] == {"y": 40}
