@@ -196,7 +196,7 @@ def test_the_log_is_changed_while_it_runs(shell, il, tmp_path, capsys):
     run("x = 0")
     run(f"%config IPyGPULogger.log = {str(other)!r}")
     run("x = 1")
-    with pytest.raises(TraitError, match=r"^there is no folder [^\n]+$"):
+    with pytest.raises(TraitError, match=r"^log: there is no folder [^\n]+$"):
         il.log = "/no/such/run.jsonl"
     run("x = 2")
     run("%config IPyGPULogger.log = None")
