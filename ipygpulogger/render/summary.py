@@ -297,10 +297,6 @@ def _compared(pair: Pair) -> list[str]:
     lines = [f"{named(after)}  ({after.time_s:.3f} s{ended}; was {before.time_s:.3f} s{was})"]
     if pair.alike > 1:
         lines.append(f"  (matched by its first line, which {pair.alike} cells share)")
-    if pair.processes:
-        count_before, count = pair.processes
-        records = "record" if count == 1 else "records"
-        lines.append(f"  (the highest of {count:,} {records}; was of {count_before:,})")
     return [*lines, *map(_changed, pair.changes)]
 
 
@@ -308,8 +304,7 @@ def _changed(change: Change) -> str:
     before, after = change.before_bytes, change.after_bytes
     figures = [mb_text(before), mb_text(after)]
     grown = "n/a" if before is None or after is None else f"{rounded_mb(after - before):+}"
-    remarks = [f"({shortened(change.process)})"] if change.process else []
-    remarks += ["(at least)"] if change.at_least else []
+    remarks = ["(at least)"] if change.at_least else []
     if change.regressed:
         remarks.append("GREW")
         if inherited_mb := rounded_mb(change.inherited_bytes or 0):
