@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from ..records.cell_record import process_of
@@ -12,7 +12,7 @@ from ..records.usage import Peak, Usage, consumed
 from . import leaks
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterable, Iterator
+    from collections.abc import Container, Hashable, Iterable, Iterator
 
     from ..records.cell_record import CellRecord
 
@@ -35,7 +35,6 @@ class Change:
             it. None when a peak is.
         at_least: Whether one of the two peaks is not exact.
         regressed: Whether the peak grew beyond the tolerance.
-        process: Which process had the second peak, where it is the highest of several.
     """
 
     name: str
@@ -44,7 +43,6 @@ class Change:
     inherited_bytes: int | None
     at_least: bool
     regressed: bool
-    process: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,15 +55,12 @@ class Pair:
         changes: The change of each peak, RAM first, then the devices.
         alike: How many cells of one run share the first line, if only that line matched the two records:
             with more than one they may be different cells. 1 if the id or the line is unambiguous.
-        processes: How many processes ran the cell in each run, where they are not the same ones; each peak is
-            then the highest of them. None for one process.
     """
 
     before: CellRecord
     after: CellRecord
     changes: tuple[Change, ...]
     alike: int
-    processes: tuple[int, int] | None = None
 
     @property
     def regressed(self) -> bool:
@@ -127,8 +122,8 @@ def compare(
     counts, as in a saved notebook. Records without an id and with equal lines may be of one cell or of
     several. They are matched from the end, the last with the last, and `Pair.alike` says how many there were.
 
-    A record of another process is compared with that of the same rank or worker. Where a cell ran in other
-    processes than before, and for tasks, the highest peaks of all its processes are compared.
+    A record of another process is compared with that of the same rank or worker. A scheduler chooses the
+    workers of a task, so of all its runs the one with the highest peak is compared.
 
     A peak has grown when the increase exceeds the tolerated fraction of the earlier peak, the floor, and the
     granularity of both counters. The increase is measured from the upper bound of the earlier peak to the
@@ -141,32 +136,20 @@ def compare(
         floor_bytes: By how much any peak may grow.
     """
     was, now = _last_runs(base), _last_runs(new)
-    matches = [
-        *_by_process(was, now),
-        *(_Match([key], [key]) for key in now if type(key) is str and key in was),
-    ]
-    matches += _by_source(
-        _rest(was, (key for match in matches for key in match.before)),
-        _rest(now, (key for match in matches for key in match.after)),
-    )
-    pairs: dict[Hashable, Pair] = {}
-    for match in matches:
-        before = {key: was[key] for key in match.before}
-        after = {key: now[key] for key in match.after}
-        usages = _highest if match.together else _usages
-        changes = _changes(usages(before.values()), usages(after.values()), tolerance, floor_bytes)
-        key = max(after, key=lambda key: _highest_bytes(now[key]))
-        pairs[key] = Pair(
-            max(before.values(), key=_highest_bytes),
-            now[key],
-            tuple(changes),
-            match.alike,
-            (len(before), len(after)) if match.together else None,
-        )
+    # By what makes the cell recognizable; a number does not.
+    matches = {key: (key, 1) for key in now if type(key) is not int and key in was}
+    matches |= _by_source(_rest(was, matches), _rest(now, matches))
+    pairs = []
+    for key in filter(matches.__contains__, now):
+        earlier, alike = matches[key]
+        before, after = (_usages(one, together=_is_task(key)) for one in (was[earlier], now[key]))
+        changes = tuple(_changes(before, after, tolerance, floor_bytes))
+        pairs.append(Pair(was[earlier], now[key], changes, alike))
+    matched = {earlier for earlier, _ in matches.values()}
     return Comparison(
-        tuple(pairs[key] for key in now if key in pairs),
-        tuple(_rest(now, (key for match in matches for key in match.after)).values()),
-        tuple(_rest(was, (key for match in matches for key in match.before)).values()),
+        tuple(pairs),
+        tuple(_rest(now, matches).values()),
+        tuple(_rest(was, matched).values()),
         tolerance,
         floor_bytes,
     )
@@ -178,80 +161,54 @@ def compare(
 class _Elsewhere(NamedTuple):
     """What makes a run in another process recognizable: its cell, what ran there, and the rank or worker.
 
-    A cell may start the same task many times, so of tasks all runs are kept, by their number.
+    A task has no worker: which one runs it, and how often, is the scheduler's choice.
     """
 
-    cell: tuple[str | None, str, str | None]
-    who: str | int
+    cell_id: str | None
+    name: str
+    task: str | None
+    who: str
 
 
-class _Match(NamedTuple):
-    """Last runs of a cell in the first run and in the second, by their keys.
-
-    Attributes:
-        before: One key, or several of processes that are compared as one.
-        after: Likewise.
-        alike: As in `Pair`.
-        together: Whether they are compared as one.
-    """
-
-    before: list[Hashable]
-    after: list[Hashable]
-    alike: int = 1
-    together: bool = False
+def _is_task(key: Hashable) -> bool:
+    return isinstance(key, _Elsewhere) and key.task is not None
 
 
 def _last_runs(records: Iterable[CellRecord]) -> dict[Hashable, CellRecord]:
-    """Return the last run of each cell in each process, in their order, by its id or a number of its own."""
+    """Return the last run of each cell in each process, in their order, by its id or a number of its own.
+
+    Of a task it is the run with the highest peak.
+    """
     found: dict[Hashable, CellRecord] = {}
     for number, record in enumerate(records):
         process = process_of(record)
         key: Hashable = number if record.cell_id is None else record.cell_id
-        if process is not None:
-            who: str | int
-            if process.task is None:  # two runs of a task may have different labels
-                name, who = record.source or record.label, process.named()
-            else:
-                name, who = record.source, number
-            key = _Elsewhere((record.cell_id, name, process.task), who)
+        if process is not None and process.task is None:
+            key = _Elsewhere(record.cell_id, record.source or record.label, None, process.named())
+        elif process is not None:  # two runs of a task may have different labels
+            key = _Elsewhere(record.cell_id, record.source, process.task, "")
+            if key in found and _highest_bytes(found[key]) >= _highest_bytes(record):
+                continue
         found.pop(key, None)  # its place is that of its last run
         found[key] = record
     return found
 
 
-def _rest(runs: dict[Hashable, CellRecord], taken: Iterable[Hashable]) -> dict[Hashable, CellRecord]:
-    without = set(taken)
-    return {key: record for key, record in runs.items() if key not in without}
+def _rest(runs: dict[Hashable, CellRecord], taken: Container[Hashable]) -> dict[Hashable, CellRecord]:
+    return {key: record for key, record in runs.items() if key not in taken}
 
 
-def _by_process(was: Iterable[Hashable], now: Iterable[Hashable]) -> Iterator[_Match]:
-    """Yield the cells that ran in other processes: each process, or where these differ, all together."""
-    earlier, later = _in_processes(was), _in_processes(now)
-    for cell, after in later.items():
-        before = earlier.get(cell, {})
-        if before.keys() == after.keys():
-            yield from (_Match([before[who]], [after[who]]) for who in after)
-        elif before:
-            yield _Match(list(before.values()), list(after.values()), together=True)
-
-
-def _in_processes(keys: Iterable[Hashable]) -> dict[Hashable, dict[Hashable, Hashable]]:
-    """Return the keys of runs in other processes, by cell and task, then by process."""
-    found: dict[Hashable, dict[Hashable, Hashable]] = {}
-    for key in keys:
-        if isinstance(key, _Elsewhere):
-            found.setdefault(key.cell, {})[key.who] = key
-    return found
-
-
-def _by_source(was: dict[Hashable, CellRecord], now: dict[Hashable, CellRecord]) -> Iterator[_Match]:
-    """Yield the cells with the same first line, matched from the end."""
+def _by_source(
+    was: dict[Hashable, CellRecord], now: dict[Hashable, CellRecord]
+) -> dict[Hashable, tuple[Hashable, int]]:
+    """Return the cells with the same first line, matched from the end, and how many share that line."""
     earlier, later = _with_source(was), _with_source(now)
+    found: dict[Hashable, tuple[Hashable, int]] = {}
     for source, after in later.items():
         before = earlier.get(source, [])
         alike = max(len(before), len(after))
-        for one, other in zip(reversed(before), reversed(after), strict=False):
-            yield _Match([one], [other], alike)
+        found |= {key: (one, alike) for one, key in zip(reversed(before), reversed(after), strict=False)}
+    return found
 
 
 def _with_source(runs: dict[Hashable, CellRecord]) -> dict[Hashable, list[Hashable]]:
@@ -265,36 +222,23 @@ def _with_source(runs: dict[Hashable, CellRecord]) -> dict[Hashable, list[Hashab
 
 # -- what changed --------------------------------------------------------------------------------------
 
-_Usages = dict[str, tuple[Usage | None, str]]  # by RAM or device; None without attributed use; whose it is
+_Usages = dict[str, "Usage | None"]  # by RAM or device; None without attributed use
 
 
-def _usages(records: Iterable[CellRecord]) -> _Usages:
-    """Return the usages of the one record by name; slices of one card share its index."""
-    (record,) = records
-    found: _Usages = {RAM: (record.gen, "")}
+def _usages(record: CellRecord, *, together: bool) -> _Usages:
+    """Return the usages of a record by name; slices of one card share its index.
+
+    Different processes may know a device by different ids: `together` means by one name, "GPU".
+    """
+    found: _Usages = {RAM: record.gen}
+    if together:
+        highest = max(record.gpus, key=lambda gpu: (gpu.attributed, gpu.peak.lo_bytes), default=None)
+        return found if highest is None else {**found, "GPU": highest if highest.attributed else None}
     parts = Counter[str]()
     for gpu in record.gpus:
         name = gpu.id if not parts[gpu.id] else f"{gpu.id}.{parts[gpu.id]}"
         parts[gpu.id] += 1
-        found[name] = gpu if gpu.attributed else None, ""
-    return found
-
-
-def _highest(records: Iterable[CellRecord]) -> _Usages:
-    """Return, of several records, the highest peak of RAM and of any device, each with its process.
-
-    Different processes may know a device by different ids, so all devices are one here: "GPU".
-    """
-    found: _Usages = {}
-    for record in records:
-        process = process_of(record)
-        for device, (usage, _) in _usages([record]).items():
-            name = RAM if device == RAM else "GPU"
-            known = found[name][0] if name in found else None
-            if name not in found or (
-                usage is not None and (known is None or usage.peak.lo_bytes > known.peak.lo_bytes)
-            ):
-                found[name] = usage, process.named() if process and usage else ""
+        found[name] = gpu if gpu.attributed else None
     return found
 
 
@@ -305,8 +249,8 @@ def _highest_bytes(record: CellRecord) -> int:
 
 def _changes(was: _Usages, now: _Usages, tolerance: float, floor_bytes: int) -> Iterator[Change]:
     for name in dict.fromkeys((*was, *now)):
-        (before, _), (after, process) = was.get(name, (_UNTOUCHED, "")), now.get(name, (_UNTOUCHED, ""))
-        yield replace(_change(name, before, after, tolerance, floor_bytes), process=process)
+        before, after = was.get(name, _UNTOUCHED), now.get(name, _UNTOUCHED)
+        yield _change(name, before, after, tolerance, floor_bytes)
 
 
 def _change(name: str, was: Usage | None, now: Usage | None, tolerance: float, floor_bytes: int) -> Change:

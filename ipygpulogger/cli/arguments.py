@@ -113,14 +113,17 @@ def inject(notebook: Any, parameters: Mapping[Any, Any]) -> bool:
         Whether the notebook has a cell of either tag.
 
     Raises:
-        ValueError: A name is not a valid identifier.
+        ValueError: A name is not a valid identifier, or a value holds itself, as YAML can say.
     """
     for name in parameters:
         if not isinstance(name, str) or not name.isidentifier() or keyword.iskeyword(name):
             raise ValueError(f"{name!r} is not a valid name of a variable")
     from nbformat.v4 import new_code_cell
 
-    lines = [f"{name} = {_code(value)}" for name, value in parameters.items()]
+    try:
+        lines = [f"{name} = {_code(value)}" for name, value in parameters.items()]
+    except RecursionError:
+        raise ValueError("a parameter holds itself, or is nested too deeply") from None
     cell: Any = new_code_cell(  # type: ignore[no-untyped-call, unused-ignore]
         "\n".join(["# Parameters", *lines]), metadata={"tags": [INJECTED]}
     )

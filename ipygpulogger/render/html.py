@@ -22,6 +22,7 @@ from .markup import (
     RED,
     Text,
     bar,
+    first_fitting,
     fitted,
     folded,
     legend,
@@ -38,7 +39,7 @@ from .text import card_of, largest_children, rows, sentences
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Iterator, Sequence
 
-    from ..records import DeviceUsage, Measurement, Peak, RamUsage
+    from ..records import AtPeak, DeviceUsage, Measurement, Peak, RamUsage
     from .headline import Clause
 
     Row = tuple[str, tuple[str, str, str], str]  # of the text report: name, figures, remarks
@@ -122,20 +123,23 @@ def _body(measurement: Measurement, space: int, clauses: Sequence[Clause], *, be
             repeat then.
     """
     found: dict[str, list[str]] = {place: [] for place in _PLACES}
-    for place, markup in _pieces(measurement, space, set(map(str, clauses)), beside_peak=beside_peak):
+    for place, *versions in _pieces(measurement, space, set(map(str, clauses)), beside_peak=beside_peak):
         replaced = found[place] if place in ("table", "peak") else []
-        needed = size(markup) - sum(map(size, replaced))
-        if needed <= space:
+        room = space + sum(map(size, replaced))
+        if markup := first_fitting(versions, room):
             replaced.clear()
             found[place].append(markup)
-            space -= needed
+            space = room - size(markup)
     return "".join(markup for markups in found.values() for markup in markups)
 
 
 def _pieces(
     measurement: Measurement, space: int, in_line: Container[str], *, beside_peak: bool
-) -> Iterator[tuple[str, str]]:
-    """Yield the parts of the body and their places, the most important first; a second table replaces one."""
+) -> Iterator[tuple[str, ...]]:
+    """Yield the parts of the body, the most important first; a second table replaces the first.
+
+    Each is its place, and its versions, the fullest first.
+    """
     card = card_of(measurement)
     found = list(rows(measurement))
     whole = _table(measurement, found)
@@ -146,37 +150,40 @@ def _pieces(
         space -= size(failed)
         yield "card", failed
     yield "table", _cut(whole, space)
-    alive = [] if beside_peak else list(_alive(measurement))
-    yield from alive[:1]
+    alive = () if beside_peak else _alive(measurement)
+    yield "peak", _fold(measurement, alive)
     for sentence in _below(measurement):
         if sentence not in in_line:
             yield "below", f"<div>{fitted(readable_sizes(sentence), _SENTENCE)}</div>"
     for name, _, remarks in found:
         if remarks:
             yield "more", small(f"{'RAM' if name == 'Gen' else name}: {remarks}")
-    yield from alive[1:3]
+    yield "peak", _fold(measurement, alive, 4), _fold(measurement, alive, 2)
     for gpu in sorted(measurement.gpus, key=moved_bytes, reverse=True)[:_BARS]:
         if card is None or card.device != gpu.id:
             yield "bars", _bar(gpu, measurement.gpus)
     for drawn in _drawn(measurement, whole):
         yield "table", table(_HEAD, drawn)
-    yield from alive[3:]
+    yield "peak", *(_fold(measurement, alive, most, drawn=True) for most in (16, 8, 4))
     for sentence in _sentences(measurement):
         yield "more", small(sentence)
 
 
-def _alive(measurement: Measurement) -> Iterator[tuple[str, str]]:
-    """Yield what was alive when memory was highest: the kinds, then with more and more rows below them."""
+def _alive(measurement: Measurement) -> tuple[AtPeak, ...]:
     if not measurement.at_peak:
-        return
-    from .at_peak import fold  # few cells have it, here and below
-    from .out_of_memory import not_on_card
+        return ()
+    from .out_of_memory import not_on_card  # few cells have it
 
-    alive, times_s = not_on_card(measurement), measurement.peak_times_s
-    if kinds := fold(alive, times_s):
-        yield "peak", kinds
-        for most, drawn in (2, False), (4, False), (4, True), (8, True), (16, True):
-            yield "peak", fold(alive, times_s, most, drawn=drawn)
+    return not_on_card(measurement)
+
+
+def _fold(measurement: Measurement, alive: Sequence[AtPeak], most: int = 0, *, drawn: bool = False) -> str:
+    """Return what was alive when memory was highest: the kinds, and the largest rows below them."""
+    if not alive:
+        return ""
+    from .at_peak import fold  # few cells have it
+
+    return fold(alive, measurement.peak_times_s, most, drawn=drawn)
 
 
 def _card(measurement: Measurement, space: int, *, beside_peak: bool) -> str:
@@ -227,12 +234,11 @@ def _drawn(measurement: Measurement, whole: list[list[str | Text]]) -> Iterator[
 
 def _cut(whole: list[list[str | Text]], space: int) -> str:
     """Return the table of figures, with as many rows as fit, and one at least."""
-    slim, count = len(whole) - 1 > _WORDY, len(whole)
-    cut = table(_HEAD, whole, slim=slim)
-    while size(cut) > space and count > 1:
-        count -= 1
-        cut = table(_HEAD, [*whole[:count], ["…", "", "", Text("%gpulog status")]], slim=slim)
-    return cut
+    slim = len(whole) - 1 > _WORDY
+    more: list[str | Text] = ["…", "", "", Text("%gpulog status")]
+    cuts = [whole, *([*whole[:count], more] for count in range(len(whole) - 1, 0, -1))]
+    fits = first_fitting((table(_HEAD, some, slim=slim) for some in cuts), space)
+    return fits or table(_HEAD, cuts[-1], slim=slim)
 
 
 def _bar(gpu: DeviceUsage, gpus: Sequence[DeviceUsage]) -> str:

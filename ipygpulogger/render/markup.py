@@ -104,6 +104,11 @@ def fitted(words: str, most: int) -> str:
     return markup if words else ""
 
 
+def first_fitting(versions: Iterable[str], most: int) -> str:
+    """Return the first of these versions, the fullest first, that fits; nothing if none does."""
+    return next((markup for markup in versions if size(markup) <= most), "")
+
+
 def typeset(words: str) -> str:
     """Return words in which no line ends between a figure and its unit, with real minus signs."""
     if " " in words:

@@ -18,7 +18,7 @@ from ..records.units import (
     time_text,
 )
 from .growth import DRIVERS, FILLS
-from .markup import BLUE, PALE, RED, Part, bar, fitted, legend, size, small, typeset
+from .markup import BLUE, PALE, RED, Part, bar, first_fitting, fitted, legend, size, small, typeset
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -114,34 +114,33 @@ def html(
     space_bytes -= size(head + after)
     step = f"<div><b>Do this:</b> {_as_markup(card.advice, min(_ADVICE, space_bytes - 60))}</div>"
     space_bytes -= size(step)
-    least = size(
-        _alive(card, min(_ALIVE_LEAST, space_bytes), at_the_peak, beside=beside)
-    )  # before the bar, which says less of what can be done
-    space_bytes -= least
+    versions = list(_alive(card, at_the_peak, beside=beside))
+    alive = first_fitting(versions, min(_ALIVE_LEAST, space_bytes))  # the bar says less of what can be done
     figures = small(" · ".join(f"{name} {figure}" for name, figure in rows(card) if figure != "0 MB"))
-    choices = [_drawn(card, gpu, count) for count in range(len(card.owners), -1, -1)]
-    drawn = next((one for one in choices if size(one + figures) <= space_bytes), "")
-    if card.owners and drawn in ("", choices[-1]):  # a holder is worth more than the figures
-        drawn, figures = next((one for one in choices if size(one) <= space_bytes), ""), ""
-    figures = figures if size(drawn + figures) <= space_bytes else ""
-    alive = _alive(card, least + space_bytes - size(drawn + figures), at_the_peak, beside=beside)
-    return f"{head}{step}{drawn}{figures}{alive}{after}"
+    *held, device = (_drawn(card, gpu, count) for count in range(len(card.owners), -1, -1))
+    # A holder is worth more than the figures.
+    drawn = [
+        *(holders + figures for holders in held if holders != device),
+        *held,
+        device + figures,
+        device,
+        figures,
+    ]
+    shown = first_fitting(drawn, space_bytes - size(alive))
+    return f"{head}{step}{shown}{first_fitting(versions, space_bytes - size(shown))}{after}"
 
 
-def _alive(card: OutOfMemory, space_bytes: int, at_the_peak: str, *, beside: bool) -> str:
-    """Return what was alive when the allocation failed, as much as fits: the kinds, and the largest rows."""
-    if not card.alive:
-        return ""
-    if beside:
-        return f"<div>{typeset(f'{_ALIVE.capitalize()}: as {at_the_peak}')}.</div>"
-    from . import at_peak
+def _alive(card: OutOfMemory, at_the_peak: str, *, beside: bool) -> Iterator[str]:
+    """Yield what was alive when the allocation failed: the kinds, with fewer and fewer rows."""
+    if beside and card.alive:
+        yield f"<div>{typeset(f'{_ALIVE.capitalize()}: as {at_the_peak}')}.</div>"
+    elif card.alive:
+        from . import at_peak
 
-    said = f"{_when(at_the_peak).capitalize()}: {at_peak.kinds_of(card.alive)}"
-    kinds = f"<div>{escape(typeset(said))}</div>"
-    for count in range(_ROWS, 0, -1):
-        if size(shown := kinds + at_peak.listed(card.alive, count)) <= space_bytes:
-            return shown
-    return kinds if size(kinds) <= space_bytes else ""
+        said = f"{_when(at_the_peak).capitalize()}: {at_peak.kinds_of(card.alive)}"
+        kinds = f"<div>{escape(typeset(said))}</div>"
+        yield from (kinds + at_peak.listed(card.alive, count) for count in range(_ROWS, 0, -1))
+        yield kinds
 
 
 def _drawn(card: OutOfMemory, gpu: DeviceUsage | None, count: int) -> str:

@@ -21,24 +21,32 @@ from ..records.units import (
 )
 from .growth import device_name, named_devices
 from .growth import named as named_devices_of
-from .markup import Drawn, Strong, Text, cell_bar, code, line, scrolling, small
-from .markup import table as markup_table
-from .table import least_sign, moved_parts
+from .markup import Drawn, Strong, line, scrolling, small
+from .table import Bar, Column, Table, least_sign, moved_parts
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Container, Iterable, Iterator, Sequence
 
     from ..analysis.compare import Change, Comparison, Pair
     from ..analysis.ranking import Ranked
     from ..analysis.totals import Key
     from ..records import CellRecord, Usage
     from ..storage.history import History
-    from .markup import Cell
+    from .table import Words
 
 _ROWS = 20  # cells of a history
-_LABEL = 10  # columns of a label
 _NAMES = 5  # that grew in one suspect
 _RUNS = 6  # of one suspect
+_NONE = "no cell has been reported yet"
+_LEAK = "every run consumed more, and left more in use than the one before"
+_FIGURES = ("consumed", "peaked", "needed", "peak")
+_COLUMNS = {
+    "consumed": Column("Consumed", gap=1, least=8),
+    "peaked": Column("Peaked", gap=1, least=6),
+    "needed": Column("Needed", gap=1, least=7),
+    "drawn": Column("", "drawn"),
+    "peak": Column("Peak", gap=1, least=7),
+}
 _FIRST = {
     "peak": "by what each needed above what was in use before it",
     "consumed": "who consumed most first",
@@ -59,29 +67,23 @@ def summary(records: Sequence[CellRecord], by: str, suspects: Sequence[Sequence[
     """
     found = ranked(records, by, suspects)
     if found is None:
-        return "no cell has been reported yet"
+        return _NONE
     names = _names(found)
     worst = _worst(found, names)
     marked = {id(record) for _, cells in worst for record, _ in cells}
-    lines = [f"{_count(found)}, {_FIRST[found.by]}; MB"]
-    width = _width(found)
-    lines.append(f"{'':{width + 6}}{'Consumed':>9}{'Peaked':>7}{'Needed':>8}{'Peak':>8}{'Time':>10}  Cell")
-    for record in found.first:
-        lines += _rows_of(record, names, "*" if id(record) in marked else "", width)
-    if found.count > len(found.first):
-        lines.append(f"  and {found.count - len(found.first):,} more")
-    for words, cells in worst:
-        listed = (f"{shortened(record.title())}, {figure}" for record, figure in cells)
-        lines.append(f"* {words}: {'; '.join(listed)}")
+    lines = [_title(found), *_table(found.first, names, marked, html=False).text()]
+    if more := _more(found.count, found.first):
+        lines.append(f"  {more}")
+    lines += [f"* {sentence}" for sentence in _sentences(worst)]
     if found.coarse_bytes:
         lines.append(
             f"RAM: each peak is within ±{rounded_mb(found.coarse_bytes)} MB, as coarsely as the kernel counts"
         )
     if found.suspects:
-        lines.append("May leak: every run consumed more, and left more in use than the one before:")
+        lines.append(f"May leak: {_LEAK}:")
         lines += [f"  {_suspect(runs, names)}" for runs in found.suspects]
-    if found.suspects_count > len(found.suspects):
-        lines.append(f"  and {found.suspects_count - len(found.suspects)} more")
+    if more := _more(found.suspects_count, found.suspects):
+        lines.append(f"  {more}")
     return printable_lines(lines)
 
 
@@ -89,38 +91,47 @@ def html(records: Sequence[CellRecord], by: str, suspects: Sequence[Sequence[Cel
     """Return the same as HTML: a table with a bar for each memory, its highest figures in bold."""
     found = ranked(records, by, suspects)
     if found is None:
-        return line("no cell has been reported yet", quiet=True)
+        return line(_NONE, quiet=True)
     names = _names(found)
-    markup = _table(found.first, names, f"{_count(found)}, {_FIRST[found.by]}; MB")
-    if found.count > len(found.first):
-        markup += small(f"and {found.count - len(found.first):,} more")
-    for words, cells in _worst(found, names):
-        markup += small(f"{words}: {'; '.join(f'{shortened(cell.title())}, {text}' for cell, text in cells)}")
+    markup = scrolling(_table(found.first, names, html=True).html(_title(found)))
+    below = [_more(found.count, found.first), *_sentences(_worst(found, names))]
+    markup += "".join(map(small, filter(None, below)))
     if found.suspects:
-        markup += line("<b>May leak</b>: every run consumed more, and left more in use than the one before")
+        markup += line(f"<b>May leak</b>: {_LEAK}")
         markup += "".join(line(escape(_suspect(runs, names))) for runs in found.suspects)
-    if found.suspects_count > len(found.suspects):
-        markup += small(f"and {found.suspects_count - len(found.suspects)} more")
+    if more := _more(found.suspects_count, found.suspects):
+        markup += small(more)
     return without_controls(markup)
+
+
+def history(cells: History) -> str:
+    """Return the cells of a history as HTML, in the order they finished: the last of them."""
+    if not cells:
+        return line(_NONE, quiet=True)
+    records = cells[-_ROWS:]
+    own = [record for record in records if process_of(record) is None]
+    names = {key: name for key, (name, _) in named_devices(own).items()}
+    which = f", the last {_ROWS}" if len(cells) > _ROWS else ""
+    shown = _table(records, names, html=True).html(f"{cells.counted()}{which}; MB")
+    return without_controls(scrolling(shown))
 
 
 def _names(found: Ranked) -> dict[Key, str]:
     return {key: name for key, (name, _) in named_devices_of(found.devices).items()}
 
 
-def history(cells: History) -> str:
-    """Return the cells of a history as HTML, in the order they finished: the last of them."""
-    if not cells:
-        return line("no cell has been reported yet", quiet=True)
-    records = cells[-_ROWS:]
-    own = [record for record in records if process_of(record) is None]
-    names = {key: name for key, (name, _) in named_devices(own).items()}
-    which = f", the last {_ROWS}" if len(cells) > _ROWS else ""
-    return without_controls(_table(records, names, f"{cells.counted()}{which}; MB"))
+def _title(found: Ranked) -> str:
+    count = cells_text(found.count - found.processes_count, found.processes_count)
+    return f"{count}, {_FIRST[found.by]}; MB"
 
 
-def _count(found: Ranked) -> str:
-    return cells_text(found.count - found.processes_count, found.processes_count)
+def _more(count: int, shown: Sequence[object]) -> str:
+    return f"and {count - len(shown):,} more" if count > len(shown) else ""
+
+
+def _sentences(worst: Iterable[tuple[str, list[tuple[CellRecord, str]]]]) -> Iterator[str]:
+    for words, cells in worst:
+        yield f"{words}: {'; '.join(f'{shortened(cell.title())}, {figure}' for cell, figure in cells)}"
 
 
 def _device(record: CellRecord, gpu: DeviceUsage, names: dict[Key, str]) -> str:
@@ -128,37 +139,63 @@ def _device(record: CellRecord, gpu: DeviceUsage, names: dict[Key, str]) -> str:
     return device_name(gpu, record.gpus) if process_of(record) else names[gpu.key]
 
 
-def _table(records: Sequence[CellRecord], names: dict[Key, str], caption: str) -> str:
-    """Return cells as an HTML table, a row for each memory; the highest figure of each column is bold."""
-    shown = [(record, i == 0, *row) for record in records for i, row in enumerate(_moved(record, names))]
-    usages = [usage for *_, usage in shown if usage is not None]
+def _table(
+    records: Sequence[CellRecord], names: dict[Key, str], marked: Container[int] = (), *, html: bool
+) -> Table:
+    """Return cells as a table, a row for each memory; in HTML the highest figure of each column is bold.
+
+    Args:
+        records: The cells.
+        names: Of the devices.
+        marked: The `id` of each cell that has a mark in text.
+        html: Whether it is drawn as HTML.
+    """
+    order = ("needed", "drawn", "consumed", "peaked", "peak") if html else _FIGURES
+    cell, memory = Column("", "words", html_head="Cell", least=8), Column("", "words", gap=1, least=5)
+    time, source = Column("Time", gap=1, least=9), Column("Cell", "code", html_head="Source")
+    table = Table([cell, memory, *(_COLUMNS[name] for name in order), time, source])
+    shown = [(record, list((_moved if html else _rows)(record, names))) for record in records]
+    usages = [usage for _, rows in shown for _, usage in rows if usage is not None]
     scale_bytes = max((usage.needed_bytes for usage in usages), default=0)
-    longest = max((record.time_s for record in records), default=0.0)
+    longest_s = max((record.time_s for record in records), default=0.0)
     most = {
-        figure: max((rounded_mb(getattr(usage, figure)) for usage in usages), default=0)
-        for figure in ("needed_bytes", "consumed_bytes")
+        name: max((rounded_mb(getattr(usage, f"{name}_bytes")) for usage in usages), default=0)
+        for name in ("needed", "consumed")
     }
-
-    def figure(usage: Usage, name: str) -> Cell:
-        size_mb = rounded_mb(getattr(usage, name))
-        text = f"{least_sign(usage) if name == 'needed_bytes' else ''}{size_mb:,}"
-        return Strong(text) if size_mb and size_mb == most[name] else text
-
-    rows: list[list[Cell]] = []
-    for record, first, name, usage in shown:
-        row: list[Cell] = [Drawn(_cell(record)) if first else "", Text(escape(name))]
-        if usage is None:
-            row += ["n/a", Drawn(""), "n/a", "n/a", "n/a"]
+    for record, rows in shown:
+        title, ended = shortened(record.title()), shortened(record.outcome())
+        code = shortened(record.source)
+        if html:
+            took = time_text(record.time_s)
+            outcome = f" <b>{escape(ended)}</b>" if ended else ""
+            first: Words = Drawn(f"{escape(title)}{outcome}")
+            last: tuple[Words, Words] = (Strong(took) if record.time_s == longest_s else took, code)
         else:
-            row += [figure(usage, "needed_bytes"), cell_bar(moved_parts(usage), scale_bytes)]
-            row += [figure(usage, "consumed_bytes"), f"{rounded_mb(usage.peaked_bytes):,}"]
-            row.append(f"{least_sign(usage)}{rounded_mb(usage.peak.lo_bytes):,}")
-        took = time_text(record.time_s)
-        row.append("" if not first else Strong(took) if record.time_s == longest else took)
-        row.append(Drawn(code(shortened(record.source)) if first else ""))
-        rows.append(row)
-    head: list[str | Text] = ["Cell", "", "Needed", "", "Consumed", "Peaked", "Peak", "Time", Text("Source")]
-    return scrolling(markup_table(head, rows, caption=caption))
+            first = title
+            last = f"{record.time_s:.3f}s", f"{code}{f'  ({ended})' if ended else ''}"
+        mark = "*" if id(record) in marked else " "
+        for name, usage in rows:
+            figures: dict[str, Words | Bar] = dict.fromkeys(_FIGURES, "n/a")
+            if usage is not None:
+                for what, (least, size_bytes) in _sizes(usage).items():
+                    size_mb = rounded_mb(size_bytes)
+                    text = f"{least}{size_mb:{',' if html else ''}}"
+                    figures[what] = Strong(text) if size_mb and size_mb == most.get(what) else text
+            figures["drawn"] = Bar(moved_parts(usage), scale_bytes)
+            table.add(first, name, *(figures[what] for what in order), *last, mark=mark)
+            mark, first, last = " ", "", ("", Drawn(""))
+    return table
+
+
+def _sizes(usage: Usage) -> dict[str, tuple[str, int]]:
+    """Return the figures of a row: the sign before each, and bytes."""
+    least = least_sign(usage)
+    return {
+        "consumed": ("", usage.consumed_bytes),
+        "peaked": ("", usage.peaked_bytes),
+        "needed": (least, usage.needed_bytes),
+        "peak": (least, usage.peak.lo_bytes),
+    }
 
 
 def _moved(record: CellRecord, names: dict[Key, str]) -> list[tuple[str, Usage | None]]:
@@ -171,30 +208,11 @@ def _moved(record: CellRecord, names: dict[Key, str]) -> list[tuple[str, Usage |
     return moved or found[:1]
 
 
-def _cell(record: CellRecord) -> str:
-    """Return the name of a cell as markup: its label, and how it ended."""
-    ended = f" <b>{escape(shortened(record.outcome()))}</b>" if record.outcome() else ""
-    return f"{escape(shortened(record.title()))}{ended}"
-
-
 def _memories(record: CellRecord, names: dict[Key, str]) -> Iterator[tuple[str, Usage | None]]:
     """Yield RAM and the cell's devices by name; None for a device without attributed use."""
     yield "RAM", record.gen
     for gpu in record.gpus:
         yield _device(record, gpu, names), gpu if gpu.attributed else None
-
-
-def _worst(found: Ranked, names: dict[Key, str]) -> list[tuple[str, list[tuple[CellRecord, str]]]]:
-    """Return, by the name of each figure, the cells that have the highest: of RAM, and of any device."""
-    worst: dict[str, list[tuple[CellRecord, str]]] = {}
-    for figure, record, usage in found.worst:
-        where = _where(_device(record, usage, names) if isinstance(usage, DeviceUsage) else "RAM")
-        if figure == "needed":
-            text = f"{_needed(usage)} {where} (peak {_peak(usage)})"
-        else:
-            text = f"{rounded_mb(usage.consumed_bytes)} {where}"
-        worst.setdefault(f"{figure} most", []).append((record, text))
-    return [*worst.items(), ("longest", [(found.longest, f"{found.longest.time_s:.3f}s")])]
 
 
 def _rows(record: CellRecord, names: dict[Key, str]) -> Iterator[tuple[str, Usage | None]]:
@@ -206,24 +224,17 @@ def _rows(record: CellRecord, names: dict[Key, str]) -> Iterator[tuple[str, Usag
             yield name, usage
 
 
-def _width(found: Ranked) -> int:
-    """Return the width of the column of labels: wider where they name processes."""
-    titles = (len(shortened(record.title())) + 2 for record in found.first if process_of(record))
-    return max(_LABEL, *titles, _LABEL)
-
-
-def _rows_of(record: CellRecord, names: dict[Key, str], mark: str, width: int) -> Iterator[str]:
-    """Yield a row for RAM, and one for each device that changed or has the highest peak of the cell."""
-    ended = shortened(record.outcome())
-    tail = f"{record.time_s:9.3f}s  {shortened(record.source)}{f'  ({ended})' if ended else ''}"
-    head = f"{mark:2}{shortened(record.title())}"
-    for name, usage in _rows(record, names):
-        figures: tuple[str, ...] = ("n/a",) * 4
-        if usage is not None:
-            consumed, peaked = rounded_mb(usage.consumed_bytes), rounded_mb(usage.peaked_bytes)
-            figures = str(consumed), str(peaked), _needed(usage), _peak(usage)
-        yield f"{head:{width}} {name:5}{figures[0]:>9}{figures[1]:>7}{figures[2]:>8}{figures[3]:>8}{tail}"
-        head = tail = ""
+def _worst(found: Ranked, names: dict[Key, str]) -> list[tuple[str, list[tuple[CellRecord, str]]]]:
+    """Return, by the name of each figure, the cells that have the highest: of RAM, and of any device."""
+    worst: dict[str, list[tuple[CellRecord, str]]] = {}
+    for figure, record, usage in found.worst:
+        name = _device(record, usage, names) if isinstance(usage, DeviceUsage) else ""
+        least, size_bytes = _sizes(usage)[figure]
+        text = f"{least}{rounded_mb(size_bytes)} {f'MB on {name}' if name else 'MB of RAM'}"
+        if figure == "needed":
+            text += f" (peak {least}{rounded_mb(usage.peak.lo_bytes)})"
+        worst.setdefault(f"{figure} most", []).append((record, text))
+    return [*worst.items(), ("longest", [(found.longest, f"{found.longest.time_s:.3f}s")])]
 
 
 def _suspect(runs: Sequence[CellRecord], names: dict[Key, str]) -> str:
@@ -246,18 +257,6 @@ def _growth(name: str, sizes: Sequence[int]) -> str:
     if len(set(growths)) == 1:
         return f"{growths[0]} {where} each"
     return f"{'..., ' if len(growths) > _RUNS else ''}{', '.join(growths[-_RUNS:])} {where}"
-
-
-def _peak(usage: Usage) -> str:
-    return f"{least_sign(usage)}{rounded_mb(usage.peak.lo_bytes)}"
-
-
-def _needed(usage: Usage) -> str:
-    return f"{least_sign(usage)}{rounded_mb(usage.needed_bytes)}"
-
-
-def _where(name: str) -> str:
-    return "MB of RAM" if name == "RAM" else f"MB on {name}"
 
 
 def named(record: CellRecord, between: str = ": ") -> str:
@@ -298,10 +297,6 @@ def _compared(pair: Pair) -> list[str]:
     lines = [f"{named(after)}  ({after.time_s:.3f} s{ended}; was {before.time_s:.3f} s{was})"]
     if pair.alike > 1:
         lines.append(f"  (matched by its first line, which {pair.alike} cells share)")
-    if pair.processes:
-        count_before, count = pair.processes
-        records = "record" if count == 1 else "records"
-        lines.append(f"  (the highest of {count:,} {records}; was of {count_before:,})")
     return [*lines, *map(_changed, pair.changes)]
 
 
@@ -309,8 +304,7 @@ def _changed(change: Change) -> str:
     before, after = change.before_bytes, change.after_bytes
     figures = [mb_text(before), mb_text(after)]
     grown = "n/a" if before is None or after is None else f"{rounded_mb(after - before):+}"
-    remarks = [f"({shortened(change.process)})"] if change.process else []
-    remarks += ["(at least)"] if change.at_least else []
+    remarks = ["(at least)"] if change.at_least else []
     if change.regressed:
         remarks.append("GREW")
         if inherited_mb := rounded_mb(change.inherited_bytes or 0):

@@ -80,7 +80,7 @@ class Row(NamedTuple):
     mark: str = " "
 
 
-Words = str | Strong | Faint
+Words = str | Strong | Faint | Drawn
 
 
 @dataclass
@@ -173,7 +173,7 @@ def _cell(cell: Words | Bar, kind: str) -> Cell:
         return cell_bar(cell.parts, cell.scale_bytes)
     if isinstance(cell, Faint):
         return Drawn(faint(escape(cell.words)))
-    if kind == "figure":
+    if kind == "figure" or isinstance(cell, Drawn):
         return cell
     markup = code(_words(cell)) if kind == "code" else escape(_words(cell))
     if isinstance(cell, Strong):
@@ -182,7 +182,7 @@ def _cell(cell: Words | Bar, kind: str) -> Cell:
 
 
 def _words(cell: Words | Bar) -> str:
-    return cell if isinstance(cell, str) else "" if isinstance(cell, Bar) else cell.words
+    return cell if isinstance(cell, str) else "" if isinstance(cell, (Bar, Drawn)) else cell.words
 
 
 def squeezed(words: str, characters: int) -> str:

@@ -11,7 +11,6 @@ from processes import of
 from ipygpulogger import History
 from ipygpulogger.analysis.compare import compare
 from ipygpulogger.analysis.group import Group, Missing
-from ipygpulogger.records import Peak
 from ipygpulogger.render import summary
 from ipygpulogger.render.group import html
 from ipygpulogger.render.summary import comparison
@@ -68,7 +67,7 @@ def test_they_are_no_cells():
 def grown(before, after):
     """What is told of each pair with a peak that grew: whose it is, and where."""
     return [
-        (pair.after.process.named(), change.name, change.process)
+        (pair.after.process.named(), change.name)
         for pair in compare(before, after).regressed
         for change in pair.changes
         if change.regressed
@@ -79,23 +78,17 @@ def test_the_same_rank_is_compared():
     """The one rank that grew is named, though another needs more."""
     before = [made.plain(), *(of(rank, 100 * (rank + 1)) for rank in range(3))]
     after = [*before[:2], of(1, 290), before[3]]
-    assert grown(before, after) == [("rank 1", "RAM", "")]
+    assert grown(before, after) == [("rank 1", "RAM")]
     told = comparison(compare(before, after))
     assert "In [1], rank 1: x" in told
     assert told.splitlines()[-1].startswith("1 of 4 cells grew")
 
 
-def test_other_ranks_are_compared_by_the_worst():
-    """Of two ranks and of three: the highest of each, and who has it; a device by any index."""
-    before = [of(rank, 101 - rank, on_gpu={rank: 50 + rank}) for rank in range(2)]
-    after = [of(rank, 100 + 90 * (rank == 2), on_gpu={rank: 40 + 5 * rank}) for rank in range(3)]
-    assert grown(before, after) == [("rank 2", "RAM", "rank 2")]
+def test_another_rank_is_new():
+    """Three ranks in place of two: the third has nothing to be compared with."""
+    before, after = ([of(rank, 100) for rank in range(count)] for count in (2, 3))
     found = compare(before, after)
-    assert (len(found.pairs), found.new, found.removed) == (1, (), ())
-    assert found.pairs[0].processes == (2, 3)
-    assert (found.pairs[0].before.rank, found.pairs[0].after.rank) == (0, 2)  # whose peak is the highest
-    assert [change.name for change in found.pairs[0].changes] == ["RAM", "GPU"]
-    assert "(the highest of 3 records; was of 2)" in comparison(found)
+    assert (len(found.pairs), [one.rank for one in found.new], found.removed) == (2, [2], ())
 
 
 def test_tasks_are_compared_by_the_worst():
@@ -107,7 +100,7 @@ def test_tasks_are_compared_by_the_worst():
 
     before = [task("load", 1, 300), task("train", 1, 100), task("train", 2, 120)]
     after = [task("load", 3, 300), task("train", 4, 110), task("train", 3, 250), task("train", 3, 100)]
-    assert grown(before, after) == [("tcp://3", "RAM", "tcp://3")]
+    assert grown(before, after) == [("tcp://3", "RAM")]
 
 
 def test_a_process_is_no_cell_of_the_kernel():
@@ -117,17 +110,14 @@ def test_a_process_is_no_cell_of_the_kernel():
     assert (found.pairs, len(found.new), len(found.removed)) == ((), 1, 1)
 
 
-def test_what_is_unknown_of_one_is_told_of_the_others():
-    """A device whose use is unknown in one process does not hide the peak of another."""
-    unknown = of(0, on_gpu=50)
-    unknown = replace(unknown, gpus=(replace(unknown.gpus[0], attributed=False, peak=Peak(0, 0, "exact")),))
-    before, after = [unknown], [unknown, of(1, on_gpu=500)]
-    (pair,) = compare(before, after).pairs
-    assert [(change.name, change.before_bytes, change.after_bytes) for change in pair.changes][1] == (
-        "GPU",
-        None,
-        600 * MB,
-    )
+def test_a_task_may_run_on_another_device():
+    """Its worker has another device, of another id: what it needs there is no growth; more is."""
+
+    def task(index, needs):
+        return of({"task": "train", "pid": index, "worker": f"w{index}"}, on_gpu={index: needs}, source="")
+
+    assert grown([task(0, 500)], [task(1, 500), task(0, 400)]) == []
+    assert grown([task(0, 500)], [task(0, 400), task(1, 700)]) == [("w1", "GPU")]
 
 
 def test_what_leaks_is_marked_when_it_is_kept():

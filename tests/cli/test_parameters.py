@@ -5,13 +5,14 @@ import sys
 
 import nbformat
 import pytest
+from command_line import refused
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ipygpulogger.cli.arguments import inject, read, typed
 
 
-def notebook(*tags, minor=5):
+def tagged(*tags, minor=5):
     """A cell for each tag; None for a cell without one."""
     nb = nbformat.v4.new_notebook()
     nb.nbformat_minor = minor
@@ -54,7 +55,7 @@ def test_types(text, value):
 
 
 @pytest.mark.parametrize(
-    ("tags", "place", "tagged"),
+    ("tags", "place", "found"),
     [
         ((None, "parameters", None), [0, 1, "P", 2], True),
         ((None, "parameters", "parameters"), [0, 1, "P", 2], True),
@@ -65,10 +66,10 @@ def test_types(text, value):
     ],
 )
 @pytest.mark.parametrize("minor", [4, 5])
-def test_places(tags, place, tagged, minor):
+def test_places(tags, place, found, minor):
     """In place of an injected cell, else after the first tagged one, else on top; and the notebook is valid."""
-    nb = notebook(*tags, minor=minor)
-    assert inject(nb, {"x": 1}) == tagged
+    nb = tagged(*tags, minor=minor)
+    assert inject(nb, {"x": 1}) == found
     names = {"# Parameters\nx = 1": "P"} | {f"'cell {i}'": i for i in range(9)}
     assert [names[source] for source in sources(nb)] == place
     (cell,) = (cell for cell in nb.cells if cell.source.startswith("# Parameters"))
@@ -78,7 +79,7 @@ def test_places(tags, place, tagged, minor):
 
 def test_twice_is_once():
     """Injecting again replaces, and the cell has the same id, so that two runs can be compared."""
-    nb = notebook("parameters", None)
+    nb = tagged("parameters", None)
     inject(nb, {"x": 1})
     first = nb.cells[1].id
     inject(nb, {"x": 2})
@@ -96,7 +97,7 @@ values = st.recursive(
 @given(values)
 def test_every_value_arrives(value):
     """What JSON or YAML can hold is in the variable, whatever quotes, newlines or infinities it has."""
-    nb = notebook()
+    nb = tagged()
     inject(nb, {"x": value})
     namespace = {}
     exec(nb.cells[0].source, namespace)
@@ -107,7 +108,7 @@ def test_what_python_cannot_write():
     """nan is float('nan'); a date of YAML is text."""
     import datetime as dt
 
-    nb = notebook()
+    nb = tagged()
     inject(nb, {"x": math.nan, "day": dt.date(2026, 1, 2)})
     namespace = {}
     exec(nb.cells[0].source, namespace)
@@ -118,7 +119,7 @@ def test_what_python_cannot_write():
 @pytest.mark.parametrize("name", ["", "1x", "a b", "x\nimport os", "class", "x=1;y", 3, None])
 def test_names(name):
     """A name that no variable can have is refused, so no name is ever code; the notebook stays as it was."""
-    nb = notebook(None)
+    nb = tagged(None)
     with pytest.raises(ValueError, match="is not a valid name of a variable"):
         inject(nb, {"fine": 1, name: 1})
     assert sources(nb) == ["'cell 0'"]
@@ -161,6 +162,13 @@ def test_files_without_parameters(tmp_path, content, says):
         read(path)
     assert "parameters.yaml" in str(caught.value)
     assert len(str(caught.value).splitlines()) == 1
+
+
+def test_a_value_that_holds_itself(notebook, tmp_path, capsys):
+    """YAML can write one: one sentence and exit 2, and nothing runs."""
+    values = tmp_path / "values.yaml"
+    values.write_text("a: &x [*x]")
+    assert refused(["run", notebook("1"), "-f", values], capsys, "a parameter holds itself")
 
 
 def test_without_pyyaml(tmp_path, monkeypatch):
