@@ -21,9 +21,6 @@ GROWTH_BYTES = MB  # that each of them must exceed
 def suspects(records: Iterable[CellRecord]) -> list[tuple[CellRecord, ...]]:
     """Return the cells that may leak; `History.suspects` has the rule.
 
-    Args:
-        records: The finished cells in order, of one kernel or of several one after the other.
-
     Returns:
         For each cell its last runs, oldest first, as many as grew.
     """
@@ -35,12 +32,7 @@ def suspects(records: Iterable[CellRecord]) -> list[tuple[CellRecord, ...]]:
 
 
 def growing_runs_of(record: CellRecord, earlier: Iterable[CellRecord]) -> tuple[CellRecord, ...]:
-    """Return the last runs of a record's cell, the record last, if they make it a suspect; else nothing.
-
-    Args:
-        record: The newest run.
-        earlier: The finished cells before it.
-    """
+    """Return the last runs of a record's cell, the record last, if they make it a suspect; else nothing."""
     cell = identity(record)
     if cell is None or not record.grown():
         return ()

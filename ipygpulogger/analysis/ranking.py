@@ -92,13 +92,7 @@ class Ranked:
 
 
 def ranked(records: Sequence[CellRecord], by: str, suspects: Sequence[Sequence[CellRecord]]) -> Ranked | None:
-    """Return what a summary says of cells; None without a cell.
-
-    Args:
-        records: In descending order, as `rank` returns them.
-        by: What they are ranked by.
-        suspects: The runs of each cell that may leak, as `leaks.suspects` returns them.
-    """
+    """Return what a summary says of cells; None without a cell."""
     if not records:
         return None
     devices: dict[Any, DeviceUsage] = {}

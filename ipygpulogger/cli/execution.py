@@ -123,9 +123,6 @@ class Execution:
     def execute(self, results: Results) -> str | None:
         """Execute the cells in turn.
 
-        Args:
-            results: Receives what happens: which cell runs, its outputs and its record.
-
         Returns:
             Why the execution ended early, in one sentence; None if it did not.
 

@@ -77,11 +77,6 @@ _DEBUG = "IPYGPULOGGER_DEBUG"  # set in the environment: what the process writes
 def check_kernel(specs: Any, name: str, wanted_by: str) -> None:
     """Refuse a kernel that is not installed, or not for Python.
 
-    Args:
-        specs: jupyter_client's manager of kernel specifications.
-        name: The name of the kernel.
-        wanted_by: The path of the notebook that asks for it; empty if the user does.
-
     Raises:
         BadRequest: It is refused; where another one can be chosen, the message has the names.
     """

@@ -84,12 +84,7 @@ class Transcript:
             self._print(text.split("\n"), "stdout")
 
     def end(self, record: CellRecord | None, traceback: Sequence[str]) -> None:
-        """Print the line of the cell that ended, what explains a failure, and that little RAM is left.
-
-        Args:
-            record: Its record; None if it left none.
-            traceback: The lines of its traceback, as IPython formats them; empty if it did not fail.
-        """
+        """Print the line of the cell that ended, what explains a failure, and that little RAM is left."""
         self._print_begun()
         self._progress.wait("ending the kernel", after_s=_LAST_S)
         say(self._line(record))

@@ -138,15 +138,7 @@ class Results:
 def write_page(
     path: Path, title: str, cells: History, source: Callable[[CellRecord], str], said: Sequence[str] = ()
 ) -> None:
-    """Write the page, whole or not at all, and say where it is.
-
-    Args:
-        path: Where.
-        title: The page's heading.
-        cells: The cells.
-        source: Returns the text of a cell.
-        said: Sentences about the run as a whole, shown on top.
-    """
+    """Write the page, whole or not at all, and say where it is."""
     from ..render.page import page
 
     ranked = summary.html(cells.rank(), "peak", cells.suspects())

@@ -87,15 +87,7 @@ class Columns:
     def line(
         self, number: int, time: str, moved: Sequence[Sequence[Styled]], source: str, *, columns: int | None
     ) -> list[Styled]:
-        """Return the line of a cell, as phrases with their weights.
-
-        Args:
-            number: The cell's number, from 1.
-            time: How long it took.
-            moved: What moved in each memory, the most important first; shown as far as they fit.
-            source: The cell's source.
-            columns: The columns of the terminal; None without one.
-        """
+        """Return the line of a cell, as phrases with their weights."""
         self._time = max(self._time, len(time))
         head = f"{self.place(number)}  {time:>{self._time}}  "
         at_most = _MOVED_AT_MOST if columns is None else max(_MOVED, min(columns // 2, _MOVED_AT_MOST))

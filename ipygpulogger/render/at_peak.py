@@ -83,13 +83,7 @@ class _Line(NamedTuple):
 
 
 def text(rows: Sequence[AtPeak], times_s: _Times, notes: Sequence[str] = ()) -> str:
-    """Return the whole table as text, without a newline at the end.
-
-    Args:
-        rows: Of each device the largest first.
-        times_s: By device, how long after the beginning its peak was.
-        notes: Sentences to write below.
-    """
+    """Return the whole table as text, without a newline at the end."""
     lines = [] if rows else [_UNKNOWN]
     for device, found in _by_device(rows):
         lines += [_headline(device, found, times_s, nonzero_mb), *lines_of(found, _WIDTH)]
@@ -99,14 +93,7 @@ def text(rows: Sequence[AtPeak], times_s: _Times, notes: Sequence[str] = ()) -> 
 
 
 def lines_of(rows: Sequence[AtPeak], width: int, most: int = _ROWS, *, size_first: bool = False) -> list[str]:
-    """Return the rows of one device as lines of text: kind, name, place, size, blocks.
-
-    Args:
-        rows: The largest first.
-        width: Of a line, in columns, at most.
-        most: How many rows are listed; the others are one line with their sum.
-        size_first: Begin with the size, which is then seen where a narrow page cuts the lines.
-    """
+    """Return the rows of one device as lines of text: kind, name, place, size, blocks."""
     cells = []
     for one in _lines(rows, most):
         resident = "" if one.resident_bytes is None else f"resident {nonzero_mb(one.resident_bytes)}"
@@ -140,12 +127,6 @@ def fold(rows: Sequence[AtPeak], times_s: _Times, most: int = 0, *, drawn: bool 
     """Return what unfolds below a report: the kinds of each device as a line, its largest rows below it.
 
     A device where little happened has no line, see `_reported`.
-
-    Args:
-        rows: Of each device the largest first.
-        times_s: By device, how long after the beginning its peak was.
-        most: How many rows of each device; 0 for the line alone.
-        drawn: Whether to draw the kinds as a bar.
     """
     markup = ""
     for device, found in _reported(rows):
@@ -159,12 +140,7 @@ def fold(rows: Sequence[AtPeak], times_s: _Times, most: int = 0, *, drawn: bool 
 
 
 def listed(rows: Sequence[AtPeak], most: int) -> str:
-    """Return the rows of one device as preformatted lines, which scroll on a narrow page.
-
-    Args:
-        rows: The largest first.
-        most: How many rows are listed; the others are one line with their sum.
-    """
+    """Return the rows of one device as preformatted lines, which scroll on a narrow page."""
     lines = lines_of(rows, _WIDTH, most, size_first=True)
     return f"<pre {PREFORMATTED}>{escape(chr(10).join(lines))}</pre>"
 
@@ -178,12 +154,7 @@ def kinds_bar(rows: Sequence[AtPeak]) -> str:
 
 
 def table_of(rows: Sequence[AtPeak], most: int = _ROWS) -> str:
-    """Return the rows of one device as an HTML table, a bar for the size of each.
-
-    Args:
-        rows: The largest first.
-        most: How many rows are listed; the others are one row with their sum.
-    """
+    """Return the rows of one device as an HTML table, a bar for the size of each."""
     scale_bytes = max((row.size_bytes for row in rows), default=0)
     resident = any(row.resident_bytes is not None for row in rows)
     body: list[list[Cell]] = []
@@ -205,10 +176,6 @@ def kinds_lines(rows: Sequence[AtPeak], times_s: _Times) -> list[str]:
     """Return for each of the first devices a line with its peak, and below it the kinds, the largest first.
 
     A device where little happened has none, see `_reported`.
-
-    Args:
-        rows: Of each device the largest first.
-        times_s: By device, how long after the beginning its peak was.
     """
     lines = []
     for device, found in _reported(rows):
@@ -217,12 +184,7 @@ def kinds_lines(rows: Sequence[AtPeak], times_s: _Times) -> list[str]:
 
 
 def kinds_line(rows: Sequence[AtPeak], times_s: _Times) -> str:
-    """Return the same of the first device on one line; empty if no device is reported.
-
-    Args:
-        rows: Of each device the largest first.
-        times_s: By device, how long after the beginning its peak was.
-    """
+    """Return the same of the first device on one line; empty if no device is reported."""
     for device, found in _reported(rows):
         return printable(f"{_headline(device, found, times_s, nonzero_mb)}: {kinds_of(found, nonzero_mb)}")
     return ""
@@ -240,12 +202,7 @@ def _wrapped_kinds(rows: Sequence[AtPeak]) -> list[str]:
 
 
 def kinds_of(rows: Sequence[AtPeak], shown: Callable[[int], str] = nonzero_text) -> str:
-    """Return the kinds of one device and their sizes, the largest first; without those of less than 1 MB.
-
-    Args:
-        rows: Of that device.
-        shown: Returns a size as text.
-    """
+    """Return the kinds of one device and their sizes, the largest first; without those of less than 1 MB."""
     found = _kinds(rows)
     listed = [(kind, size_bytes) for kind, size_bytes in found if rounded_mb(size_bytes) or len(found) == 1]
     words = (f"{_KINDS.get(kind, kind)} {shown(size_bytes)}" for kind, size_bytes in listed)

@@ -30,12 +30,7 @@ def device(gpu: DeviceUsage | None) -> str:
 
 
 def state(rows: Mapping[str, tuple[int | None, int | None, int | None]], notes: Iterable[str] = ()) -> str:
-    """Return the table of current memory.
-
-    Args:
-        rows: By name, the bytes used, free and in total; None when unknown.
-        notes: Sentences to write below.
-    """
+    """Return the table of current memory."""
     width = _width(figure for row in rows.values() for figure in row) + 1
     lines = ["\n*** Current state:"]
     lines.append(f"RAM: {'Used':>{width}} {'Free':>{width}} {'Total':>{width}}    {'Util':>{width}}")
@@ -80,11 +75,7 @@ def garbage(collected: int, uncollectable: int) -> str:
 
 
 def memory(rows: Mapping[str, tuple[int | None, int | None]]) -> str:
-    """Return the table of consumed and reclaimed memory.
-
-    Args:
-        rows: By name, the bytes consumed and reclaimed; None when unknown.
-    """
+    """Return the table of consumed and reclaimed memory."""
     width = max(8, _width(figure for row in rows.values() for figure in row) + 1)
     lines = ["\n*** Experiment memory:", f"RAM: {'Consumed':>{width}}       {'Reclaimed':>{width}}"]
     for name, (consumed, reclaimed) in rows.items():
@@ -98,11 +89,6 @@ def cell(record: CellRecord, gpu: DeviceUsage | None, *, compact: bool = False) 
 
     What this package adds to the original's report comes after the last character of a row, or on further
     lines.
-
-    Args:
-        record: The cell.
-        gpu: The one device to report.
-        compact: Write it on one line.
     """
     figures = {"CPU": _figures(record.gen, record.gen.after_bytes)}
     if gpu is not None:

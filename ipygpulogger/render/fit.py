@@ -152,12 +152,7 @@ def _small(size_bytes: float) -> str:
 
 
 def _table(found: CellFit, thousands: str) -> Table:
-    """Return the runs by their size: what each needed of each memory; the largest of very many.
-
-    Args:
-        found: The runs.
-        thousands: What stands between the thousands of a need.
-    """
+    """Return the runs by their size: what each needed of each memory; the largest of very many."""
     heads = (Column(f"{memory.device} MB", least=10) for memory in found.memories)
     table = Table([Column(_name(found)), *heads, Column("", "words")])
     needs = [{point.label: point.need_bytes for point in memory.points} for memory in found.memories]

@@ -261,14 +261,7 @@ def diagnoses_html(found: Sequence[Diagnosis]) -> str:
 
 
 def status(state: str, options: str, found: Sequence[Diagnosis], gpus: Sequence[DeviceUsage]) -> str:
-    """Return what a logger does, what each source reports, and how each device's memory is divided.
-
-    Args:
-        state: Whether the logger runs, and how many cells it recorded.
-        options: Those of the logger.
-        found: What each source reports.
-        gpus: The devices as they are now.
-    """
+    """Return what a logger does, what each source reports, and how each device's memory is divided."""
     said = [printable(f"{one.source}: {one.state}: {one.says}") for one in found]
     return "\n".join([f"{state}; {options}", *said, *([ladders(gpus)] if gpus else [])])
 

@@ -53,12 +53,7 @@ class Clause(NamedTuple):
 
 
 def headline(measurement: Measurement, *, named: bool = False) -> list[Clause]:
-    """Return the line of a finished scope, in its clauses, the most important first.
-
-    Args:
-        measurement: What was measured.
-        named: Whether to say which cell it was, because the line does not stand below it.
-    """
+    """Return the line of a finished scope, in its clauses, the most important first."""
     clauses = [_clause(time_text(measurement.time_s))]
     own = isinstance(measurement, CellRecord) and measurement.title() == f"In [{measurement.execution_count}]"
     if (named or not own) and measurement.title().strip():

@@ -113,15 +113,7 @@ def so_far(measurement: Measurement) -> str:
 
 
 def _body(measurement: Measurement, space: int, clauses: Sequence[Clause], *, beside_peak: bool) -> str:
-    """Return what the line unfolds to, the most important first, as much as fits.
-
-    Args:
-        measurement: What was measured.
-        space: In bytes.
-        clauses: Those of the line, which the body does not repeat.
-        beside_peak: Whether the whole table of what was alive at the peak stands beside it, which it does not
-            repeat then.
-    """
+    """Return what the line unfolds to, the most important first, as much as fits."""
     found: dict[str, list[str]] = {place: [] for place in _PLACES}
     for place, *versions in _pieces(measurement, space, set(map(str, clauses)), beside_peak=beside_peak):
         replaced = found[place] if place in ("table", "peak") else []

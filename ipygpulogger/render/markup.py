@@ -161,13 +161,7 @@ def small(words: str) -> str:
 
 
 def folded(summary: str, body: str, *, is_open: bool = False) -> str:
-    """Return a line that unfolds.
-
-    Args:
-        summary: The line, as markup.
-        body: What is below it once it is open.
-        is_open: Whether it is open from the start.
-    """
+    """Return a line that unfolds."""
     return (
         f"<details{' open' if is_open else ''} style={_REPORT}><summary style=cursor:pointer>"
         f'{summary}</summary><div style="margin:4px 0 6px 14px;overflow-x:auto">{body}</div></details>'
@@ -214,12 +208,7 @@ def _content(cell: Cell) -> str:
 
 
 def bar(parts: Sequence[Part], total_bytes: int) -> str:
-    """Return parts of a whole as a bar: what is left over is free. A part never takes more than is left.
-
-    Args:
-        parts: In their order.
-        total_bytes: The whole, which is the bar's length.
-    """
+    """Return parts of a whole as a bar: what is left over is free. A part never takes more than is left."""
     return f'<div style="{_BAR}">{_segments(parts, total_bytes)}</div>' if total_bytes > 0 else ""
 
 
@@ -240,12 +229,7 @@ def _segments(parts: Sequence[Part], total_bytes: int) -> str:
 
 
 def legend(parts: Sequence[Part], name: str = "") -> str:
-    """Return what a bar shows, in words and in the same order, each with its colour; below 1 MB is left out.
-
-    Args:
-        parts: Those of the bar.
-        name: What stands before them.
-    """
+    """Return what a bar shows in words, each part with its colour; below 1 MB is left out."""
     said = []
     for part in parts:
         if part.size_bytes >= MB:
@@ -267,10 +251,6 @@ def sparkline(timeline: Timeline, width: int = 24) -> str:
     A column shows the highest of its points, so that the peak is never lost. A column without a point lies
     on the straight line between its neighbours. A series that varies by less than a megabyte is flat: all ▁.
 
-    Args:
-        timeline: Seconds and bytes, in order of time.
-        width: In characters.
-
     Returns:
         ``width`` characters; none for an empty series.
     """
@@ -286,9 +266,6 @@ def sparkline(timeline: Timeline, width: int = 24) -> str:
 
 def drawing(timeline: Timeline) -> str:
     """Return a time series as a thin line on an axis that begins at zero, and its maximum in words.
-
-    Args:
-        timeline: Seconds and bytes, in order of time.
 
     Returns:
         SVG and text; empty if the line would be flat.

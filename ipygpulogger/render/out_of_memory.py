@@ -175,13 +175,7 @@ def _as_markup(advice: str, space_bytes: int) -> str:
 
 
 def _parts(card: OutOfMemory, gpu: DeviceUsage | None, count: int) -> list[Part]:
-    """Return who held the device, as the parts of a bar; empty if too little is known.
-
-    Args:
-        card: What is known of the failed allocation.
-        gpu: The device; None if unknown.
-        count: How many holders to name.
-    """
+    """Return who held the device, as the parts of a bar; empty if too little is known."""
     if card.live_bytes is None or card.free_bytes is None:
         return []
     colours = {True: list(_HIDDEN), False: list(_VARIABLES)}

@@ -242,12 +242,7 @@ _DROPPED = ("metadata", "clipPath", "style")
 
 
 def svg(drawn: Figure, label: str) -> str:
-    """Return a figure as an ``<svg>`` element without a background; its words have the colour of the page's.
-
-    Args:
-        drawn: From `plot.figure`.
-        label: What it shows, for those who do not see it.
-    """
+    """Return a figure as an ``<svg>`` element without a background, its words in the page's colour."""
     import matplotlib as mpl
 
     file = io.StringIO()

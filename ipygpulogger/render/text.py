@@ -66,12 +66,7 @@ def so_far(measurement: Measurement) -> str:
 def rows(
     measurement: Measurement, *, timelines: bool = False
 ) -> Iterator[tuple[str, tuple[str, str, str], str]]:
-    """Yield the rows of a report: a name, three figures in MB (consumed, peaked, used), and remarks.
-
-    Args:
-        measurement: What was measured.
-        timelines: Draw the time series of a long scope among the remarks.
-    """
+    """Yield the rows of a report: a name, three figures in MB (consumed, peaked, used), and remarks."""
     drawn = timelines and measurement.time_s >= _LONG_S
     gen = measurement.gen
     remarks = [_peak_remark(gen.peak), *_ram_remarks(measurement), _drawn(gen.timeline) if drawn else ""]
@@ -218,12 +213,7 @@ def _children_remark(children: ChildrenUsage) -> str:
 
 
 def children_now(children: ChildrenUsage, size: str) -> str:
-    """Return how many children there are and what they have: "+ 2 children 300 MB, 1 ended".
-
-    Args:
-        children: What they used.
-        size: What they have, as text.
-    """
+    """Return how many children there are and what they have: "+ 2 children 300 MB, 1 ended"."""
     count, ended = children.count, children.ended
     if not count:
         return f"{ended} {_child(ended)} ended" if ended else "children ended"

@@ -106,11 +106,6 @@ def _read_jsonl(path: Path) -> _Found:
 def _values_of(line: bytes, after: bytes, where: str) -> Any:
     """Return what a line of a log holds: a record's values, or as text why there are none.
 
-    Args:
-        line: The line.
-        after: The line after it; empty at the end of the file.
-        where: The file and the line's number, for an error.
-
     Raises:
         ValueError: The line is no JSON.
     """

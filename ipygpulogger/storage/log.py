@@ -91,10 +91,6 @@ class Log:
 def load(path: Path, problems: list[str]) -> list[CellRecord]:
     """Return the records of a file in their order; `History.load` has the rules.
 
-    Args:
-        path: The file.
-        problems: Gains a sentence for each record that is left out.
-
     Raises:
         ValueError: The file does not hold records; says where, in one line.
         ImportError: pyarrow is not installed, and the file is .parquet.
