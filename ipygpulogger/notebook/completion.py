@@ -1,7 +1,9 @@
 """Completion of ``%gpulog`` and ``%%gpulog``: what may stand at the cursor, and nothing else but paths.
 
-IPython merges what all its matchers offer. Only a matcher that offers something can suppress the others, from
-IPython 8.6 on. An earlier one, as on Colab, completes no line of ours.
+IPython merges what all its matchers offer. Only a matcher that offers something can suppress the others:
+
+- from IPython 8.6 on, a matcher in ``custom_matchers`` says that it suppresses;
+- before, as on Colab, the first matcher in ``magic_arg_matchers`` that offers something is the only one.
 """
 
 from __future__ import annotations
@@ -32,20 +34,24 @@ class _None(list[Any]):
 def put_in(shell: Any) -> None:
     """Add the completion to a shell."""
     take_out(shell)
-    if _SUPPRESSES:
-        matcher = _matcher(shell)
-        matcher.is_gpulogs = True
-        shell.Completer.custom_matchers.insert(0, matcher)
+    matchers, matcher = _matchers(shell), (_matcher if _SUPPRESSES else _old_matcher)(shell)
+    matcher.is_gpulogs = True
+    matchers.insert(0, matcher)
 
 
 def take_out(shell: Any) -> None:
     """Remove it again."""
-    if _SUPPRESSES:
-        matchers = shell.Completer.custom_matchers
-        matchers[:] = [one for one in matchers if not hasattr(one, "is_gpulogs")]
+    matchers = _matchers(shell)
+    matchers[:] = [one for one in matchers if not hasattr(one, "is_gpulogs")]
+
+
+def _matchers(shell: Any) -> Any:
+    """Return the shell's list of matchers that ours belongs to."""
+    return shell.Completer.custom_matchers if _SUPPRESSES else shell.Completer.magic_arg_matchers
 
 
 def _matcher(shell: Any) -> Any:
+    """Return a matcher for `custom_matchers`."""
     from IPython.core.completer import SimpleCompletion, context_matcher
 
     def ipygpulogger_matcher(context: Any) -> dict[str, Any]:
@@ -58,6 +64,22 @@ def _matcher(shell: Any) -> Any:
         return {"completions": completions, "matched_fragment": begun, "suppress": True, "ordered": True}
 
     return context_matcher(priority=1)(ipygpulogger_matcher)
+
+
+def _old_matcher(shell: Any) -> Any:
+    """Return a matcher for `magic_arg_matchers`; where nothing fits it offers what is there already."""
+
+    def ipygpulogger_matcher(line: str) -> list[str]:
+        before: str = shell.Completer.text_until_cursor
+        found = _offered_in(before, (), shell)
+        if found is None:
+            return []
+        begun, words = found
+        replaced: str = shell.Completer.splitter.split_line(line, len(before))
+        kept = len(begun) - len(replaced)  # IPython takes a word to begin after a quote or a bracket
+        return [word[kept:] for word in words] or [replaced]
+
+    return ipygpulogger_matcher
 
 
 def _offered_in(before: str, above: Iterable[str], shell: Any) -> tuple[str, list[str]] | None:

@@ -101,8 +101,6 @@ def test_no_line_is_too_strange(text):
 @pytest.fixture(params=[True, False], ids=["jedi", "no jedi"])
 def complete(request, shell, capsys):
     """Complete a cell at its end; the text that each completion makes of it."""
-    if IPython.version_info < (8, 6):
-        pytest.skip("nothing is offered before IPython 8.6")
     shell.run_cell("%load_ext ipygpulogger", store_history=True)
     shell.Completer.use_jedi = request.param
 
@@ -134,7 +132,8 @@ def test_elsewhere_ipython_completes_as_ever(complete, shell, tmp_path, monkeypa
     assert "%cd saved/" in complete("%cd sa")
     shell.user_ns["statement"] = 1
     assert "statement" in complete("stat")
-    assert "x = 1\n%%gpulog --lines" not in complete("x = 1\n%%gpulog --l")
+    if IPython.version_info >= (8, 6):  # an earlier one does not say where in its cell a line stands
+        assert "x = 1\n%%gpulog --lines" not in complete("x = 1\n%%gpulog --l")
     assert complete("x = 1\n%gpulog su") == ["x = 1\n%gpulog summary"]
     assert complete("%gpulog su\nx = 1", at=len("%gpulog su")) == ["%gpulog summary\nx = 1"]
     shell.user_ns["gpulog"] = 1

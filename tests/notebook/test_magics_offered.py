@@ -36,8 +36,9 @@ def traces(shell):
 
 
 def matchers(shell):
-    """Those among which ours stands, from IPython 8.6 on."""
-    return [m.__name__ for m in getattr(shell.Completer, "custom_matchers", ())]
+    """Those among which ours stands: in the one list from IPython 8.6 on, in the other before."""
+    lists = ("custom_matchers", "magic_arg_matchers")
+    return {name: [m.__name__ for m in getattr(shell.Completer, name, ())] for name in lists}
 
 
 def about(shell):
