@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from ..contract import Counter, Observation, PeakClass, Reading, Unavailable
 from . import linux
 from .forked import WALK_S_PER_BYTE, Card, Sharing, forks, sharing
+from .high_water_mark import ResetWatch
 from .linux import high_water_precision_bytes, largest_fault_bytes, resident_precision_bytes
 
 _FORK_NO_EXEC = 0x40  # of a process's flags, proc_pid_stat(5): forked, and no exec since (PF_FORKNOEXEC)
@@ -68,6 +69,7 @@ class ChildProcess(Counter):
         self._walked: tuple[int, int] | None = None  # its faults and size at the last walk of its pages
         self._walk_s_per_byte = WALK_S_PER_BYTE
         self._listed: tuple[object, ...] | None = None  # when its children were last listed
+        self._resets, self._watching = ResetWatch(pid), False
         self._separate = False  # its memory is certainly not its parent's
 
     def describe(self) -> str:
@@ -86,12 +88,14 @@ class ChildProcess(Counter):
         try:
             stat = _read_stat(self.pid)
             self.find_card(stat)
+            if self._watching and self.card is None:
+                self._resets.start()
             sizes = linux.read(f"/proc/{self.pid}/statm")
             if was is not None and stat.identity != was.identity:
                 raise Unavailable(f"{self.pid} is another process now, or runs another program")
             known = self._known
             if known is not None and was is not None and (stat.faults, sizes) == (was.faults, self.sizes):
-                return known
+                return self._unless_reset(known)
             self._check_separate(stat, sizes)
             current_bytes, high_bytes = linux.resident_and_mark_bytes(self.pid)
         except (OSError, ValueError) as error:
@@ -105,7 +109,11 @@ class ChildProcess(Counter):
             peak_bytes = current_bytes  # nothing was mapped since the reset: the mark is merely approximate
         self.high_bytes = max(peak_bytes, self.high_bytes)
         self._known = Observation((Reading(current_bytes, peak_bytes),), stat.faults)
-        return self._known
+        return self._unless_reset(self._known)
+
+    def _unless_reset(self, look: Observation) -> Observation:
+        reset = self.card is None and self._resets.take()
+        return look._replace(reset_elsewhere=True) if reset else look
 
     def find_card(self, stat: _Stat | None = None) -> None:
         """Take the card of this process; it is `Unavailable` if its last figures were taken already."""
@@ -118,6 +126,10 @@ class ChildProcess(Counter):
         if card is not None and card["began"] == int(stat.identity[0]):
             self.card = card
             self.inherited_bytes = card["birth_bytes"] - card["birth_mapped_bytes"]
+
+    def watch(self, *, on: bool) -> None:
+        """Watch from now on for resets of the mark by other code; a child with a card tells them itself."""
+        self._watching = on
 
     def is_seen_from_its_start(self, earlier: ChildProcess | None) -> bool:
         """Return whether its mark explains all that it mapped until its first look, or it tells itself.
@@ -192,6 +204,7 @@ class ChildProcess(Counter):
             linux.reset_mark(self.pid)
             if self.card is not None:
                 self.card["reset_bytes"] = 0
+            self._resets.take()  # this one was ours
         except PermissionError as error:
             self.peak_class = "monotone"
             raise Unavailable(f"{self.describe()} may not be reset: {error}") from error

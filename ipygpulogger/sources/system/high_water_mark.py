@@ -1,5 +1,10 @@
 """The kernel's peak of resident memory, which Linux can reset; elsewhere one that only rises, or none.
 
+The kernel does not record resets. But each is a write to ``/proc/<pid>/clear_refs``, and inotify reports the
+writes of every thread and process that uses the same mount of ``/proc``. It does not see writes through
+another mount, as from a container's host, or through ``/proc/<pid>/task``. It also reports other uses of the
+file, which clear referenced and soft-dirty bits.
+
 Exact whatever holds the GIL, with no thread. The reset goes through `/proc/self/clear_refs`, and also
 lowers `getrusage().ru_maxrss`.
 
@@ -12,18 +17,116 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import TYPE_CHECKING
+from contextlib import suppress
+from functools import cache
+from typing import TYPE_CHECKING, Any
 
 from ...runtime.errors import is_from_a_handler, named
 from ..contract import UNREADABLE, Counter, Observation, PeakClass, Reading, Unavailable
 from . import linux
 from .forked import forks
-from .linux import high_water_precision_bytes, largest_fault_bytes, resident_precision_bytes
+from .linux import gil_held, high_water_precision_bytes, largest_fault_bytes, resident_precision_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from .rss_watcher import RssWatcher
+
+_IN_MODIFY = 2  # inotify(7)
+_EVENT_BYTES = 16  # a report without a name, which begins with the number of the watch
+
+
+class _Reports:
+    """The one descriptor through which the kernel reports to all watches; a user may have 128 of them."""
+
+    def __init__(self) -> None:
+        self.fd, self.pid = -1, 0
+        self.written: dict[int, bool] = {}  # by number of the watch: whether that file was written to
+
+    def add(self, path: str) -> int:
+        """Return the number of a new watch; negative where the kernel offers none."""
+        if self.pid != os.getpid():  # in a forked child it would read its parent's reports
+            _close(self.fd)
+            self.__init__()  # type: ignore[misc]
+        self.pid, libc = os.getpid(), _libc()
+        if self.fd < 0:
+            self.fd = libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
+        number = int(libc.inotify_add_watch(self.fd, path.encode(), _IN_MODIFY)) if self.fd >= 0 else -1
+        if number >= 0:
+            self.written[number] = False
+        return number
+
+    def take(self, number: int) -> bool:
+        """Return whether a file was written to since the last call."""
+        try:
+            while found := gil_held().read(self.fd):
+                for at in range(0, len(found), _EVENT_BYTES):
+                    written = int.from_bytes(found[at : at + 4], "little", signed=True)
+                    if written in self.written:
+                        self.written[written] = True
+        except OSError:  # closed by code that closes every descriptor
+            return False
+        was, self.written[number] = self.written.get(number, False), False
+        return was
+
+    def remove(self, number: int) -> None:
+        """End a watch; the descriptor is closed with the last one."""
+        if self.written.pop(number, None) is not None:
+            _libc().inotify_rm_watch(self.fd, number)
+        if not self.written:
+            _close(self.fd)
+            self.fd = -1
+
+
+_reports = _Reports()
+
+
+class ResetWatch:
+    """A watch on that file: `take` returns whether anything wrote to it since the last call."""
+
+    def __init__(self, pid: int | str = "self") -> None:
+        self._path = f"/proc/{pid}/clear_refs"
+        self._fd, self._number, self._pid = -1, -1, 0
+
+    def start(self) -> None:
+        """Begin to watch; if the kernel offers no watch, `take` never reports anything."""
+        if self._number >= 0 and self._pid == os.getpid():
+            return
+        self.close()
+        with suppress(AttributeError, ImportError, OSError, TypeError):  # no inotify, or no descriptor left
+            # While it is held open, others find this same file under its name.
+            self._fd = os.open(self._path, os.O_PATH | os.O_CLOEXEC)
+            self._number, self._pid = _reports.add(self._path), os.getpid()
+        if self._number < 0:
+            self.close()
+
+    def take(self) -> bool:
+        """Return whether anything wrote to the file since the last call."""
+        if self._number < 0 or self._pid != os.getpid():
+            return False
+        return _reports.take(self._number)
+
+    def close(self) -> None:
+        """End the watch."""
+        fd, number, self._fd, self._number = self._fd, self._number, -1, -1
+        if number >= 0 and self._pid == _reports.pid == os.getpid():
+            _reports.remove(number)
+        _close(fd)
+
+    def __del__(self) -> None:
+        self.close()
+
+
+@cache  # or each watch would leave a class behind as garbage
+def _libc() -> Any:
+    import ctypes  # 2 ms of loading, which a terminal's shell has not done yet
+
+    return ctypes.CDLL(None)
+
+
+def _close(fd: int) -> None:
+    with suppress(OSError):  # -1, or closed by code that closes every descriptor
+        os.close(fd)
 
 
 class HighWaterMark(Counter):
@@ -38,6 +141,7 @@ class HighWaterMark(Counter):
         # At the last look: the page faults, the mark as `getrusage` reports it, and the peak.
         self._known: tuple[tuple[int, ...], int, int] | None = None
         self._lowest_mark_bytes = sys.maxsize  # that `getrusage` ever reported
+        self._resets, self._watching = ResetWatch(), False
 
     @classmethod
     def probe(cls) -> bool:
@@ -73,7 +177,10 @@ class HighWaterMark(Counter):
         # The stored mark is approximate even where the resident size is exact (82241a83cd15).
         peak_bytes = max(peak_bytes, current_bytes)
         self._known = stamp, mark_bytes, peak_bytes
-        return Observation((Reading(current_bytes, peak_bytes),), stamp)
+        # Called last: a reset that had no effect on this look may be reported, but none is missed.
+        return Observation(
+            (Reading(current_bytes, peak_bytes),), stamp, self._watching and self._resets.take()
+        )
 
     def _peak_bytes(self, stamp: tuple[int, ...], mark_bytes: int) -> int | None:
         """Return the peak as far as `getrusage` shows it; None if it does not.
@@ -104,6 +211,20 @@ class HighWaterMark(Counter):
         except OSError as error:
             self.peak_class = "monotone"
             raise Unavailable(f"the kernel does not reset its peak: {error}") from error
+        self._resets.take()  # this one was ours
+
+    def watch(self, *, on: bool) -> None:
+        """Watch for resets of the mark by other code while a scope is open.
+
+        The descriptors stay until `close`. What was reported between two scopes comes with the first look.
+        """
+        self._watching = on
+        if on:
+            self._resets.start()
+
+    def close(self) -> None:
+        """Close the descriptors."""
+        self._resets.close()
 
     def growth_bytes(self, earlier: tuple[int, ...], later: tuple[int, ...]) -> tuple[int | None, ...]:
         """Return at most one largest page per fault."""
