@@ -162,6 +162,10 @@ class Growth:
             consumed_bytes = usage.consumed_bytes
             if isinstance(usage, RamUsage):
                 consumed_bytes -= usage.kept_of_consumed_bytes + libraries
+                if usage.heap_before is not None and usage.heap_after is not None:
+                    # What malloc reuses or keeps of its own is neither consumed nor waits for a collection.
+                    used_bytes = usage.heap_after.in_use_bytes - usage.heap_before.in_use_bytes
+                    consumed_bytes = min(consumed_bytes, used_bytes)
             found[device] = consumed_bytes - held.get(device, 0) + was.get(device, 0)
         return found
 

@@ -25,7 +25,7 @@ from ipygpulogger.cli.streams import Columns
 from ipygpulogger.compat.gpu_mem_trace import GPUMemTrace
 from ipygpulogger.engine import scope
 from ipygpulogger.engine.machine import machine
-from ipygpulogger.owners import release
+from ipygpulogger.owners import roots
 from ipygpulogger.records import MIME, CellRecord, Diagnosis, Timeline
 from ipygpulogger.records.units import printable, printable_lines, without_controls
 from ipygpulogger.render import at_peak, experiments, html, lines, out_of_memory, owners, page, summary, text
@@ -396,7 +396,7 @@ def test_the_magics_and_the_report(extension, monkeypatch, capsys, here, code):
     for record in RECORDS:
         il.history.append(record)
     monkeypatch.setattr(machine(), "diagnose", lambda: DIAGNOSES)
-    for user in (scope, release):  # if the magic imported `release` only now, that would keep the replacement
+    for user in (scope, roots):  # if the magic imported `roots` only now, that would keep the replacement
         monkeypatch.setattr(user, "measured_now", lambda **_: RECORDS[0])
     extension.user_ns[NAME] = bytearray(b"x") * (20 << 20)
     extension.user_ns["Out"][HOSTILE] = extension.user_ns[HOSTILE] = bytearray(b"x") * (20 << 20)
