@@ -52,8 +52,9 @@ def estimate(
 
     The function is called with fake tensors, which have shapes and no memory: nothing is allocated on a
     device, no parameter changes, and no random generator moves. What would live is counted as torch's
-    caching allocator would round it with its default settings, whatever ``PYTORCH_CUDA_ALLOC_CONF`` says. Python code of the function does run, with what it prints and writes,
-    and up to four times: again where a run shows that it should have begun with more on the device.
+    caching allocator would round it with its default settings, whatever ``PYTORCH_CUDA_ALLOC_CONF`` says.
+    Python code of the function does run, with what it prints and writes, and up to four times: again where a
+    run shows that it should have begun with more on the device.
     Meanwhile fake tensors take the place of real ones in the objects that the function uses, so no other
     thread may use these. Other threads can use torch as before.
 
