@@ -336,8 +336,14 @@ def outermost_loops(
 ) -> list[tuple[int, int]]:
     """Return the first and the last line of each loop that is in no other loop of the same code object.
 
-    The code object is found by its name and first line, that of the first decorator where it has any; a whole
-    cell or module is no function. Nothing is found without source, nor for a lambda or a comprehension.
+    The code object is found by its name and its first line, which is that of its first decorator. Empty where
+    the source is not available, and for a lambda or a comprehension.
+
+    Args:
+        filename: The file of the code object, by which `linecache` has its source.
+        name: Its name.
+        first_lineno: Its first line.
+        is_function: False for the code of a whole cell or module.
     """
     source = "".join(linecache.getlines(filename))
     flags = ast.PyCF_ONLY_AST | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT

@@ -139,7 +139,8 @@ class Cell:
     def __init__(self, info: Any, count: int | None, outer: Cell | None) -> None:
         """Take IPython's description of a cell, its execution count, and the cell that runs already.
 
-        Code that a front end runs silently is no cell of ours, unless it is nested in one, as by `%%capture`.
+        Code that a front end runs without storing it in the history is not measured, unless a measured cell
+        runs it, as `%%capture` does.
         """
         stored = bool(getattr(info, "store_history", True))
         self.info, self._outer = info, None if stored else outer  # both None once it has ended

@@ -14,7 +14,6 @@ from itertools import islice
 from types import CodeType, FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
 
-from .memory_blocks import holding_of
 from .referents import module_name, own_attribute
 
 if TYPE_CHECKING:
@@ -226,9 +225,6 @@ def _rows(value: Any, frameworks: Sequence[Framework]) -> int | None:
         shape = own_attribute(value, "shape")
         return int(shape[0]) if shape else None
     for framework in frameworks:
-        known = framework.dimensions(value)
-        if known is not None:
-            return int(known.shape[0]) if known.shape else None
-        if holding_of(value, (framework.holding,)) is not None:
-            return framework.leading_dimension(value)
+        if (rows := framework.leading_dimension(value)) is not None:
+            return rows
     return None

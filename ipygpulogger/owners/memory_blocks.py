@@ -136,7 +136,7 @@ def _mapping(base: Any, value: Any) -> Holding | None:
         base.size(value)
         if base.__len__(value) < CHECKED_FROM or not sys.platform.startswith("linux"):
             return None  # where its file lives is unknown
-    except OSError:  # there is no file
+    except OSError:  # an anonymous mapping, which has no file descriptor to ask
         pass
     except ValueError:  # it is closed
         return None

@@ -239,17 +239,9 @@ class Framework(ABC):
         return None
 
     def leading_dimension(self, value: Any) -> int | None:
-        """Return an array's first dimension, which may be a batch size; None if it has fewer than two."""
-        shape: Any = getattr(value, "shape", ())
+        """Return the first dimension of one of the framework's arrays, such as a batch size; else None."""
+        shape: Any = () if self.holding(value) is None else getattr(value, "shape", ())
         return int(shape[0]) if len(shape) > 1 else None
-
-    def dimensions(self, value: Any) -> Dimensions | None:  # noqa: ARG002
-        """Return the shape of one of the framework's arrays; None for any other value."""
-        return None
-
-    def item_bytes(self, value: Any) -> int | None:  # noqa: ARG002
-        """Return the size of an element of one of the framework's data types; None for any other value."""
-        return None
 
     def diagnose(self) -> Diagnosis | None:
         """Say what is exact here, and why; None if the user has not imported the framework."""
@@ -314,10 +306,3 @@ class Holding(NamedTuple):
     mapped: bool = False
     owner: Any = None
     borrowed: bool = False
-
-
-class Dimensions(NamedTuple):
-    """The shape of an array, and the size of each of its elements."""
-
-    shape: tuple[int, ...]
-    item_bytes: int

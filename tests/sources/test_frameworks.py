@@ -21,7 +21,6 @@ def test_a_source_of_another_distribution_needs_one_import():
     needed = {
         *("Counter", "Device", "DeviceCounter", "DeviceMemory"),
         "Diagnosis",
-        "Dimensions",
         "Framework",
         "Holding",
     }

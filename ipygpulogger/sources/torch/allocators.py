@@ -34,7 +34,7 @@ from .state import TORCH_ERRORS
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ..contract import Dimensions, Holding
+    from ..contract import Holding
     from ..frameworks.user_counters import Stats
 
 # By type of accelerator, "" for any other. Which of them exist depends on the build.
@@ -292,16 +292,6 @@ class Torch(Framework):
         """As in `tensors`."""
         torch = state.module()
         return None if torch is None else tensors.leading_dimension(value, torch)
-
-    def dimensions(self, value: Any) -> Dimensions | None:
-        """As in `tensors`."""
-        torch = state.module()
-        return None if torch is None else tensors.dimensions(value, torch)
-
-    def item_bytes(self, value: Any) -> int | None:
-        """Return the size of an element of a `torch.dtype`; None for any other value."""
-        torch = state.module()
-        return int(value.itemsize) if torch is not None and type(value) is torch.dtype else None
 
     def diagnose(self) -> Diagnosis:
         """Say which devices torch uses here, or why it uses none."""

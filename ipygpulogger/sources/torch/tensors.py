@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...records import CPU
 from ...runtime.objects import bases_of, is_made_in_python, namespace_of
-from ..contract import Dimensions, Holding
+from ..contract import Holding
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -51,26 +51,13 @@ def holding(value: Any, torch: ModuleType) -> Holding | None:
 
 
 def leading_dimension(value: Any, torch: ModuleType) -> int | None:
-    """Return the first dimension of a tensor, not of a parameter; None if it answers in Python code."""
+    """Return the first dimension of a tensor; None if it has none or answers in Python code."""
     c = torch._C
     if not issubclass(type(value), c.TensorBase):
         return None
     with c.DisableTorchFunction(), c._DisableTorchDispatch():
-        if _dispatches_in_python(value, c) or _own(value, "requires_grad"):
-            return None
-        shape = _own(value, "shape")
-    return int(shape[0]) if len(shape) > 1 else None
-
-
-def dimensions(value: Any, torch: ModuleType) -> Dimensions | None:
-    """Return a tensor's shape; None if it answers in Python code, and for any other value."""
-    c = torch._C
-    if not issubclass(type(value), c.TensorBase):
-        return None
-    with c.DisableTorchFunction(), c._DisableTorchDispatch():
-        if _dispatches_in_python(value, c):
-            return None
-        return Dimensions(tuple(_own(value, "shape")), int(_own(value, "itemsize")))
+        shape = () if _dispatches_in_python(value, c) else _own(value, "shape")
+    return int(shape[0]) if shape else None
 
 
 def _own(value: Any, name: str) -> Any:
