@@ -148,8 +148,12 @@ def _children(children: ChildrenUsage) -> Clause:
     now = Phrase(f"{count} {size_text(children.after_bytes)}" if children.count else ended)
     if not rounded_mb(children.peaked_bytes):
         return Clause((now,))
-    least = "at least " if children.peak.hi_bytes is None or children.at_least else ""
-    return Clause((now, Phrase(f"(peak {least}{size_text(children.peak.lo_bytes)})", "faint")))
+    peak, hi_bytes = size_text(children.peak.lo_bytes), children.peak.hi_bytes
+    if hi_bytes is None or children.at_least:
+        peak = f"at least {peak}"
+    elif rounded_mb(hi_bytes) > rounded_mb(children.peak.lo_bytes):
+        peak = f"{peak} to {size_text(hi_bytes)}"
+    return Clause((now, Phrase(f"(peak {peak})", "faint")))
 
 
 def _peak(usage: Usage) -> str:

@@ -327,6 +327,10 @@ def test_the_line_has_children_that_moved():
         line(peak=Peak(409 * MB, None, "sampled"))
         == "0.81 s · RAM 170 MB · 1 child 309 MB (peak at least 409 MB)"
     )
+    assert (
+        line(peak=Peak(409 * MB, 630 * MB, "bounded"))
+        == "0.81 s · RAM 170 MB · 1 child 309 MB (peak 409 MB to 630 MB)"
+    )
     assert line(before_bytes=307 * MB) == "0.81 s · RAM 170 MB"
 
 
