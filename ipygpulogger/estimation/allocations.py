@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 import weakref
 from collections import Counter
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ..allocator.caching_allocator import CachingAllocator
@@ -13,35 +15,43 @@ from ..breakdown.names import Label
 from ..breakdown.rows import LabelledBlock, rows_of
 from ..records.explained import BEFORE
 from ..runtime.shell import current_shell
+from .values import is_called_by_engine
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable
     from types import ModuleType
 
     from ..allocator.caching_allocator import Block
     from ..allocator.places import Frame
     from ..records.explained import AtPeak
 
+_FILL = frozenset(("index_put", "scatter", "scatter_add", "index_add", "index_fill", "put"))
+# What the engine writes to a tensor that it has just made, by what made it: zeros are filled, and
+# `binary_cross_entropy_with_logits` has its gradient computed in place.
+_NEXT = {
+    **dict.fromkeys(("new_zeros", "zeros", "zeros_like"), _FILL),
+    "sigmoid": frozenset(("sub",)),
+    "logit": frozenset(("mul",)),
+    "add": frozenset(("sub",)),
+    "sub": frozenset(("mul",)),
+    "mul": frozenset(("mul", "sub")),
+}
+_IN_PLACE = frozenset(("add",)).union(*_NEXT.values())
 
+
+@dataclass(slots=True, eq=False)
 class Allocation:
-    """One allocation.
+    """One allocation."""
 
-    Attributes:
-        number: Its place among the allocations.
-        requested_bytes: What was requested.
-        size_bytes: The size of its block.
-        kind: A kind of `AtPeak`; empty while it is not known.
-        name: What holds it; empty if nothing that has a name.
-        place: The user's line that requested it; None for what was there before.
-        born: The event that allocated it.
-    """
-
-    __slots__ = ("born", "died", "kind", "name", "number", "place", "requested_bytes", "size_bytes")
-
-    def __init__(self, number: int, requested_bytes: int, place: Frame | None, born: int) -> None:
-        self.number, self.requested_bytes, self.place, self.born = number, requested_bytes, place, born
-        self.size_bytes, self.kind, self.name = 0, "", ""
-        self.died: int | None = None  # the event that freed it; None while it is alive
+    number: int  # its place among the allocations
+    requested_bytes: int
+    place: Frame | None  # the user's line that requested it; None for what was there before
+    born: int  # the event that allocated it
+    block: Block | None  # None if it takes no memory
+    size_bytes: int  # of its block
+    kind: str = ""  # a kind of `AtPeak`; empty while it is not known
+    name: str = ""  # what holds it; empty if nothing that has a name
+    died: int | None = None  # the event that freed it; None while it is alive
 
 
 class Allocations:
@@ -55,7 +65,7 @@ class Allocations:
         self.events: list[tuple[int, int]] = []
         self._all: list[Allocation] = []
         self._at_peak_event = -1
-        self._by_storage: dict[int, tuple[Any, Allocation, Callable[[], None]]] = {}
+        self._by_storage: dict[int, tuple[Any, Allocation]] = {}
         self._is_over = False
 
     def allocation_of(self, storage: Any) -> Allocation | None:
@@ -65,60 +75,55 @@ class Allocations:
 
     def add(self, storage: Any, place: Frame | None, *, least_bytes: int = 0) -> Allocation:
         """Note a new storage, whose block is at least so large."""
-        made, free = self.allocate(max(storage.nbytes(), least_bytes), place)
-        self._follow(storage, made, free)
+        made = self.allocate(max(storage.nbytes(), least_bytes), place)
+        self._follow(storage, made)
         return made
 
     def move(self, old: Any, new: Any) -> None:
         """Have a new storage take the block of another one, which nothing will use any more."""
-        _, made, free = self._by_storage.pop(id(old))
-        self._follow(new, made, free)
+        self._follow(new, self._by_storage.pop(id(old))[1])
 
     def grow(self, storage: Any, place: Frame | None) -> None:
         """Note that a storage has been resized: the new memory is there before the old one is freed."""
         known = self.allocation_of(storage)
         if known is not None and storage.nbytes() > known.requested_bytes:
-            free = self._by_storage.pop(id(storage))[2]
+            del self._by_storage[id(storage)]
             self.add(storage, place)
-            free()
+            self.free(known)
 
-    def _follow(self, storage: Any, made: Allocation, free: Callable[[], None]) -> None:
+    def _follow(self, storage: Any, made: Allocation) -> None:
         key = id(storage)
 
         def gone(reference: Any) -> None:
             known = self._by_storage.get(key)
             if known is not None and known[0] is reference:
                 del self._by_storage[key]
-                free()
+                self.free(made)
 
-        self._by_storage[key] = weakref.ref(storage, gone), made, free
+        self._by_storage[key] = weakref.ref(storage, gone), made
 
-    def allocate(self, requested_bytes: int, place: Frame | None) -> tuple[Allocation, Callable[[], None]]:
-        """Note an allocation; return it, and what frees it."""
-        if self.allocator.allocated_bytes + requested_bytes > self.allocator.peak_bytes:
+    def allocate(self, requested_bytes: int, place: Frame | None) -> Allocation:
+        """Note an allocation."""
+        allocator = self.allocator
+        if allocator.allocated_bytes + requested_bytes > allocator.peak_bytes:
             self.before()
-        earlier_bytes = self.allocator.peak_bytes
-        block = self.allocator.allocate(requested_bytes)
-        made = Allocation(len(self._all), requested_bytes, place, len(self.events))
+        earlier_bytes = allocator.peak_bytes
+        block = allocator.allocate(requested_bytes)
+        size_bytes = 0 if block is None else block.size_bytes
+        made = Allocation(len(self._all), requested_bytes, place, len(self.events), block, size_bytes)
         self._all.append(made)
         self.events.append((made.number, requested_bytes))
-        if block is not None:
-            made.size_bytes = block.size_bytes
-        if self.allocator.peak_bytes > earlier_bytes:
+        if allocator.peak_bytes > earlier_bytes:
             self._at_peak_event = made.born
-        return made, lambda: self._free(made, block)
+        return made
 
-    def allocate_briefly(self, sizes_bytes: tuple[int, ...], place: Frame | None) -> None:
-        """Note what is allocated together and freed at once, in the reverse order."""
-        frees = [self.allocate(size_bytes, place)[1] for size_bytes in sizes_bytes]
-        for free in reversed(frees):
-            free()
-
-    def _free(self, made: Allocation, block: Block | None) -> None:
-        if made.died is None and not self._is_over:
-            made.died = len(self.events)
-            self.events.append((made.number, -1))
-            self.allocator.free(block)
+    def free(self, *allocations: Allocation) -> None:
+        """Note that allocations are freed, the last one first."""
+        for made in reversed(allocations):
+            if made.died is None and not self._is_over:
+                made.died = len(self.events)
+                self.events.append((made.number, -1))
+                self.allocator.free(made.block)
 
     def end(self) -> None:
         """Stop noting what is freed: the function has returned."""
@@ -130,41 +135,39 @@ class Allocations:
 
     def alive_at_peak(self) -> list[Allocation]:
         """Return what was alive when the most was allocated, for the first time."""
-        at = self._at_peak_event
-        return [
-            one
-            for one in self._all
-            if one.size_bytes and one.born <= at and (one.died is None or one.died > at)
-        ]
+        at, held = self._at_peak_event, [one for one in self._all if one.size_bytes]
+        return [one for one in held if one.born <= at and (one.died is None or one.died > at)]
 
     def numbered(self, number: int) -> Allocation:
         """Return the allocation of a number."""
         return self._all[number]
 
 
-class Kinds:
-    """Tells what allocations are for, while a function runs and after it."""
+class Kinds(Graphs):
+    """Tells what allocations are for, while a function runs and after it: by graphs of fake tensors.
+
+    The memory of these has numbers, and no addresses.
+    """
 
     def __init__(self, torch: ModuleType, allocations: Allocations) -> None:
-        self._torch, self._allocations = torch, allocations
-        self._graphs = _Graphs(torch, allocations)
-        self._parameter = torch.nn.Parameter
+        from torch.utils import _pytree
+
+        super().__init__(torch)
+        self._allocations, self._leaves = allocations, _pytree.tree_leaves
         self._steps: Counter[int] = Counter()  # by identity of an optimizer
 
     def backward(self, original: Callable[..., Any], outputs: Any, *args: Any, **kwargs: Any) -> Any:
         """Run a backward pass, looked at as it begins and ends."""
         leaves = self._before(outputs)
         results = original(outputs, *args, **kwargs)
-        for leaf in leaves:
-            self._mark(self._graphs.gradient_of(leaf), "gradients")
-        for one in results if isinstance(results, tuple) else ():
+        for one in (*map(self.gradient_of, leaves), *(results if isinstance(results, tuple) else ())):
             self._mark(one, "gradients")
         return results
 
     def stepped(self, optimizer: Any, *_: Any) -> None:
         """Note the state of an optimizer that has made a step."""
         self._steps[id(optimizer)] += 1
-        for one in _tensors(list(optimizer.state.values()), self._torch.Tensor):
+        for one in self._leaves(list(optimizer.state.values())):
             self._mark(one, "optimizer state", always=True)
 
     @property
@@ -174,16 +177,16 @@ class Kinds:
 
     def returned(self, result: Any) -> None:
         """Note what the graph behind a result keeps, for a backward pass that is still to come."""
-        self._before([one for one in _tensors([result], self._torch.Tensor) if one.grad_fn is not None])
+        self._before(
+            [one for one in self._leaves([result]) if self.is_tensor(one) and one.grad_fn is not None]
+        )
 
     def _before(self, outputs: Any) -> list[Any]:
         """Note what the graph behind tensors keeps; return the leaves that get gradients."""
-        torch = self._torch
-        with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
-            graph = self._graphs.walk(outputs)
-            for leaf in graph.leaves:
-                if isinstance(leaf, self._parameter):
-                    self._mark(leaf, "parameters")
+        with self._torch._C.DisableTorchFunction(), self._torch._C._DisableTorchDispatch():
+            graph = self.walk(outputs)
+            for leaf in filter(self.is_parameter, graph.leaves):
+                self._mark(leaf, "parameters")
             for _, number in graph.saved:
                 made = self._allocations.numbered(number)
                 made.kind = made.kind or "activations"
@@ -192,12 +195,26 @@ class Kinds:
         return graph.leaves
 
     def _mark(self, tensor: Any, kind: str, *, always: bool = False) -> None:
-        if isinstance(tensor, self._torch.Tensor):
-            known = self._graphs.address_of(tensor)
-            if known is not None:
-                made = self._allocations.numbered(known[1])
-                if always or not made.kind:
-                    made.kind = kind
+        if (known := self.address_of(tensor)) is not None:
+            made = self._allocations.numbered(known[1])
+            if always or not made.kind:
+                made.kind = kind
+
+    def _saved_by(self, node: Any, readers: Any) -> list[Any]:
+        try:
+            return super()._saved_by(node, readers)
+        except AttributeError:  # torch before 2.7 does not show what a node saved
+            return []
+
+    def address_of(self, value: Any) -> tuple[int, int] | None:
+        """Return the number of a tensor's allocation; None if it has none on the device."""
+        if not self.is_tensor(value):
+            return None
+        try:
+            made = self._allocations.allocation_of(value.untyped_storage())
+        except (RuntimeError, NotImplementedError):  # sparse
+            return None
+        return None if made is None else (0, made.number)
 
     def rows(self, device: str) -> tuple[AtPeak, ...]:
         """Return what is alive at the peak, by kind and place, the largest first."""
@@ -216,36 +233,48 @@ class Kinds:
         return rows_of(device, blocks)
 
 
-class _Graphs(Graphs):
-    """Graphs of fake tensors, whose memory has numbers and no addresses."""
+class GradientSums:
+    """Results of a backward pass that torch writes in place: they take the memory of what they are added to.
+
+    The engine never writes in place to a tensor of a subclass, and fake tensors are of one: see
+    `can_accumulate_inplace` in torch/csrc/autograd/input_buffer.cpp, `areAnyTensorSubclassLike` in
+    FunctionsManual.cpp.
+    """
 
     def __init__(self, torch: ModuleType, allocations: Allocations) -> None:
-        super().__init__(torch)
-        self._allocations = allocations
+        self._torch, self._allocations = torch, allocations
+        self._least: tuple[int, ...] | None = None
+        self._fresh: list[tuple[weakref.ref[Any], str]] = []  # storages of the engine's, what made them
 
-    def _saved_by(self, node: Any, readers: Any) -> list[Any]:
-        try:
-            return super()._saved_by(node, readers)
-        except AttributeError:  # torch before 2.7 does not show what a node saved
-            return []
+    def note(self, name: str, args: tuple[Any, ...], out: Any) -> None:
+        """Note the result of an operator; it takes the memory that it would be written to."""
+        if (name not in _NEXT and name not in _IN_PLACE) or not self._is_of_the_engine():
+            return
+        first = args[0] if args else None
+        if isinstance(first, self._torch.Tensor) and name in _IN_PLACE:
+            storage = first.untyped_storage()
+            is_sum = name == "add" and len(args) == 2 and isinstance(args[1], self._torch.Tensor)
+            maker = next((maker for one, maker in self._fresh if one() is storage), "")
+            is_on_device = self._allocations.allocation_of(storage) is not None
+            if is_on_device and (self._is_alone(first, storage) if is_sum else name in _NEXT.get(maker, ())):
+                self._allocations.move(storage, out.untyped_storage())
+            elif is_sum or name not in ("add", "logit", "sigmoid"):
+                return
+        if name in _NEXT:
+            self._fresh = [one for one in self._fresh if one[0]() is not None]
+            self._fresh.append((weakref.ref(out.untyped_storage()), name))
 
-    def address_of(self, value: Any) -> tuple[int, int] | None:
-        """Return the number of a tensor's allocation; None if it has none on the device."""
-        if not self.is_tensor(value):
-            return None
-        try:
-            made = self._allocations.allocation_of(value.untyped_storage())
-        except (RuntimeError, NotImplementedError):  # sparse
-            return None
-        return None if made is None else (0, made.number)
+    def _is_of_the_engine(self) -> bool:
+        torch = self._torch
+        is_backward = torch._C._current_graph_task_id() >= 0 and not torch.is_grad_enabled()
+        return is_backward and is_called_by_engine()
 
-
-def _tensors(values: Iterable[Any], tensor: type) -> Iterator[Any]:
-    """Yield the tensors in nested containers."""
-    for value in values:
-        if isinstance(value, tensor):
-            yield value
-        elif isinstance(value, dict):
-            yield from _tensors(list(value.values()), tensor)
-        elif isinstance(value, (list, tuple)):
-            yield from _tensors(value, tensor)
+    def _is_alone(self, tensor: Any, storage: Any) -> bool:
+        """Return whether the engine alone holds a gradient, which fills its storage."""
+        if tensor.numel() * tensor.element_size() != storage.nbytes() or 0 in tensor.stride():
+            return False
+        shared = self._torch._C._storage_Use_Count(storage._cdata)
+        holders = tensor._use_count(), shared, sys.getrefcount(tensor)
+        # As few as there can be: how many these are depends on the versions of Python and torch.
+        self._least = holders if self._least is None else tuple(map(min, holders, self._least))
+        return holders == self._least

@@ -12,12 +12,12 @@ Parameters, modules and optimizers stay as they are. A resized tensor is a fake 
 
 from __future__ import annotations
 
-import functools
 import inspect
 import operator
 import re
 from collections import UserDict
 from copy import copy
+from functools import partial
 from importlib import import_module
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -63,15 +63,19 @@ def device_index(device: Any, torch: ModuleType) -> int:
     "cuda" is torch's current device, which is the first one as long as CUDA is not initialised. On a machine
     that has no CUDA device every index is accepted.
     """
-    named = _device_named(device, torch)
-    if named.type == "cpu":
-        raise ValueError(
-            "estimate tells what is needed on a GPU, not in general RAM: give a device such as 'cuda:0';"
-            " the machine needs none"
-        )
+    if (index := whole_number(device)) is not None:
+        device = f"{BACKEND}:{index}"
+    try:
+        named = torch.device(device) if isinstance(device, (str, torch.device)) else None
+    except (RuntimeError, ValueError):  # torch's own message lists two dozen backends
+        named = None
+    if named is None or str(named) != str(device):  # torch makes cuda:-25 of cuda:999
+        kind = ValueError if isinstance(device, str) else TypeError
+        raise kind(f"{shown(device)} is not a device: give 'cuda:0', a torch.device or an index")
     if named.type != BACKEND:
         raise ValueError(
-            f"estimate knows the allocator of CUDA devices only, and {named.type!r} devices have another"
+            f"estimate knows the allocator of CUDA devices only, not {named.type!r}: give a device such as"
+            " 'cuda:0'; the machine needs none"
         )
     index = named.index if named.index is not None else torch_state.current_index() or 0
     try:
@@ -85,39 +89,17 @@ def device_index(device: Any, torch: ModuleType) -> int:
     return int(index)
 
 
-def _device_named(device: Any, torch: ModuleType) -> Any:
-    if isinstance(device, torch.device):
-        return device
-    if isinstance(device, str):
-        try:
-            made = torch.device(device)
-        except (RuntimeError, ValueError):  # torch's own message lists two dozen backends
-            made = None
-        if str(made) != device:  # torch makes cuda:-25 of cuda:999
-            raise ValueError(f"{shown(device)} is not a device: write one such as 'cuda:0'")
-        return made
-    index = whole_number(device)
-    if index is None:
-        raise TypeError(f"device takes 'cuda:0', a torch.device or an index, not {shown(device)}")
-    if not 0 <= index < 128:
-        raise ValueError(f"{index} is not the index of a device: the first one is 0")
-    return torch.device(BACKEND, index)
-
-
 def capacity_bytes(capacity: Any) -> int | None:
     """Return the bytes of a capacity that a user gave: "16GB", or bytes as an int; None for None."""
     if capacity is None:
         return None
-    size_bytes = whole_number(capacity)
-    if isinstance(capacity, str):
-        try:
-            size_bytes = parse_size(capacity)
-        except ValueError as error:
-            raise ValueError(f"capacity: {clipped(printable(str(error)), 160)}") from None
-    if size_bytes is None:
-        raise TypeError(f"capacity takes a size such as '16GB', or bytes as an int, not {shown(capacity)}")
-    if not 0 < size_bytes <= _LARGEST_CAPACITY_BYTES:
-        raise ValueError(f"capacity: {shown(capacity)} is not a memory size: write one such as '16GB'")
+    try:
+        size_bytes = parse_size(capacity) if isinstance(capacity, str) else whole_number(capacity)
+    except ValueError as error:
+        raise ValueError(f"capacity: {clipped(printable(str(error)), 160)}") from None
+    if size_bytes is None or not 0 < size_bytes <= _LARGEST_CAPACITY_BYTES:
+        kind = TypeError if size_bytes is None else ValueError
+        raise kind(f"capacity takes a size such as '16GB', or bytes as an int, not {shown(capacity)}")
     return size_bytes
 
 
@@ -127,13 +109,12 @@ def sizes_of(batch_sizes: Any) -> tuple[int, ...]:
         given = [] if isinstance(batch_sizes, (str, bytes)) else list(islice(batch_sizes, _MOST_SIZES + 1))
     except TypeError:
         given = []
-    sizes = list(map(whole_number, given))
-    if not 0 < len(sizes) <= _MOST_SIZES or None in sizes:
+    sizes = [size for one in given if (size := whole_number(one)) is not None]
+    if not 0 < len(sizes) == len(given) <= _MOST_SIZES:
         raise TypeError(f"batch_sizes takes whole numbers such as [8, 16, 32], not {shown(batch_sizes)}")
-    found = dict.fromkeys(size for size in sizes if size is not None)
-    if not 0 < min(found) <= max(found) <= _LARGEST_SIZE:
+    if not 0 < min(sizes) <= max(sizes) <= _LARGEST_SIZE:
         raise ValueError(f"a batch size is at least 1 and no more than 2**40, not as in {shown(batch_sizes)}")
-    return tuple(found)
+    return tuple(dict.fromkeys(sizes))
 
 
 def whole_number(value: Any) -> int | None:
@@ -151,15 +132,13 @@ def check_callable(fn: Any, arguments: Arguments) -> None:
             f"estimate takes a function and its arguments, not {shown(fn)}:"
             " write estimate(step, batch), not estimate(step(batch))"
         )
-    plain = inspect.isroutine(fn) or isinstance(fn, (type, functools.partial))
-    code = fn if plain else type(fn).__call__
-    if any(is_one(code) for is_one in _LATER):
+    plain = inspect.isroutine(fn) or isinstance(fn, (type, partial))
+    if any(is_one(fn if plain else type(fn).__call__) for is_one in _LATER):
         raise TypeError(
             f"{label_of(fn)} is a coroutine function or a generator function:"
             " give estimate a function that runs when it is called"
         )
-    signature = _signature_of(fn)
-    if signature is None:
+    if (signature := _signature_of(fn)) is None:
         return
     try:
         signature.bind(*arguments.args, **arguments.kwargs)
@@ -194,7 +173,7 @@ def _signature_of(fn: Any) -> inspect.Signature | None:
 
 def label_of(fn: Any) -> str:
     """Return the name of a function: "step", "Linear" for a module, that of the function in a partial."""
-    while isinstance(fn, functools.partial):
+    while isinstance(fn, partial):
         fn = fn.func
     names = ["__name__"] if inspect.isbuiltin(fn) else ["__qualname__", "__name__"]
     name = next(filter(None, (getattr(fn, one, None) for one in names)), type(fn).__qualname__)
@@ -213,71 +192,59 @@ class Batched(NamedTuple):
     """What of a function's arguments a batch size replaces."""
 
     arguments: Arguments  # the arguments as they were given
-    size: int  # the batch size that they have
-    # The name or position of the int argument that is replaced; None if there is none.
-    number: str | int | None
-    names: tuple[str, ...]  # the arguments that hold tensors with this leading dimension
-    number_name: str = ""  # what the int argument is called
-
-    def described(self) -> str:
-        """Return what is replaced: "the leading dimension 8 of images and labels"."""
-        replaced = [self.number_name] if self.number is not None else []
-        if self.names:
-            more = len(self.names) - _NAMES
-            named = [*self.names[:_NAMES], *([f"{more} more"] if more > 0 else [])]
-            replaced.append(f"the leading dimension {self.size} of {listed(named)}")
-        return listed(replaced)
+    size: int = 0  # the batch size that they have
+    # The key or position of the int argument that is replaced; None if there is none.
+    place: str | int | None = None
+    described: str = ""  # what is replaced: "the leading dimension 8 of images and labels"
 
     def resized(self, size: int, torch: ModuleType) -> Arguments:
         """Return the arguments with another batch size; the given ones stay as they are."""
+        from torch._subclasses.fake_tensor import FakeTensorMode
+
         made: dict[int, Any] = {}  # by identity: a tensor that is given twice stays one
 
         def of_this_size(tensor: Any) -> Any:
-            if not _has_size(tensor, self.size, torch):
+            if not _has_batch(tensor, torch, self.size):
                 return tensor
             if id(tensor) not in made:
-                made[id(tensor)] = _empty((size, *tensor.shape[1:]), tensor, torch)
+                with FakeTensorMode():  # keeps the device, and creates no context there
+                    shape = size, *tensor.shape[1:]
+                    fake = torch.empty(shape, dtype=tensor.dtype, device=tensor.device)
+                    made[id(tensor)] = fake.requires_grad_(tensor.requires_grad)
             return made[id(tensor)]
 
-        args, kwargs = _mapped(list(self.arguments.args), of_this_size, torch), {}
-        for name, value in self.arguments.kwargs.items():
-            kwargs[name] = _mapped(value, of_this_size, torch)
-        if isinstance(self.number, int):
-            args[self.number] = size
-        elif self.number is not None:
-            kwargs[self.number] = size
+        args = [_mapped(one, of_this_size, torch) for one in self.arguments.args]
+        kwargs = {name: _mapped(one, of_this_size, torch) for name, one in self.arguments.kwargs.items()}
+        if self.place is not None:
+            holder: Any = args if isinstance(self.place, int) else kwargs
+            holder[self.place] = size
         return Arguments(tuple(args), kwargs)
 
 
 def batched(fn: Callable[..., Any], arguments: Arguments, torch: ModuleType) -> Batched:
     """Return what of a function's arguments a batch size replaces."""
     named = list(named_arguments(fn, arguments))
-    tensors = [(name, one) for _, name, value in named for one in _tensors(value, torch)]
-    numbers = [(place, name, value) for place, name, value in named if type(value) is int and value > 0]
-
-    def holding(size: int) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(name for name, one in tensors if _has_size(one, size, torch)))
-
-    for place, name, value in numbers:
-        if _NAME.fullmatch(name):
-            return Batched(arguments, value, place, holding(value), name)
-    first = next((one for _, one in tensors if _has_batch(one, torch)), None)
-    if first is not None:
-        size = int(first.shape[0])
-        return Batched(arguments, size, None, holding(size))
-    if len(numbers) == 1:
-        ((place, name, value),) = numbers
-        return Batched(arguments, value, place, (), name)
-    raise ValueError(
-        "batch_sizes can only vary what fn is called with: give it a tensor, or a number named batch_size"
-    )
+    tensors: list[tuple[str, Any]] = []
+    for _, name, value in named:
+        _mapped(value, partial(_noted, tensors, name), torch)
+    numbers = [one for one in named if type(one[2]) is int and one[2] > 0]
+    number = next((one for one in numbers if _NAME.fullmatch(one[1])), None)
+    first = [one for _, one in tensors if _has_batch(one, torch)][:1]
+    if number is None and not first and len(numbers) == 1:
+        number = numbers[0]
+    if number is None and not first:
+        raise ValueError(
+            "batch_sizes can only vary what fn is called with: give it a tensor, or a number named batch_size"
+        )
+    place, label, size = (None, "", int(first[0].shape[0])) if number is None else number
+    names = list(dict.fromkeys(name for name, one in tensors if _has_batch(one, torch, size)))
+    more = [f"{len(names) - _NAMES} more"] if len(names) > _NAMES else []
+    holders = f"the leading dimension {size} of {listed([*names[:_NAMES], *more])}" if names else ""
+    return Batched(arguments, size, place, listed([one for one in (label, holders) if one]))
 
 
-def _tensors(value: Any, torch: ModuleType) -> list[Any]:
-    """Return the tensors in an argument, in their order."""
-    found: list[Any] = []
-    _mapped(value, lambda one: found.append(one) or one, torch)  # type: ignore[func-returns-value]
-    return found
+def _noted(tensors: list[tuple[str, Any]], name: str, tensor: Any) -> None:
+    tensors.append((name, tensor))
 
 
 def _mapped(value: Any, change: Callable[[Any], Any], torch: ModuleType) -> Any:
@@ -295,23 +262,11 @@ def _mapped(value: Any, change: Callable[[Any], Any], torch: ModuleType) -> Any:
     return torch.utils._pytree.tree_map(one, value)
 
 
-def _empty(shape: tuple[int, ...], like: Any, torch: ModuleType) -> Any:
-    """Return a fake tensor of this shape, otherwise like another one."""
-    from torch._subclasses.fake_tensor import FakeTensorMode
-
-    with FakeTensorMode():  # keeps the device, and creates no context there
-        made = torch.empty(shape, dtype=like.dtype, device=like.device)
-        return made.requires_grad_(like.requires_grad)
-
-
-def _has_batch(tensor: Any, torch: ModuleType) -> bool:
-    """Return whether a tensor has a first dimension that a batch size can replace."""
+def _has_batch(tensor: Any, torch: ModuleType, size: int | None = None) -> bool:
+    """Return whether a tensor has a first dimension, of this size, that a batch size can replace."""
     is_plain = tensor.layout is torch.strided and not getattr(tensor, "is_nested", False)
-    return is_plain and tensor.dim() > 0 and not isinstance(tensor, torch.nn.Parameter)
-
-
-def _has_size(tensor: Any, size: int, torch: ModuleType) -> bool:
-    return _has_batch(tensor, torch) and tensor.shape[0] == size
+    is_one = is_plain and tensor.dim() > 0 and not isinstance(tensor, torch.nn.Parameter)
+    return is_one and size in (None, tensor.shape[0])
 
 
 def listed(words: list[str]) -> str:

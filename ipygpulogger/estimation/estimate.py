@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..engine.machine import machine
@@ -16,6 +15,7 @@ from ..sources.torch import state as torch_state
 from .arguments import (
     BACKEND,
     Arguments,
+    Batched,
     batched,
     capacity_bytes,
     check_callable,
@@ -92,21 +92,34 @@ def estimate(
     check_callable(fn, arguments)
     torch = imported_torch()
     index = device_index(device, torch)
-    varied = batched(fn, arguments, torch) if sizes else None
-    if given_bytes:
-        limit = MemoryLimit(given_bytes, given_bytes, given=True, note=_CONTEXT)
-    else:
-        limit = limit_of(index, torch)
+    varied = batched(fn, arguments, torch) if sizes else Batched(arguments)
+    limit = MemoryLimit(given_bytes, given_bytes, note=_CONTEXT) if given_bytes else limit_of(index, torch)
     name = device_id(BACKEND, index)
     found = _run(fn, arguments, name, torch)
-    made = _estimated(label_of(fn), name, found, limit)
-    if varied is None:
-        return made
-    batches = []
+    available_bytes = limit.available_bytes
+    if available_bytes is not None and not given_bytes:
+        available_bytes += found.held_bytes
+    nothing = f"No tensor of the function is on {name}, and it moves none there."
+    notes = [*(found.notes if found.peak_bytes else [nothing]), *([limit.note] if limit.note else [])]
+    batches: list[BatchEstimate] = []
     for size in sizes:
         one = found if size == varied.size else _tried(fn, varied.resized(size, torch), name, torch)
-        batches.append(_of_batch(size, one, made.available_bytes))
-    return replace(made, batches=tuple(batches), batched=varied.described())
+        batches.append(_of_batch(size, one, available_bytes))
+    return Estimate(
+        label_of(fn),
+        name,
+        found.peak_bytes,
+        found.reserved_bytes,
+        tuple(found.rows),
+        found.held_bytes,
+        limit.capacity_bytes,
+        available_bytes,
+        *fit(found.peak_bytes, found.reserved_bytes, available_bytes, found.fits_within),
+        unknown=limit.unknown,
+        batches=tuple(batches),
+        batched=varied.described,
+        notes=tuple(dict.fromkeys(notes)),
+    )
 
 
 def _run(fn: Callable[..., Any], arguments: Arguments, device: str, torch: ModuleType) -> Run:
@@ -133,34 +146,11 @@ def _tried(fn: Callable[..., Any], arguments: Arguments, device: str, torch: Mod
         return clipped(printable(named(error)), _ERROR)
 
 
-def _estimated(label: str, device: str, found: Run, limit: MemoryLimit) -> Estimate:
-    """Return the estimate of the arguments as they are, compared with the memory that is available."""
-    available_bytes = limit.available_bytes
-    if available_bytes is not None and not limit.given:
-        available_bytes += found.held_bytes
-    nothing = f"No tensor of the function is on {device}, and it moves none there."
-    notes = [*(found.notes if found.peak_bytes else [nothing]), *([limit.note] if limit.note else [])]
-    return Estimate(
-        label,
-        device,
-        found.peak_bytes,
-        found.reserved_bytes,
-        tuple(found.rows),
-        found.held_bytes,
-        limit.capacity_bytes,
-        available_bytes,
-        *fit(found.peak_bytes, found.reserved_bytes, available_bytes, found.fits_within),
-        unknown=limit.unknown,
-        notes=tuple(dict.fromkeys(notes)),
-    )
-
-
 def _of_batch(size: int, found: Run | str, available_bytes: int | None) -> BatchEstimate:
     if isinstance(found, str):
         return BatchEstimate(size, None, None, None, None, found)
-    peak_bytes, reserved_bytes = found.peak_bytes, found.reserved_bytes
-    fits = fit(peak_bytes, reserved_bytes, available_bytes, found.fits_within)
-    return BatchEstimate(size, peak_bytes, reserved_bytes, *fits)
+    fits = fit(found.peak_bytes, found.reserved_bytes, available_bytes, found.fits_within)
+    return BatchEstimate(size, found.peak_bytes, found.reserved_bytes, *fits)
 
 
 class MemoryLimit(NamedTuple):
@@ -170,7 +160,6 @@ class MemoryLimit(NamedTuple):
     # What this process can still allocate of it, cached memory included; None when unknown.
     available_bytes: int | None
     unknown: str = ""  # why it is unknown; else empty
-    given: bool = False  # whether the user gave it as a capacity
     note: str = ""  # what has to be known about it; empty if there is nothing
 
 

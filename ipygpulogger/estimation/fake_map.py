@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from .reach import Reach
     from .restored import RealTensor
 
+_NOT_METHODS = frozenset(("__new__", "__init__", "__torch_dispatch__", "__torch_function__", "__class__"))
+
 
 class _Entry(NamedTuple):
     """A real tensor, and what returns its fake; None when nothing holds it any more."""
@@ -26,11 +28,6 @@ class FakeMap:
     """The fakes of real tensors: views of one storage have fakes that share one, tied weights one fake.
 
     A fake is alive for as long as the real tensor would be.
-
-    Attributes:
-        is_real: Returns whether something is a tensor that has a fake.
-        mixed: Whether a function that failed was given tensors on several devices.
-        is_over: Whether the function has ended: a thread that it started may not have.
     """
 
     def __init__(
@@ -53,7 +50,9 @@ class FakeMap:
         self._loose: dict[int, RealTensor] = {}  # those that the function may let go of
         self._storages: dict[Any, Callable[[], Any]] = {}  # by storage and device: a fake that has it
         self._nodes: dict[int, Any] = {}  # by identity of a fake: what accumulates its gradient
-        self.is_real, self.is_over, self.mixed = reach.is_real, False, False
+        self.is_real = reach.is_real  # returns whether something is a tensor that has a fake
+        self.mixed = False  # whether a function that failed was given tensors on several devices
+        self.is_over = False  # whether the function has ended: a thread that it started may not have
 
     def of(self, tensor: Any) -> Any:
         """Return a tensor's fake; fake modes must be on."""
@@ -72,10 +71,9 @@ class FakeMap:
 
     def faked(self, values: Any) -> Any:
         """Return values with fakes in the place of real tensors."""
-        is_real = self.is_real
-        if not any(map(is_real, self._leaves(values))):
+        if not any(map(self.is_real, self._leaves(values))):
             return values
-        return self._map(self._torch.Tensor, lambda one: self.of(one) if is_real(one) else one, values)
+        return self._map(self._torch.Tensor, lambda one: self.of(one) if self.is_real(one) else one, values)
 
     def given(self, value: Any) -> Any:
         """Return an argument with our fakes for those that estimates of other sizes give."""
@@ -86,11 +84,6 @@ class FakeMap:
         """Return the real tensor for its fake, and anything else as it is."""
         known = self._of_fake.get(id(value))
         return known.real.tensor if known is not None and known.fake() is value else value
-
-    def note_devices(self, values: Any) -> None:
-        """Note whether a function that failed was given tensors on several devices."""
-        devices = {one.fake_device for one in self._leaves(values) if isinstance(one, self._fake)}
-        self.mixed = self.mixed or len(devices) > 1
 
     def _new(self, tensor: Any) -> Any:
         torch = self._torch
@@ -118,7 +111,11 @@ class FakeMap:
             self._storages[key, fake.fake_device] = entry.fake
         if not real.of_model:
             self._loose[id(tensor)] = real
-        self._copy_hooks(tensor, fake)
+        # The hooks of a tensor are called for its fake, with the tensor if it is what they are given.
+        for hook in (getattr(tensor, "_backward_hooks", None) or {}).values():
+            fake.register_hook(hook)
+        for hook in (getattr(tensor, "_post_accumulate_grad_hooks", None) or {}).values():
+            fake.register_post_accumulate_grad_hook(lambda one, hook=hook: hook(self.real(one)))
         return fake
 
     def _with_storage(self, real: RealTensor, device: Any) -> Any:
@@ -143,13 +140,6 @@ class FakeMap:
                 fake.constant = tensor.detach().clone() if not hasattr(tensor, "fake_mode") else None
         self._made(fake, real)
         return fake
-
-    def _copy_hooks(self, tensor: Any, fake: Any) -> None:
-        """Have the hooks of a tensor called for its fake, with the tensor if it is what they are given."""
-        for hook in (getattr(tensor, "_backward_hooks", None) or {}).values():
-            fake.register_hook(hook)
-        for hook in (getattr(tensor, "_post_accumulate_grad_hooks", None) or {}).values():
-            fake.register_post_accumulate_grad_hook(lambda one, hook=hook: hook(self.real(one)))
 
     def _note_device(self, fake: Any) -> None:
         """Have autograd note the device now: later it would note the one that autocast sees."""
@@ -215,7 +205,9 @@ class FakeMap:
                             return fakes.real(own[func](*args, **kwargs))
                     return fakes.real(func(*args, **kwargs))
                 except Exception:  # some check other things first: the types that autocast gives on a device
-                    fakes.note_devices((args, kwargs))
+                    leaves = fakes._leaves((args, kwargs))
+                    devices = {one.fake_device for one in leaves if isinstance(one, fakes._fake)}
+                    fakes.mixed = fakes.mixed or len(devices) > 1
                     raise
 
         return Mode()
@@ -230,9 +222,6 @@ class FakeMap:
             elif callable(new) and callable(old) and name not in _NOT_METHODS:
                 own[old] = new
         return own
-
-
-_NOT_METHODS = frozenset(("__new__", "__init__", "__torch_dispatch__", "__torch_function__", "__class__"))
 
 
 def _key(tensor: Any) -> tuple[Any, int]:

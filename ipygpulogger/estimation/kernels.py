@@ -1,7 +1,6 @@
 """What kernels of CUDA allocate besides their results: the workspace of cuBLAS, parts of sums, copies.
 
-Read from torch's code (aten/) and measured with torch 2.13. Here is what changes the peak of trainings and of
-transformers; `nox -s operators` runs all operators on a simulated device, and finds those that need a note.
+Read from torch's code (aten/) and measured with torch 2.13; `nox -s operators` compares all operators.
 """
 
 from __future__ import annotations
@@ -16,21 +15,16 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from types import ModuleType
 
-    from .allocations import Allocations
+    from .allocations import Allocation, Allocations
 
 Dimensions = list[tuple[int, int]]  # sizes and strides
 Sizes = tuple[int, ...]  # what is there at the same time
-_LT_BYTES = 1 << 20
-_ONE_WORKSPACE, _OWN_WORKSPACE = (2, 7), (2, 14)  # versions: of both; of cuBLAS itself, not of torch
+_OWN_WORKSPACE = (2, 14)  # the version from which on cuBLAS has its own, which torch does not allocate
 _FACTORS = {"mm": 0, "bmm": 0, "mv": 0, "addmm": 1, "baddbmm": 1, "addmv": 1}  # where the first matrix is
-_USES_CUBLAS = frozenset(
-    (
-        *(*_FACTORS, "dot", "vdot", "_addmm_activation", "_scaled_mm", "addbmm", "_euclidean_dist"),
-        *("_trilinear", "linalg_solve_triangular", "cholesky_solve", "cholesky_inverse", "linear"),
-        "affine_grid_generator",
-        *("triangular_solve", "_linear_cross_entropy_batch_chunked"),
-        "_linear_cross_entropy_batch_chunked_no_reduction",
-    )
+_OTHERS_WITH_CUBLAS = (
+    "dot vdot _addmm_activation _scaled_mm addbmm _euclidean_dist _trilinear linear affine_grid_generator"
+    " linalg_solve_triangular cholesky_solve cholesky_inverse triangular_solve"
+    " _linear_cross_entropy_batch_chunked _linear_cross_entropy_batch_chunked_no_reduction"
 )
 _REDUCES = {  # bytes of what is reduced, for each element of the result; 0: as wide as sums are
     **dict.fromkeys(("sum", "mean", "nansum", "linalg_vector_norm", "norm", "prod"), 0),
@@ -51,6 +45,7 @@ _COPIES = re.compile(
     r"\w*(pool|upsample|reflection_pad|layer_norm|rms_norm|log_softmax|embedding)\w*_backward"
 )
 _WIDE_HEAD = 64  # elements: how much a kernel takes for the gradients of wider ones is not known
+WIDE = "wide scaled_dot_product_efficient_attention"  # as a note has it
 _MANY_INDICES = 3072  # of an embedding: from here on they are sorted
 _ROWS = 10  # of an embedding's gradient, which one thread adds up
 
@@ -58,12 +53,12 @@ _ROWS = 10  # of an embedding's gradient, which one thread adds up
 class Kernels:
     """Notes what kernels allocate besides their results."""
 
-    def __init__(self, torch: ModuleType, device: Any, allocations: Allocations) -> None:
-        found = re.match(r"(\d+)\.(\d+)", torch.__version__)
-        self._version = (int(found[1]), int(found[2])) if found else _ONE_WORKSPACE
+    def __init__(self, torch: ModuleType, device: Any, allocations: Allocations, names: set[str]) -> None:
+        version = tuple(map(int, re.findall(r"\d+", torch.__version__)[:2]))
+        self._allocates_workspace = version < _OWN_WORKSPACE  # and has not yet
         self._processor, self._device = Processor.of(torch, device.index), device
-        self._allocations, self._has_cublas = allocations, False
-        self.partly: set[str] = set()  # operators of which only a part is known, for these arguments
+        self._uses_cublas = {*_FACTORS, *_OTHERS_WITH_CUBLAS.split()}
+        self._allocations, self._names = allocations, names
 
     def use(self, func: Any, args: Any, kwargs: Any, out: Any) -> None:
         """Note what an operator needs that has just allocated its result."""
@@ -71,14 +66,18 @@ class Kernels:
         first = out[0] if isinstance(out, tuple) else out
         if getattr(first, "fake_device", None) != self._device:
             return
-        if name in _USES_CUBLAS:
+        if name in self._uses_cublas:
             self._use_cublas(name, args, out)
         if name == "_scaled_dot_product_efficient_attention_backward" and args[1].shape[-1] > _WIDE_HEAD:
-            self.partly.add("wide scaled_dot_product_efficient_attention")
+            self._names.add(WIDE)
         copied = (_size(args[0]),) if _COPIES.match(name) and _is_expanded(args[0]) else ()
         for together in self._temporaries(name, func, args, kwargs, first) or [()]:
             if copied or together:
-                self._allocations.allocate_briefly((*copied, *together), user_line())
+                self._allocations.free(*self._allocate(*copied, *together))
+
+    def _allocate(self, *sizes_bytes: int) -> list[Allocation]:
+        line = user_line()
+        return [self._allocations.allocate(size_bytes, line) for size_bytes in sizes_bytes]
 
     def _temporaries(self, name: str, func: Any, args: Any, kwargs: Any, out: Any) -> list[Sizes]:
         if name in _REDUCES:
@@ -116,18 +115,12 @@ class Kernels:
         factors = () if at is None else args[at : at + 2]
         if factors and not all(one.numel() for one in (out, *factors)):
             return
-        line = user_line()
-        sizes = [_size(one) for one in factors if not _has_blas_strides(one)]  # which are copied
-        has_lt = name == "addmm" and args[0].dim() == 1
-        sizes.append(_LT_BYTES if has_lt and not _ONE_WORKSPACE <= self._version < _OWN_WORKSPACE else 0)
-        frees = [self._allocations.allocate(size_bytes, line)[1] for size_bytes in sizes]
-        if not self._has_cublas and self._version < _OWN_WORKSPACE:
-            self._has_cublas = True
-            workspace_bytes = (max if self._processor.is_hopper else min)(workspaces())
-            made, _ = self._allocations.allocate(workspace_bytes, line)
+        copied = self._allocate(*[_size(one) for one in factors if not _has_blas_strides(one)])
+        if self._allocates_workspace:
+            self._allocates_workspace = False
+            (made,) = self._allocate((max if self._processor.is_hopper else min)(workspaces()))
             made.kind, made.name = "temporaries", CUBLAS
-        for free in reversed(frees):
-            free()
+        self._allocations.free(*copied)
 
 
 def is_seed(func: Any, tensor: Any) -> bool:

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import sys
-import weakref
 from typing import TYPE_CHECKING, Any
 
+from .allocations import GradientSums
 from .fake_tensors import really
 from .kernels import Kernels, is_seed, kept_bytes
-from .notes import DIFFERENTIATED, GRADIENT
 from .threads import OwnThreads
 from .values import (
     EstimateError,
     Values,
-    is_called_by_engine,
     is_called_by_user,
     is_recomputed,
     library_line,
@@ -46,20 +43,12 @@ _UNCHECKED = frozenset(
         *("slice_scatter", "diagonal_scatter"),
     )
 )
+GRADIENT = " with a gradient"  # of names
+MORE = frozenset(("var_mean", "std_mean", "atan2", "lu_unpack"))  # what their gradients allocate inside
+LESS = frozenset(
+    ("cumprod", "renorm", "clamp.Tensor", "max.default", "min.default", "aminmax", "masked_fill.Tensor")
+)
 _DEVICES = "different devices", "same device", "two devices"
-
-_FILL = frozenset(("index_put", "scatter", "scatter_add", "index_add", "index_fill", "put"))
-# What the engine writes to a tensor that it has just made, by what made it: zeros are filled, and
-# `binary_cross_entropy_with_logits` has its gradient computed in place.
-_NEXT = {
-    **dict.fromkeys(("new_zeros", "zeros", "zeros_like"), _FILL),
-    "sigmoid": frozenset(("sub",)),
-    "logit": frozenset(("mul",)),
-    "add": frozenset(("sub",)),
-    "sub": frozenset(("mul",)),
-    "mul": frozenset(("mul", "sub")),
-}
-_IN_PLACE = frozenset(("add",)).union(*_NEXT.values())
 
 
 def is_mixed(error: Exception) -> bool:
@@ -76,19 +65,7 @@ def storage_of(tensor: Any) -> Any:
 
 
 class Operators:
-    """Handles each operator below autograd.
-
-    Attributes:
-        allocator: The model of torch's.
-        reporting: What C++ code is told about devices.
-        values: Answers for the values of tensors.
-        threads: Those in which the function runs.
-        all_on_device: Whether tensors that the user's lines make on the CPU are on the device.
-        reads_cpu_as_device: Whether a line of the user's that names the CPU means the device.
-        mixed: Whether an operator found tensors on several devices.
-        allocates: Whether an operator has allocated memory on the device.
-        touches: Whether an operator has had a tensor on the device.
-    """
+    """Handles each operator below autograd."""
 
     def __init__(
         self, torch: ModuleType, device: Any, allocations: Allocations, reporting: DeviceReporting
@@ -96,24 +73,24 @@ class Operators:
         from torch._subclasses.fake_tensor import FakeTensor
         from torch.utils import _pytree
 
-        self._torch, self._device, self._allocations, self.reporting = torch, device, allocations, reporting
+        self._torch, self._device, self._allocations = torch, device, allocations
+        self.reporting, self.allocator = reporting, allocations.allocator
         self._fake, self._leaves = FakeTensor, _pytree.tree_leaves
-        self._meta, self._cpu = torch.device("meta"), torch.device("cpu")
-        self._sums = GradientSums(torch, allocations)
-        self._kernels, self.allocator = Kernels(torch, device, allocations), allocations.allocator
+        self.names: set[str] = set()  # the operators that were called
+        self._sums, self._kernels = (
+            GradientSums(torch, allocations),
+            Kernels(torch, device, allocations, self.names),
+        )
         self.values, self.threads = Values(torch, FakeTensor), OwnThreads()
         self.fakes: FakeMap | None = None  # the fake tensors of real ones; None until the modes are on
-        self.all_on_device = self.reads_cpu_as_device = False
-        self.mixed = self.allocates = self.touches = False
+        self.all_on_device = False  # whether tensors that the user's lines make on the CPU are on the device
+        self.reads_cpu_as_device = False  # whether a line of the user's that names the CPU means the device
+        self.mixed = False  # whether an operator found tensors on several devices
+        # Whether an operator has allocated memory on the device, or has had a tensor there.
+        self.allocates = self.touches = False
         # The error of the last operator that raised one, its name, and the line.
         self.failed: tuple[Exception, str, Frame] | None = None
         self.refusal: EstimateError | None = None  # the error that C++ code may have made another one of
-        self.names: set[str] = set()  # the operators that were called
-
-    @property
-    def all_names(self) -> set[str]:
-        """The operators that were called, and those that are known in part for their arguments."""
-        return self.names | self._kernels.partly
 
     def __call__(self, func: Any, args: Any, kwargs: Any) -> Any:
         """Call an operator, and note what it allocated."""
@@ -121,15 +98,25 @@ class Operators:
         if func is self._torch.ops.prim.device.default:
             return self.reporting.device(args[0])
         if "device" in kwargs:
-            device = self._placed(kwargs["device"])
+            device = kwargs["device"]
+            is_any = device is not None and device.type == "cuda" and device.index is None
+            if is_any or device == self._torch.device("meta"):
+                device = self._device
             means = self._means_the_device(device) and self._is_made_by_user(args, device)
             kwargs = {**kwargs, "device": self._device if means else device}
         lifts = func is aten.lift_fresh.default  # a tensor that was just made from a list or a number
         if not lifts:
             args, kwargs = self._faked(func, args), self._faked(func, kwargs)
         if func is aten._local_scalar_dense.default:
-            return self._value(func, args[0])
-        self._note_name(func, args)
+            if getattr(args[0], "constant", None) is None:
+                return self.values.scalar(func, args[0])
+            with really(self._torch):
+                return args[0].constant.item()
+        name = func._opname.removesuffix("_")
+        both = {name, f"{name}.{func._overloadname}"}
+        self.names.update(both)
+        if (known := both & (MORE | LESS)) and self._differentiates(args):
+            self.names.update(one + GRADIENT for one in known)
         try:
             out = func(*args, **kwargs)
             self._check_devices(func, args)
@@ -149,14 +136,6 @@ class Operators:
     def _differentiates(self, args: Any) -> bool:
         return self._torch.is_grad_enabled() and any(one.requires_grad for one in self._fakes_in(args))
 
-    def _note_name(self, func: Any, args: Any) -> None:
-        """Note the name of an operator, and whether there will be a gradient of it."""
-        name = func._opname.removesuffix("_")
-        both = {name, f"{name}.{func._overloadname}"}
-        self.names |= both
-        if (known := both & DIFFERENTIATED) and self._differentiates(args):
-            self.names |= {one + GRADIENT for one in known}
-
     def _check_devices(self, func: Any, args: Any) -> None:
         """Check that the arguments of an operator are on one device, where fake tensors do not."""
         if func._opname in _UNCHECKED or not self.touches:
@@ -167,7 +146,7 @@ class Operators:
                 raise RuntimeError(f"Expected all tensors to be on the same device, but they are on {named}")
 
     def _means_the_device(self, device: Any) -> bool:
-        if device == self._cpu:
+        if device == self._torch.device("cpu"):
             return self.reads_cpu_as_device
         return device is None and self.all_on_device
 
@@ -184,10 +163,6 @@ class Operators:
             kwargs["device"] = self._device if self._is_made_by_user((), device) else device
         return original(*args, **kwargs)
 
-    def _placed(self, device: Any) -> Any:
-        is_any = device is not None and device.type == "cuda" and device.index is None
-        return self._device if is_any or device == self._meta else device
-
     def _faked(self, func: Any, values: Any) -> Any:
         """Return arguments with fakes for real tensors, which C++ code has that does not ask Python."""
         fakes = self.fakes
@@ -201,12 +176,6 @@ class Operators:
             )
             raise self.refusal
         return found
-
-    def _value(self, func: Any, tensor: Any) -> Any:
-        if getattr(tensor, "constant", None) is not None:
-            with really(self._torch):
-                return tensor.constant.item()
-        return self.values.scalar(func, tensor)
 
     def _explain(self, func: Any, error: Exception) -> None:
         kind = type(error).__name__
@@ -246,50 +215,3 @@ class Operators:
             return (out,) if func._opname != "_efficientzerotensor" else ()  # without memory
         wanted = args[9] if func._opname == "native_batch_norm_backward" else None
         return self._leaves(out if wanted is None or wanted[0] else out[1:])
-
-
-class GradientSums:
-    """Results of a backward pass that torch writes in place: they take the memory of what they are added to.
-
-    The engine never writes in place to a tensor of a subclass, and fake tensors are of one: see
-    `can_accumulate_inplace` in torch/csrc/autograd/input_buffer.cpp, `areAnyTensorSubclassLike` in
-    FunctionsManual.cpp.
-    """
-
-    def __init__(self, torch: ModuleType, allocations: Allocations) -> None:
-        self._torch, self._allocations = torch, allocations
-        self._least: tuple[int, ...] | None = None
-        self._fresh: list[tuple[weakref.ref[Any], str]] = []  # storages of the engine's, what made them
-
-    def note(self, name: str, args: tuple[Any, ...], out: Any) -> None:
-        """Note the result of an operator; it takes the memory that it would be written to."""
-        if (name not in _NEXT and name not in _IN_PLACE) or not self._is_of_the_engine():
-            return
-        first = args[0] if args else None
-        if isinstance(first, self._torch.Tensor) and name in _IN_PLACE:
-            storage = first.untyped_storage()
-            is_sum = name == "add" and len(args) == 2 and isinstance(args[1], self._torch.Tensor)
-            maker = next((maker for one, maker in self._fresh if one() is storage), "")
-            is_on_device = self._allocations.allocation_of(storage) is not None
-            if is_on_device and (self._is_alone(first, storage) if is_sum else name in _NEXT.get(maker, ())):
-                self._allocations.move(storage, out.untyped_storage())
-            elif is_sum or name not in ("add", "logit", "sigmoid"):
-                return
-        if name in _NEXT:
-            self._fresh = [one for one in self._fresh if one[0]() is not None]
-            self._fresh.append((weakref.ref(out.untyped_storage()), name))
-
-    def _is_of_the_engine(self) -> bool:
-        torch = self._torch
-        is_backward = torch._C._current_graph_task_id() >= 0 and not torch.is_grad_enabled()
-        return is_backward and is_called_by_engine()
-
-    def _is_alone(self, tensor: Any, storage: Any) -> bool:
-        """Return whether the engine alone holds a gradient, which fills its storage."""
-        if tensor.numel() * tensor.element_size() != storage.nbytes() or 0 in tensor.stride():
-            return False
-        shared = self._torch._C._storage_Use_Count(storage._cdata)
-        holders = tensor._use_count(), shared, sys.getrefcount(tensor)
-        # As few as there can be: how many these are depends on the versions of Python and torch.
-        self._least = holders if self._least is None else tuple(map(min, holders, self._least))
-        return holders == self._least

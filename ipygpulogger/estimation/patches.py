@@ -1,4 +1,8 @@
-"""torch's functions that are others while a function is estimated; those of loaders and files are here."""
+"""torch's functions that are others while a function is estimated: as if the device were there.
+
+The functions of `torch.cuda`; operators that are made of others which depend on the device: C++ code does not
+know that fake tensors are on CUDA, and would take the way of another one; loaders and files.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +13,6 @@ import types
 from concurrent import futures
 from typing import TYPE_CHECKING, Any
 
-from . import cuda
 from .fake_tensors import as_subclass, dispatch_mode, methods, of_kind, really
 from .values import EstimateError, user_line, written
 
@@ -17,24 +20,32 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from types import ModuleType
 
+    from ..allocator.caching_allocator import CachingAllocator
     from .fake_map import FakeMap
     from .operators import Operators
-    from .threads import OwnThreads
 
-_MISSING = object()
+_NAME = "estimated device"
+_TOTAL_BYTES = 80 << 30
+_NOTHING = (  # functions that do nothing
+    "synchronize set_device set_device_index set_device_idx set_stream ipc_collect init _lazy_init _lazy_call"
+    " manual_seed seed manual_seed_all seed_all set_rng_state set_rng_state_all reset_max_memory_allocated"
+    " reset_accumulated_memory_stats set_per_process_memory_fraction reset_peak_memory_stats"
+)
 
 
-class Patches:
-    """Attributes of torch that are ours for a while."""
+class Patches(contextlib.ExitStack):
+    """Attributes of torch that are ours within: for the threads that `only` knows."""
 
-    def __init__(self, threads: OwnThreads) -> None:
-        self.only = threads.only
-        self._undo: list[tuple[Any, str, Any]] = []
+    def __init__(self, only: Callable[[Any, Any], Any]) -> None:
+        super().__init__()
+        self.only = only
 
     def put(self, holder: Any, name: str, new: Any) -> None:
         """Replace an attribute, or add it, for all threads."""
-        self._undo.append((holder, name, vars(holder).get(name, _MISSING)))
+        is_there, old = name in vars(holder), vars(holder).get(name)
         setattr(holder, name, new)
+        undo = (setattr, holder, name, old) if is_there else (delattr, holder, name)
+        self.callback(*undo)
 
     def answer(self, holder: Any, name: str, new: Any) -> None:
         """Replace a function or a class, if there is one, for own threads."""
@@ -46,16 +57,6 @@ class Patches:
         if (old := getattr(holder, name, None)) is not None:
             self.answer(holder, name, functools.partial(new, *first, old))
 
-    def put_back(self) -> None:
-        """Put everything back as it was."""
-        while self._undo:
-            holder, name, old = self._undo[-1]
-            if old is not _MISSING:
-                setattr(holder, name, old)
-            elif name in vars(holder):
-                delattr(holder, name)
-            self._undo.pop()
-
 
 @contextlib.contextmanager
 def patched(
@@ -64,34 +65,93 @@ def patched(
     """Have torch answer as if the device were there, and put everything back."""
     from torch._subclasses import fake_tensor
 
-    patches = Patches(operators.threads)
-    try:
+    with Patches(operators.threads.only) as patches:
         patches.put(fake_tensor, "init_gpu_context", lambda _: None)
         patches.put(fake_tensor.log, "disabled", True)  # of shapes that do not match: the error says it
-        patches.replace(fake_tensor, "run_fallback_kernel", cuda.none_on_a_device)
+        patches.replace(fake_tensor, "run_fallback_kernel", _none_on_a_device)
         for name, new in methods(torch, device.index, operators).items():
             patches.put(fake_tensor.FakeTensor, name, new)
-        for module, answers in cuda.answers(torch, device.index, operators.allocator).items():
-            for name, new in answers.items():
+        for name, new in _answers(torch, device.index, operators.allocator).items():
+            for module in (torch.cuda, getattr(torch, "accelerator", None)):
                 patches.answer(module, name, new)
         for name in ("tensor", "as_tensor", "asarray"):
             patches.replace(torch, name, operators.placing)
         for holder in (torch._VF, torch):
-            patches.replace(holder, "dropout", cuda.dropout, torch)
+            patches.replace(holder, "dropout", _dropout, torch)
         for holder in (torch._C._nn, torch.nn.functional):
-            patches.replace(holder, "one_hot", cuda.one_hot)
-            for new in (cuda.linear, cuda.scaled_dot_product_attention):
-                patches.replace(holder, new.__name__, new, torch)
+            patches.replace(holder, "one_hot", _one_hot)
+            patches.replace(holder, "linear", _linear, torch)
+            patches.replace(holder, "scaled_dot_product_attention", _attention, torch)
         patches.replace(torch, "set_autocast_enabled", operators.reporting.setting_autocast)
         _replace_for_fakes(patches, torch, fakes, backward)
         _replace_loaders(patches, torch, device if operators.all_on_device else "cpu")
         patches.replace(threading.Thread, "start", operators.threads.noted)
         patches.replace(futures.ThreadPoolExecutor, "submit", operators.threads.submitted)
         for name in ("_open_zipfile_writer", "_open_file_like"):
-            patches.replace(torch.serialization, name, unsaved)
+            patches.replace(torch.serialization, name, _unsaved)
         yield
-    finally:
-        patches.put_back()
+
+
+class _Quiet:
+    """A stream, an event or a device that becomes the current one: it waits for nothing."""
+
+    cuda_stream = device_index = 0
+    device = None
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        pass
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        answer = {"elapsed_time": 1.0, "is_capturing": False}.get(name, True)
+        return lambda *_, **__: answer
+
+    def __enter__(self) -> Any:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        return None
+
+
+def _answers(torch: ModuleType, index: int, allocator: CachingAllocator) -> dict[str, Any]:
+    """Return the functions of `torch.cuda` and `torch.accelerator` by name, for the device of an index."""
+    properties = types.SimpleNamespace(
+        name=_NAME, major=8, minor=0, total_memory=_TOTAL_BYTES, multi_processor_count=108, warp_size=32,
+        max_threads_per_multi_processor=2048, is_integrated=False, is_multi_gpu_board=False,
+        L2_cache_size=40 << 20, shared_memory_per_block=48 << 10, shared_memory_per_block_optin=163 << 10,
+        shared_memory_per_multiprocessor=164 << 10, regs_per_multiprocessor=65536, max_threads_per_block=1024,
+        clock_rate=1410000, memory_clock_rate=1215000, memory_bus_width=5120, gcnArchName=_NAME, uuid=_NAME,
+        pci_bus_id=0, pci_device_id=0, pci_domain_id=0,
+    )  # fmt: skip
+    constants: dict[str, Any] = {
+        **dict.fromkeys(("is_available", "is_bf16_supported"), True),
+        **dict.fromkeys(("is_initialized", "is_current_stream_capturing"), False),
+        **dict.fromkeys(("current_device", "current_device_index", "current_device_idx"), index),
+        **dict.fromkeys(_NOTHING.split()),
+        "device_count": index + 1,
+        "get_device_capability": (8, 0),
+        "get_device_name": _NAME,
+        "get_device_properties": properties,
+        "initial_seed": 0,
+        "memory_stats": {},
+        "memory_summary": "",
+        "current_accelerator": torch.device("cuda"),
+    }
+    quiet = "Stream", "ExternalStream", "Event", "current_stream", "default_stream", "device", "device_of"
+    return {
+        **{name: lambda *_, answer=answer, **__: answer for name, answer in constants.items()},
+        **dict.fromkeys(quiet, _Quiet),
+        "stream": lambda _: contextlib.nullcontext(),
+        "memory_allocated": lambda *_: allocator.allocated_bytes,
+        "max_memory_allocated": lambda *_: allocator.peak_bytes,
+        "memory_reserved": lambda *_: allocator.reserved_bytes,
+        "max_memory_reserved": lambda *_: allocator.peak_reserved_bytes,
+        "mem_get_info": lambda *_: (_TOTAL_BYTES - allocator.reserved_bytes, _TOTAL_BYTES),
+        "empty_cache": allocator.empty_cache,
+        "get_rng_state": lambda *_: torch.zeros(16, dtype=torch.uint8),
+        "get_rng_state_all": lambda: [torch.zeros(16, dtype=torch.uint8) for _ in range(index + 1)],
+    }
 
 
 def _replace_for_fakes(
@@ -129,40 +189,117 @@ def _replace_for_fakes(
     patches.put(torch.utils, "weakref", types.SimpleNamespace(getweakrefs=lambda _: ()))
 
 
+# -- operators that are others on CUDA
+
+
+def _dropout(torch: ModuleType, original: Any, input: Any, p: float, train: bool) -> Any:  # noqa: A002
+    """Do what dropout does on CUDA: its mask has one byte for each element."""
+    if train and 0 < p < 1 and input.is_cuda and input.numel():
+        return torch.native_dropout(input, p, True)[0]
+    return original(input, p, train)
+
+
+def _one_hot(original: Callable[..., Any], tensor: Any, num_classes: int = -1) -> Any:
+    """Do what `one_hot` does on CUDA: ones are written into zeros."""
+    if not tensor.is_cuda or num_classes < 1:
+        return original(tensor, num_classes)
+    return tensor.new_zeros((*tensor.shape, num_classes)).scatter_(-1, tensor.unsqueeze(-1), 1)
+
+
+def _linear(torch: ModuleType, original: Any, input: Any, weight: Any, bias: Any = None) -> Any:  # noqa: A002
+    """Do what the linear layer of plain tensors does: of three dimensions, the bias is added in place."""
+    if bias is None or input.dim() < 3 or input.is_contiguous() or not input.is_cuda:
+        return original(input, weight, bias)
+    return torch.matmul(input, weight.t()).add_(bias)
+
+
+def _attention(  # noqa: PLR0913, PLR0917 - torch's own parameters
+    torch: ModuleType,
+    original: Callable[..., Any],
+    query: Any,
+    key: Any,
+    value: Any,
+    attn_mask: Any = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Any:
+    """Do what attention does on CUDA: a kernel that does not keep the weights, where one can."""
+    aten, how = torch.ops.aten, {"scale": scale, "enable_gqa": enable_gqa}
+    if not query.is_cuda or query.dim() != 4:
+        return original(query, key, value, attn_mask, dropout_p, is_causal, **how)
+    inputs: Any = (query, key, value)
+    if torch.is_autocast_enabled("cuda"):  # which has attention on its list
+        kind = torch.get_autocast_dtype("cuda")
+        query, key, value = inputs = [one.to(kind) if one.is_floating_point() else one for one in inputs]
+    size, is_half = query.shape[-1], query.dtype in (torch.float16, torch.bfloat16)
+    fits_flash = is_half and attn_mask is None and size == value.shape[-1] <= 256
+    if fits_flash and torch.backends.cuda.flash_sdp_enabled():
+        how = {"scale": size**-0.5 if scale is None else scale}
+        if size % 8:
+            inputs = [torch.nn.functional.pad(one, (0, 8 - size % 8)) for one in inputs]
+        return aten._scaled_dot_product_flash_attention(*inputs, dropout_p, is_causal, **how)[0][..., :size]
+    fits_efficient = is_half or query.dtype is torch.float32
+    grain = 8 if is_half else 4  # elements of 16 bytes
+    is_enabled = torch.backends.cuda.mem_efficient_sdp_enabled()
+    if not (is_enabled and fits_efficient and size % grain == 0) or enable_gqa:
+        return aten._scaled_dot_product_attention_math(*inputs, attn_mask, dropout_p, is_causal, **how)[0]
+    saves = torch.is_grad_enabled() and any(one.requires_grad for one in inputs)
+    if attn_mask is not None:  # the kernel takes numbers that are added, for every head
+        if attn_mask.dtype is torch.bool:
+            zeros = torch.zeros_like(attn_mask, dtype=query.dtype)
+            attn_mask = zeros.masked_fill_(attn_mask.logical_not(), float("-inf"))
+        attn_mask = attn_mask.expand(*query.shape[:3], key.shape[2])
+    return aten._scaled_dot_product_efficient_attention(
+        *inputs, attn_mask, saves, dropout_p, is_causal, scale=scale
+    )[0]
+
+
+def _none_on_a_device(original: Callable[..., Any], mode: Any, func: Any, flat: Any, *rest: Any) -> Any:
+    """Call `run_fallback_kernel` for the CPU alone: on a device it would allocate real tensors there."""
+    from torch._subclasses import fake_tensor
+
+    if all(one.fake_device.type == "cpu" for one in flat if isinstance(one, fake_tensor.FakeTensor)):
+        return original(mode, func, flat, *rest)
+    if not func._schema.returns:  # it writes to its arguments: the kernels of fused optimizers
+        return None
+    raise fake_tensor.UnsupportedOperatorException(func)
+
+
+# -- loaders and files
+
+
 def _replace_loaders(patches: Patches, torch: ModuleType, place: Any) -> None:
     """Have data loaders read real samples in this process, and give fake batches."""
     from torch.utils.data import dataloader
     from torch.utils.data._utils.fetch import _MapDatasetFetcher
 
-    patches.replace(dataloader.DataLoader, "_get_iterator", iterator, torch)
-    patches.replace(dataloader._BaseDataLoaderIter, "_next_index", next_index, torch)
-    patches.replace(_MapDatasetFetcher, "fetch", fetch, torch, place)
+    def next_index(original: Callable[..., Any], one: Any) -> Any:
+        with really(torch):  # samplers draw numbers
+            return original(one)
+
+    patches.replace(dataloader.DataLoader, "_get_iterator", _iterator, torch)
+    patches.replace(dataloader._BaseDataLoaderIter, "_next_index", next_index)
+    patches.replace(_MapDatasetFetcher, "fetch", _fetch, torch, place)
 
 
-def iterator(torch: ModuleType, _: Callable[..., Any], loader: Any) -> Any:
+def _iterator(torch: ModuleType, _: Callable[..., Any], loader: Any) -> Any:
     """Do what `DataLoader._get_iterator` does, without workers: processes would have no fake tensors."""
-    from torch.utils.data.dataloader import _SingleProcessDataLoaderIter
-
     own = {name: vars(loader)[name] for name in ("num_workers", "timeout") if name in vars(loader)}
     vars(loader).update(dict.fromkeys(own, 0))
     try:
         with really(torch):
-            return _SingleProcessDataLoaderIter(loader)
+            return torch.utils.data.dataloader._SingleProcessDataLoaderIter(loader)
     finally:
         vars(loader).update(own)
-
-
-def next_index(torch: ModuleType, original: Callable[..., Any], one: Any) -> Any:
-    """Call `_BaseDataLoaderIter._next_index` on real tensors: samplers draw numbers."""
-    with really(torch):
-        return original(one)
 
 
 class _FakeError(Exception):
     """The samples have to be fake ones: they are on a device, or a tensor of the user's would change."""
 
 
-def fetch(torch: ModuleType, place: Any, original: Callable[..., Any], fetcher: Any, indices: Any) -> Any:
+def _fetch(torch: ModuleType, place: Any, original: Callable[..., Any], fetcher: Any, indices: Any) -> Any:
     """Call `_MapDatasetFetcher.fetch` on real samples, as fake ones take long; the batch is a fake one."""
     from torch._subclasses.fake_tensor import FakeTensor
     from torch.utils import _pytree
@@ -196,7 +333,7 @@ def fetch(torch: ModuleType, place: Any, original: Callable[..., Any], fetcher: 
     return _pytree.tree_map_only(torch.Tensor, faked, batch)
 
 
-def unsaved(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+def _unsaved(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Open a file for `torch.load`, and none for `torch.save`: it would be emptied."""
     if original.__name__ == "_open_zipfile_writer" or "w" in args[1]:
         raise EstimateError(

@@ -7,15 +7,11 @@ figure depends on what is found from the function: torch itself shows what takes
 
 from __future__ import annotations
 
-import contextlib
-import contextvars
 import dis
 import functools
 import gc
 import sys
-import threading
 import types
-import weakref
 from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -23,10 +19,10 @@ from typing import TYPE_CHECKING, Any
 from ..allocator.places import is_users
 from ..runtime.objects import is_made_in_python, nested_code
 from .arguments import Arguments, named_arguments
-from .restored import RealTensor, Restored, is_generator, state_of
+from .restored import RealTensor, Restored, is_generator
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator
     from types import ModuleType
 
 _LEAVES = (
@@ -58,15 +54,17 @@ class Reach:
         self._is_wrapper = torch._C._functorch.is_functorch_wrapped_tensor  # of `torch.func`
         self.held: dict[int, RealTensor] = {}  # the tensors, by identity
         self.mode: Any = None  # the fake mode of the tensors that are ours
-        self.restored = Restored(self._hold)  # what is put back at the end
+        # What is put back at the end.
+        self.restored = Restored(lambda value: self.of(value) if self.is_real(value) else value)
         self._seen: dict[int, Any] = {}
         self._named: set[tuple[int, str]] = set()
         self._pending: deque[tuple[Any, str]] = deque()
         self._later: deque[tuple[Any, str]] = deque()  # optimizers: parameters are named after their module
 
-    def walk(self, fn: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    def walk(self, fn: Any, arguments: Arguments) -> None:
         """Look through all that a call of the function reaches."""
-        for _, name, value in named_arguments(fn, Arguments(tuple(args), dict(kwargs))):
+        self.restored.surroundings(self._torch)
+        for _, name, value in named_arguments(fn, arguments):
             self.meet(value, name)
         self.meet(fn)
 
@@ -103,9 +101,6 @@ class Reach:
         known.name = known.name or name
         return known
 
-    def _hold(self, value: Any) -> Any:
-        return self.of(value) if self.is_real(value) else value
-
     @property
     def has_accelerator(self) -> bool:
         """Whether a tensor is on a device already."""
@@ -122,8 +117,6 @@ class Reach:
             known.clear()
 
     def _add(self, value: Any, name: str) -> None:
-        if type(value) is types.BuiltinFunctionType and type(value.__self__) is contextvars.ContextVar:
-            value = value.__self__  # of its `get`
         kind = type(value)  # never `__class__`, by which mocks and proxies take part as something else
         if issubclass(kind, self._torch.Tensor):
             if self.is_real(value):
@@ -140,35 +133,22 @@ class Reach:
     def _visit(self, value: Any, name: str) -> None:
         kind = type(value)
         if issubclass(kind, (dict, list, deque, set)):
-            self._visit_container(value, name)
+            self._all(dict.values(value) if isinstance(value, dict) else value, name)
+            if isinstance(value, dict):
+                self._all(dict.keys(value), name)
+            self.restored.container(value)
+            if kind.__module__ != "builtins":
+                self._visit_attributes(value, name)
         elif kind is types.FunctionType:
             self._visit_function(value, name)
         elif issubclass(kind, _OPAQUE):
             self._all(gc.get_referents(value), name)
-        elif issubclass(kind, weakref.ref):
-            self._add(value(), name)
-        elif issubclass(kind, weakref.ProxyTypes):
-            with contextlib.suppress(ReferenceError):
-                self._add(value.__dir__.__self__, name)
-        elif kind is contextvars.ContextVar:
-            self._add(value.get(None), name)
         elif is_generator(value):
-            get, put = state_of(value)
-            self.restored.at_end(partial(put, get()))
+            self.restored.generator(value)
         elif issubclass(kind, type):
             self._visit_class(value, name)
-        elif _is_walked(str(kind.__module__)) or issubclass(kind, threading.local):
+        elif _is_walked(str(kind.__module__)):
             self._visit_object(value, name)
-
-    def _visit_container(self, value: Any, name: str) -> None:
-        if isinstance(value, dict):
-            self._all(dict.keys(value), name)
-            self._all(dict.values(value), name)
-        else:
-            self._all(value, name)
-        self.restored.container(value)
-        if type(value).__module__ != "builtins":
-            self._visit_attributes(value, name)
 
     def _visit_tensor(self, value: Any, name: str) -> None:
         is_parameter = isinstance(value, self._torch.nn.Parameter)
@@ -186,10 +166,9 @@ class Reach:
             self.restored.container(namespace)
 
     def _are_of_model(self, tensors: Iterable[Any], kind: str = "") -> None:
-        for one in tensors:
-            if self.is_real(one):
-                held = self.of(one)
-                held.of_model, held.kind = True, kind or held.kind
+        for one in filter(self.is_real, tensors):
+            held = self.of(one)
+            held.of_model, held.kind = True, kind or held.kind
 
     def _visit_function(self, value: Any, name: str) -> None:
         for freevar, cell in zip(value.__code__.co_freevars, value.__closure__ or (), strict=False):
@@ -203,7 +182,12 @@ class Reach:
         codes = list(nested_code(value.__code__))
         names = {one for code in codes for one in code.co_names}  # of attributes, too
         for one in sorted({name for code in codes for name in _globals_in(code)}):
-            self._add_global(self._named_in(value.__globals__, one), one, names)
+            found = self._named_in(value.__globals__, one)
+            if not isinstance(found, types.ModuleType):
+                self._add(found, one)
+            elif _is_users(getattr(found, "__file__", None) or "<builtin>"):
+                for attribute in sorted(names & set(vars(found))):
+                    self._add(self._named_in(vars(found), attribute), attribute)
 
     def _named_in(self, namespace: dict[str, Any], name: str) -> Any:
         """Return the value of a global, which is put back later."""
@@ -213,20 +197,12 @@ class Reach:
         at = namespace.__getitem__, namespace.__setitem__, namespace.__delitem__
         return self.restored.place(*at, args=(name,))
 
-    def _add_global(self, value: Any, name: str, attributes: set[str]) -> None:
-        """Add a global; of a module of the user's, the attributes that the code names."""
-        if not isinstance(value, types.ModuleType):
-            self._add(value, name)
-        elif _is_users(getattr(value, "__file__", None) or "<builtin>"):
-            for one in sorted(attributes & set(vars(value))):
-                self._add(self._named_in(vars(value), one), one)
-
     def _visit_class(self, value: type, name: str) -> None:
-        """Add the attributes of a class of the user's."""
-        for base in value.__mro__:
-            if _is_users(_file_of(base)) and id(vars(base)) not in self._seen:
-                self.restored.attributes_of(base)
-                self._all(list(vars(base).values()), name)
+        """Add the attributes of a class of the user's, and of those that it is made from."""
+        if _is_users(_file_of(value)):
+            self.restored.attributes_of(value)
+            self._all(vars(value).values(), name)
+            self._all(value.__bases__, name)
 
     def _visit_object(self, value: Any, name: str) -> None:
         torch, kind = self._torch, type(value)
@@ -243,8 +219,7 @@ class Reach:
 
     def _visit_attributes(self, value: Any, name: str) -> None:
         try:
-            is_local = issubclass(type(value), threading.local)  # whose own way gives that of this thread
-            namespace = vars(value) if is_local else object.__getattribute__(value, "__dict__")
+            namespace = object.__getattribute__(value, "__dict__")
         except AttributeError:
             namespace = None
         if type(namespace) is dict:
@@ -280,7 +255,6 @@ def _file_of(kind: type) -> str:
 def _globals_in(code: types.CodeType) -> Iterator[str]:
     """Yield the names that a code object looks up among the globals, and not those of attributes."""
     for one in dis.get_instructions(code):
-        if one.opname.startswith(("LOAD_", "STORE_", "DELETE_")) and one.opname.endswith(
-            ("_GLOBAL", "_NAME")
-        ):
+        verb, _, space = one.opname.partition("_")
+        if verb in ("LOAD", "STORE", "DELETE") and space in ("GLOBAL", "NAME"):
             yield one.argval

@@ -8,26 +8,45 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ..allocator.caching_allocator import fits_within
+from ..records.units import MB, rounded_mb
 from ..runtime.errors import named
 from .allocations import Allocations, Kinds
+from .arguments import Arguments, listed
 from .fake_map import FakeMap
 from .fake_tensors import DeviceReporting, cuda_guard, dispatch_mode, fake_mode
-from .notes import FUSED, RECURRENT, note_of_state, notes_of
-from .operators import Operators, is_mixed
+from .kernels import WIDE
+from .operators import GRADIENT, LESS, MORE, Operators, is_mixed
 from .patches import patched
 from .reach import Reach
-from .restored import generators_restored, settings_restored
 from .threads import Interrupts
 from .values import EstimateError, written
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from types import ModuleType
 
+    from ..allocator.places import Frame
     from ..records import AtPeak
     from .restored import RealTensor
 
-_MOST_AGAIN = 3
+_MOST_RUNS = 4
+_LINES = 3  # that a note names
+_CUDNN = frozenset(("convolution", "convolution_backward", "_cudnn_rnn", "cudnn_batch_norm"))
+_RECURRENT = frozenset(("LSTM", "GRU", "RNN", "LSTMCell", "GRUCell"))  # one RNNCell is counted as it is
+_FUSED = frozenset(("TransformerEncoderLayer", "MultiheadAttention", WIDE))  # the first two in inference
+# `nox -s operators` runs all operators on a simulated device, and finds those whose need is not known here.
+_INSIDE = (
+    "affine_grid_generator cdist cholesky cholesky_inverse cholesky_solve col2im count_nonzero ctc_loss dist"
+    " embedding_bag euclidean_dist im2col index_reduce isin isinf ldexp log_softmax.int_out lu_unpack"
+    " masked_scatter max_unpool2d median mode multinomial nanmedian"
+    " native_multi_head_attention normal.Tensor_Tensor normal.Tensor_float normal.float_Tensor pdist randperm"
+    " renorm safe_softmax scatter_reduce segment_reduce slice_scatter.out soft_margin_loss"
+    " softmax.int_out sort topk triangular_solve trilinear unsafe_masked_index"
+    " unsafe_masked_index_put_accumulate"
+)
+_FAMILIES = {"linalg_": "torch.linalg", "fft_": "torch.fft"}
+_EXACT = frozenset(("linalg_vector_norm", "linalg_cross"))  # of the families
+_STEPS = "_dense_backward", "_backward", "_forward"  # of one operator that users call
 
 
 @dataclass(frozen=True)
@@ -49,23 +68,23 @@ def run(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], 
     """Run a function on fake tensors, as if it ran on a CUDA device."""
     import torch
 
+    arguments = Arguments(tuple(args), dict(kwargs))
     all_on_device, earlier = False, ""
     with contextlib.closing(Reach(torch)) as reach:
-        reach.walk(fn, args, kwargs)
-        for is_last in (*(False,) * _MOST_AGAIN, True):
+        reach.walk(fn, arguments)
+        for runs_left in reversed(range(_MOST_RUNS)):
             one = FakeRun(torch, torch.device(device), reach, all_on_device=all_on_device)
             try:
-                one.run(fn, args, kwargs)
+                one.run(fn, arguments)
             except Exception as error:
-                if is_last or not one.is_to_run_again(error):
+                if not (runs_left and one.is_to_run_again(error)):
                     if one.operators.refusal is not None:
                         raise one.operators.refusal from error
                     one.explain(error, earlier)
                     raise
                 earlier = earlier or named(error)
             else:
-                if is_last or not one.is_to_run_again(None):
-                    one.check()
+                if not (runs_left and one.is_to_run_again(None)):
                     break
             one.operators.failed = None  # with its traceback, in which the function's objects are
             all_on_device = all_on_device or not one.is_late
@@ -73,49 +92,37 @@ def run(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], 
 
 
 class FakeRun:
-    """One attempt: whatever takes part and was not known is there from the start in the next one.
-
-    Attributes:
-        is_late: Whether something took part that was not known.
-    """
+    """One attempt: whatever takes part and was not known is there from the start in the next one."""
 
     def __init__(self, torch: ModuleType, device: Any, reach: Reach, *, all_on_device: bool) -> None:
         self._torch, self._device, self._reach, self._all_on_device = torch, device, reach, all_on_device
-        self.allocations = Allocations()
-        self._reporting = DeviceReporting(torch)
+        self._allocations, self._reporting = Allocations(), DeviceReporting(torch)
         self._mode = fake_mode(torch, self._reporting, device)
-        self.operators = Operators(torch, device, self.allocations, self._reporting)
+        self.operators = Operators(torch, device, self._allocations, self._reporting)
+        self._kinds = Kinds(torch, self._allocations)
+        self._has_accelerator, self._known = reach.has_accelerator, set(reach.held)
         self.operators.all_on_device = all_on_device
-        self._kinds = Kinds(torch, self.allocations)
-        self.has_accelerator, self._known = reach.has_accelerator, set(reach.held)
-        self.operators.reads_cpu_as_device = not self.has_accelerator
-        self._held_bytes, self.is_late, self._calls_modules = 0, False, False
+        self.operators.reads_cpu_as_device = not self._has_accelerator
+        self._held_bytes, self._calls_modules = 0, False
+        self.is_late = False  # whether something took part that was not known
 
     def is_to_run_again(self, error: Exception | None) -> bool:
         """Return whether to run again, with what took part there from the start, or all on the device."""
         self._reach.forget_released()
         found = [one for key, one in self._reach.held.items() if key not in self._known]
-        self.is_late = self._reach.has_accelerator != self.has_accelerator or any(
+        self.is_late = self._reach.has_accelerator != self._has_accelerator or any(
             self._device_of(one) == self._device for one in found
         )
         if self.is_late:
             return True
-        if self._all_on_device or self.has_accelerator:
+        if self._all_on_device or self._has_accelerator:
             return False
         if error is not None:
             fakes = self.operators.fakes
             return self.operators.mixed or is_mixed(error) or (fakes is not None and fakes.mixed)
         return not self.operators.allocates
 
-    def check(self) -> None:
-        """Check that a model did not run elsewhere."""
-        if self._calls_modules and not self.operators.touches:
-            raise EstimateError(
-                f"the model and its input are on the CPU, so nothing runs on {self._device}: move them there,"
-                " or have no tensor on a GPU among those that the function uses"
-            )
-
-    def run(self, fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    def run(self, fn: Callable[..., Any], arguments: Arguments) -> None:
         """Call the function with fake tensors; all is as it was afterwards, however it ends."""
         from torch.nn.modules.module import register_module_forward_pre_hook
         from torch.optim import optimizer
@@ -124,10 +131,8 @@ class FakeRun:
         fakes = FakeMap(torch, reach, self._device_of, self._made)
         interrupts, threads = Interrupts(), self.operators.threads
         with interrupts.waiting(), contextlib.ExitStack() as stack:
-            stack.callback(self.allocations.end)
+            stack.callback(self._allocations.end)
             stack.callback(reach.restored.put_back)
-            stack.enter_context(generators_restored(torch))
-            stack.enter_context(settings_restored(torch))
             self._reporting.follow_autocast(stack.enter_context(cuda_guard(torch)))
             stack.callback(fakes.forget)
             stack.enter_context(patched(torch, self._device, self.operators, self._kinds.backward, fakes))
@@ -138,31 +143,28 @@ class FakeRun:
             reach.mode = self._mode
             for real in list(reach.held.values()):
                 fakes.of(real.tensor)
-            self.allocations.before = fakes.release
+            self._allocations.before = fakes.release
             stack.enter_context(dispatch_mode(interrupts.after(self.operators)))
             for register, hook in (
                 (register_module_forward_pre_hook, self._called),
-                (optimizer.register_optimizer_step_pre_hook, self._steps),
+                (optimizer.register_optimizer_step_pre_hook, lambda one, *_: reach.meet(one)),
                 (optimizer.register_optimizer_step_post_hook, self._kinds.stepped),
             ):
                 stack.callback(register(threads.only(hook, lambda *_: None)).remove)
             threads.mode = fakes.mode
             stack.enter_context(threads.mode())
-            given = [fakes.given(one) for one in args]
-            named = {name: fakes.given(one) for name, one in kwargs.items()}
+            given = [fakes.given(one) for one in arguments.args]
+            named = {name: fakes.given(one) for name, one in arguments.kwargs.items()}
             with interrupts.allowed():
                 result = fn(*given, **named)
             self._kinds.returned(result)
-            self.allocations.end()
+            self._allocations.end()
 
     def _called(self, module: Any, _: Any) -> None:
         self._calls_modules = True
-        known = RECURRENT if module.training or self._torch.is_grad_enabled() else RECURRENT | FUSED
+        known = _RECURRENT if module.training or self._torch.is_grad_enabled() else _RECURRENT | _FUSED
         self.operators.names |= known & {kind.__name__ for kind in type(module).__mro__}
         self._reach.meet_module(module)
-
-    def _steps(self, optimizer: Any, *_: Any) -> None:
-        self._reach.meet(optimizer)
 
     def explain(self, error: Exception, earlier: str) -> None:
         """Add notes to an error: the operator that raised it, made-up values, how the first call ended."""
@@ -172,11 +174,8 @@ class FakeRun:
             notes.append(
                 f"{failed[1]} raised it, at {written(failed[2])}, while {self._device} was estimated."
             )
-        if lines := list(dict.fromkeys(map(written, (*values.floats, *values.counts)))):
-            notes.append(
-                "1.0 stood for values of tensors, which an estimate does not compute"
-                f" ({', '.join(lines[:3])})."
-            )
+        if lines := [*values.floats, *values.counts]:
+            notes.append(f"1.0 stood for values of tensors, which an estimate does not compute{_at(lines)}.")
         if earlier and earlier != named(error):
             notes.append(f"It was called more than once to be estimated; the first call ended with {earlier}")
         for text in notes:
@@ -188,31 +187,103 @@ class FakeRun:
     def _device_of(self, real: RealTensor) -> Any:
         """Return where a tensor's fake is; one without memory, on "meta", is where the others are."""
         device = real.tensor.device
-        is_moved = self._all_on_device or (real.of_model and not self.has_accelerator)
+        is_moved = self._all_on_device or (real.of_model and not self._has_accelerator)
         if is_moved or device.type not in ("cpu", "cuda", "meta"):
             return self._device
         if device.type == "meta":
-            return self._device if self.has_accelerator else self._torch.device("cpu")
+            return self._device if self._has_accelerator else self._torch.device("cpu")
         return device
 
     def _made(self, fake: Any, real: RealTensor) -> None:
         if fake.fake_device == self._device:
-            made = self.allocations.add(fake.untyped_storage(), None)
+            made = self._allocations.add(fake.untyped_storage(), None)
             made.kind, made.name = real.kind, real.name
             if real.tensor.device == self._device:
                 self._held_bytes += made.size_bytes
 
     def result(self) -> Run:
-        """Return what was found."""
-        allocations, allocator = self.allocations, self.allocations.allocator
+        """Return what was found; a model must not have run elsewhere."""
+        if self._calls_modules and not self.operators.touches:
+            raise EstimateError(
+                f"the model and its input are on the CPU, so nothing runs on {self._device}: move them there,"
+                " or have no tensor on a GPU among those that the function uses"
+            )
+        allocator = self._allocations.allocator
         return Run(
             allocator.peak_bytes,
             allocator.peak_reserved_bytes,
             self._kinds.rows(str(self._device)),
-            (
-                *notes_of(self.operators, self._torch, str(self._device), all_on_device=self._all_on_device),
-                *(note_of_state(allocations.alive()) if self._kinds.steps_once else ()),
-            ),
+            tuple(self._notes()),
             self._held_bytes,
-            partial(fits_within, tuple(allocations.events)),
+            partial(fits_within, tuple(self._allocations.events)),
         )
+
+    def _notes(self) -> Iterator[str]:
+        """Yield what the estimate leaves out or takes for granted."""
+        values, started = self.operators.values, self.operators.threads.started
+        if self._all_on_device:
+            yield (
+                "All tensors are on the CPU, and the function does not move them: they count as on"
+                f" {self._device}."
+            )
+        if values.floats:
+            yield (
+                f"Values of tensors are not computed: 1.0 stands for them{_at(values.floats)}."
+                " A branch or a loop that depends on one may go another way."
+            )
+        if values.counts:
+            yield f"Whole numbers from tensors are not computed: 1 is shown for them{_at(values.counts)}."
+        if started:
+            yield f"What other threads allocate is not counted: one is started{_at(started)}."
+        yield from _of_operators(self.operators.names, has_cudnn=self._torch.backends.cudnn.enabled)
+        alive = self._allocations.alive() if self._kinds.steps_once else ()
+        made = [one for one in alive if one.kind == "optimizer state" and one.place is not None]
+        made_bytes = sum(one.size_bytes for one in made)
+        if made_bytes >= MB:
+            yield (
+                f"The call makes {rounded_mb(made_bytes)} MB of optimizer state, with which the next one"
+                " begins: to count it from the start, estimate a function that makes two steps."
+            )
+
+
+def _of_operators(names: set[str], *, has_cudnn: bool) -> Iterator[str]:
+    """Yield what is not counted as it is on a device, with the operators."""
+    inside = {one for name in names if (one := _inside(name))} | (names & _FUSED)
+    inside |= {f"the gradient of {name}" for name in MORE if name + GRADIENT in names}
+    if names & _CUDNN and has_cudnn:
+        yield "The workspaces of cuDNN, which chooses them when it runs, are not part of the estimate."
+    elif names & _CUDNN:
+        inside.add("convolution")
+    if found := sorted(names & _RECURRENT):
+        yield (
+            f"{listed(found)} {'has' if len(found) == 1 else 'have'} kernels on CUDA that keep other tensors"
+            " for the backward pass than those that are counted."
+        )
+    if found := sorted({name.partition(".")[0] for name in LESS if name + GRADIENT in names}):
+        yield (
+            f"The backward pass of {listed(found)} may need less than is counted:"
+            " torch computes it otherwise for fake tensors."
+        )
+    if "sparse" in names:
+        yield "Sparse tensors are not part of the estimate."
+    if found := sorted(inside):
+        verb = "allocates" if len(found) == 1 else "allocate"
+        yield f"{listed(found)} {verb} memory inside that is not counted."
+
+
+def _inside(operator: str) -> str:
+    """Return the name for users of an operator that allocates more than its result; empty for others."""
+    name = operator.strip("_")
+    for step in _STEPS:
+        name = name.removesuffix(step)
+    for prefix, family in _FAMILIES.items():
+        if name.startswith(prefix):
+            return "" if name.partition(".")[0] in _EXACT else family
+    is_inside = name in _INSIDE.split() or ("_copy." in name and name.endswith("out"))
+    return name.partition(".")[0] if is_inside else ""
+
+
+def _at(frames: Iterable[Frame]) -> str:
+    places = list(dict.fromkeys(written(frame) for frame in frames))
+    more = f" and {len(places) - _LINES} more lines" if len(places) > _LINES else ""
+    return f" ({', '.join(places[:_LINES])}{more})"

@@ -1,7 +1,7 @@
-"""The thread that estimates, and those that it starts: for the other threads torch is as it was.
+"""The thread that estimates, and those that it starts; the signals that come meanwhile.
 
-torch's functions are attributes of its modules, which all threads share. Another thread may train, save a
-checkpoint or ask how much memory is free while a function is estimated.
+torch's functions are attributes of its modules, which all threads share. For other threads, which may train
+or save a checkpoint, they stay as they were.
 
 Ctrl-C interrupts the function, and never what puts everything back. Python runs the handler of a signal
 between any two steps of the main thread's code. While fake tensors stand in the place of real ones, handlers
@@ -16,7 +16,7 @@ import functools
 import signal
 import sys
 import threading
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from ..runtime.objects import walk_stack
 from .values import user_line
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
     from ..allocator.places import Frame
 
-T = TypeVar("T")
 _OURS = __name__.partition(".")[0]
 
 
@@ -43,30 +42,25 @@ class OwnThreads:
         self._threads = {threading.current_thread()}
         self.started: list[Frame] = []  # lines that started other threads
 
-    def is_own(self) -> bool:
-        """Return whether the function that is estimated runs in the current thread."""
-        return threading.current_thread() in self._threads
-
     def only(self, new: Callable[..., Any], original: Callable[..., Any]) -> Callable[..., Any]:
         """Return a function that is a new one for own threads, and the original one for the others."""
-        if isinstance(new, type) and isinstance(original, type):
-            return self._only_class(new, original)
+        own = self._threads
 
         @functools.wraps(original, updated=())
         def either(*args: Any, **kwargs: Any) -> Any:
-            return (new if self.is_own() else original)(*args, **kwargs)
+            return (new if threading.current_thread() in own else original)(*args, **kwargs)
 
-        return either
-
-    def _only_class(self, new: type, original: type) -> type:
-        own = self
+        if not isinstance(new, type):
+            return either
+        kind: Any = original
 
         class Either(type):
             def __call__(cls, *args: Any, **kwargs: Any) -> Any:
-                return super().__call__(*args, **kwargs) if own.is_own() else original(*args, **kwargs)
+                is_own = threading.current_thread() in own
+                return super().__call__(*args, **kwargs) if is_own else kind(*args, **kwargs)
 
             def __instancecheck__(cls, instance: Any) -> bool:
-                return super().__instancecheck__(instance) or isinstance(instance, original)
+                return super().__instancecheck__(instance) or isinstance(instance, kind)
 
         return Either(original.__name__, (new,), {})
 
@@ -87,12 +81,12 @@ class OwnThreads:
         @functools.wraps(call)
         def called(*args: Any, **kwargs: Any) -> Any:
             own = {threading.current_thread()} - self._threads
-            self._threads |= own
+            self._threads.update(own)
             try:
                 with self.mode():
                     return call(*args, **kwargs)
             finally:
-                self._threads -= own
+                self._threads.difference_update(own)
 
         return called
 
@@ -147,13 +141,13 @@ class Interrupts:
         finally:
             self._allowed = False
 
-    def after(self, handler: Callable[..., T]) -> Callable[..., T]:
+    def after(self, handler: Callable[..., Any]) -> Callable[..., Any]:
         """Return a function that handles an operator, with the signals waiting for its end.
 
         In the middle of one torch's own state must not be left as it is.
         """
 
-        def handled(func: Any, *args: Any) -> T:
+        def handled(func: Any, *args: Any) -> Any:
             if threading.current_thread() is not threading.main_thread():
                 return handler(func, *args)
             self._operators += 1
@@ -162,7 +156,7 @@ class Interrupts:
             finally:
                 self._operators -= 1
                 is_operator = func.namespace != "prim"  # no question for the device, size or strides
-                if self._waiting and self._allowed and not self._operators and is_operator:
+                if self._allowed and not self._operators and is_operator:
                     self._run()
 
         return handled

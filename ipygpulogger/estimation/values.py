@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from ..allocator.places import Frame
 
-_FINITE = {"isnan": False, "isinf": False, "isneginf": False, "isposinf": False}
+_FINITE = frozenset(("isnan", "isinf", "isneginf", "isposinf"))  # all are false
 # What torch's own modules ask about their arguments.
 _CHECKS = {"all": True, "_is_all_true": True, "any": False, "_is_any_true": False}
 _SAME = frozenset(("any", "all", "clone", "view", "detach", "alias", "expand", "_to_copy"))
@@ -101,9 +101,8 @@ class Values:
         is_int = not (tensor.dtype.is_floating_point or tensor.dtype.is_complex or tensor.dtype is torch.bool)
         is_known = getattr(tensor, "constant", None) is not None or self._value_of(tensor) is not None
         if is_int and tensor.numel() == 1 and not is_known:
-            frame = user_line()
-            self._read(self.counts, frame)
-            return Count(f"{tensor.dtype} of {_shape(tensor)}", frame)
+            shape = f"shape {tuple(tensor.shape)}" if tensor.dim() else "one element"
+            return Count(f"{tensor.dtype} of {shape}", self._read(self.counts))
         return torch._C.TensorBase.item(tensor)
 
     def scalar(self, func: Any, tensor: Any) -> Any:
@@ -111,20 +110,21 @@ class Values:
         known = self._value_of(tensor)
         if known is not None:
             return known
-        frame = user_line()
-        if tensor.dtype.is_floating_point or tensor.dtype.is_complex:
-            self._read(self.floats, frame)
-            return 1.0
-        raise unknown(str(func), frame)
+        if not (tensor.dtype.is_floating_point or tensor.dtype.is_complex):
+            raise unknown(str(func), user_line())
+        self._read(self.floats)
+        return 1.0
 
-    def _read(self, lines: Counter[Frame], frame: Frame) -> None:
-        """Note that a line asked for a value."""
+    def _read(self, lines: Counter[Frame]) -> Frame:
+        """Note that a line asked for a value, and return it."""
+        frame = user_line()
         lines[frame] += 1
         if lines[frame] > _MOST_READS:
             raise EstimateError(
                 f"{written(frame)} has asked {_MOST_READS} times for the value of a tensor, which is always 1"
                 " in an estimate: a loop that waits for another value would never end"
             )
+        return frame
 
     def array(self, tensor: Any) -> Any:
         """Return an array of the tensor's shape, without memory."""
@@ -132,42 +132,43 @@ class Values:
 
         if not tensor.dtype.is_floating_point:
             raise unknown("numpy", user_line())
-        self._read(self.floats, user_line())
+        self._read(self.floats)
         kind = str(tensor.dtype).rpartition(".")[2]
         return np.broadcast_to(np.ones((), kind), tuple(tensor.shape))
 
     def note(self, func: Any, args: Any, out: Any) -> None:
         """Note a result whose value is known: gradients and losses are taken as finite."""
         name = func._opname
-        self._written(func, args, out)
-        self._follow(name, args, out)
+        if self._known and func._schema.is_mutable:
+            self._forget_written(func, args, out)
         if name == "_amp_foreach_non_finite_check_and_unscale_":
             self._know(args[1], 0.0)
-        elif isinstance(out, self._fake) and out.dtype is self._torch.bool:
-            value = self._truth(name, args)
+        elif isinstance(out, self._fake):
+            value = self._follows(name, args, out)
+            if value is None and out.dtype is self._torch.bool:
+                value = self._truth(name, args)
             if value is not None:
                 self._know(out, value)
 
-    def _written(self, func: Any, args: Any, out: Any) -> None:
+    def _forget_written(self, func: Any, args: Any, out: Any) -> None:
         """Forget the values that an operator may have changed."""
-        if self._known and func._schema.is_mutable:
-            specs = zip(func._schema.arguments, args, strict=False)
-            written = [one for spec, one in specs if spec.alias_info is not None and spec.alias_info.is_write]
-            changed = [
-                one.untyped_storage() for one in self._leaves((written, out)) if isinstance(one, self._fake)
-            ]
-            self._known = [one for one in self._known if all(one[0]() is not storage for storage in changed)]
+        specs = zip(func._schema.arguments, args, strict=False)
+        written = [one for spec, one in specs if spec.alias_info is not None and spec.alias_info.is_write]
+        fakes = [one for one in self._leaves((written, out)) if isinstance(one, self._fake)]
+        changed = {id(one.untyped_storage()) for one in fakes}
+        self._known = [one for one in self._known if id(one[0]()) not in changed]
 
-    def _follow(self, name: str, args: Any, out: Any) -> None:
-        """Know a number that was moved from the CPU, and how it compares with others."""
-        is_one = isinstance(out, self._fake) and out.numel() == 1 and args and isinstance(args[0], self._fake)
-        if is_one and name == "_to_copy" and getattr(args[0], "constant", None) is not None:
+    def _follows(self, name: str, args: Any, out: Any) -> float | bool | None:
+        """Return a number that was moved from the CPU, or how one that is known compares with another."""
+        if out.numel() != 1 or not args or not isinstance(args[0], self._fake):
+            return None
+        if name == "_to_copy" and getattr(args[0], "constant", None) is not None:
             with really(self._torch):
-                self._know(out, args[0].constant.to(out.dtype).item())
-        elif is_one and name in _COMPARED and isinstance(args[1], (int, float)):
-            known = self._value_of(args[0])
-            if known is not None:
-                self._know(out, _COMPARED[name](known, args[1]))
+                return args[0].constant.to(out.dtype).item()  # type: ignore[no-any-return]
+        known = self._value_of(args[0])
+        if known is not None and name in _COMPARED and isinstance(args[1], (int, float)):
+            return bool(_COMPARED[name](known, args[1]))
+        return None
 
     def _truth(self, name: str, args: Any) -> bool | None:
         if name in _FINITE:
@@ -197,10 +198,6 @@ class Values:
         return next((value for reference, value in self._known if reference() is storage), None)
 
 
-def _shape(tensor: Any) -> str:
-    return "one element" if not tensor.dim() else f"shape {tuple(tensor.shape)}"
-
-
 def user_line() -> Frame:
     """Return file, line and function of the user's that is running; else of the outermost code."""
     frame = None
@@ -213,9 +210,8 @@ def user_line() -> Frame:
 def library_line() -> str:
     """Return the line of a library that asked for a value, as "lightning.pytorch.utilities.data:105"."""
     caller = _caller()
-    name = "torch" if caller is None else str(caller.f_globals.get("__name__", ""))
-    is_named = caller is not None and name.partition(".")[0] != "torch"
-    if not is_named or caller is None or is_users(caller.f_code.co_filename):
+    name = _module_of(caller)
+    if caller is None or name.partition(".")[0] == "torch" or is_users(caller.f_code.co_filename):
         return ""
     return f"{name}:{caller.f_lineno}"
 
@@ -238,8 +234,7 @@ def is_called_by_user() -> bool:
 
 def is_called_by_check() -> bool:
     """Return whether a module of torch called the operator that is being dispatched, to check a value."""
-    caller = _caller()
-    return caller is not None and str(caller.f_globals.get("__name__", "")).startswith(_CHECKING)
+    return _module_of(_caller()).startswith(_CHECKING)
 
 
 def is_called_by_engine() -> bool:
@@ -251,7 +246,10 @@ def is_called_by_engine() -> bool:
 def _caller() -> FrameType | None:
     """Return the frame that called the operator that is being dispatched."""
     for one in walk_stack(sys._getframe(1)):
-        is_ours = one.f_globals.get("__name__", "").startswith(_OURS)
-        if not (is_ours or one.f_code.co_filename.endswith(_DISPATCH)):
+        if not (_module_of(one).startswith(_OURS) or one.f_code.co_filename.endswith(_DISPATCH)):
             return one
     return None
+
+
+def _module_of(frame: FrameType | None) -> str:
+    return "" if frame is None else str(frame.f_globals.get("__name__", ""))

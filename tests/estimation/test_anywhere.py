@@ -1,11 +1,8 @@
 """Wherever a model and its optimizer live, an estimate tells the same and leaves all as it was."""
 
-import contextvars
 import signal
 import sys
-import threading
 import types
-import weakref
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -56,8 +53,7 @@ class Holder:
         return cls.pair
 
 
-GLOBAL = PROXIES = REFERENCES = None
-LOCAL, VARIABLE, MADE = threading.local(), contextvars.ContextVar("pair"), {}
+GLOBAL, MADE = None, {}
 exec("class Made: pass", MADE)
 
 
@@ -80,28 +76,6 @@ def behind_a_classmethod(pair):
 def in_a_singleton(pair):
     Holder().mine = pair
     return lambda: Holder().mine
-
-
-def in_a_thread_local(pair):
-    LOCAL.pair = pair
-    return lambda: LOCAL.pair
-
-
-def in_a_context_variable(pair):
-    VARIABLE.set(pair)
-    return VARIABLE.get
-
-
-def behind_weak_references(pair):
-    global REFERENCES  # noqa: PLW0603 - as above
-    REFERENCES = [weakref.ref(one) for one in pair]
-    return lambda: [one() for one in REFERENCES]
-
-
-def behind_proxies(pair):
-    global PROXIES  # noqa: PLW0603 - as above
-    PROXIES = [weakref.proxy(one) for one in pair]
-    return lambda: PROXIES
 
 
 def in_sys_modules(pair):
@@ -138,9 +112,8 @@ def behind_a_builtin(pair):
 
 
 PLACES = [
-    in_a_global, in_a_class, behind_a_classmethod, in_a_singleton, in_a_thread_local, in_a_context_variable,
-    behind_weak_references, behind_proxies, in_sys_modules, in_a_mapping_proxy, in_a_generator,
-    in_a_class_of_exec, behind_a_builtin,
+    in_a_global, in_a_class, behind_a_classmethod, in_a_singleton, in_sys_modules, in_a_mapping_proxy,
+    in_a_generator, in_a_class_of_exec, behind_a_builtin,
 ]  # fmt: skip
 
 
@@ -224,12 +197,10 @@ def state(model, optimizer):
     has_stepped=st.booleans(),
     device=st.sampled_from(["cpu", "cuda:0"]),
 )
-@example(in_a_context_variable, "rate", 0, None, False, "cpu")
 @example(in_a_class_of_exec, "rate", 0, None, False, "cpu")
 @example(behind_a_builtin, "converted", 0, None, True, "cpu")
 @example(behind_a_builtin, "attribute", 4, KeyboardInterrupt, True, "cuda:0")
 @example(in_a_class, "nothing", 0, None, False, "cpu")
-@example(in_a_thread_local, "nothing", 0, None, True, "cpu")
 def test_wherever_it_lives(cuda, place, change, point, raised, has_stepped, device):
     """The figure is that of a global, and nothing changes, however it ends."""
     # What an optimizer that no walk finds has for a rate is known when it makes a step.
@@ -252,9 +223,8 @@ def test_wherever_it_lives(cuda, place, change, point, raised, has_stepped, devi
         del error
     assert state(*pair) == before
     in_a_global(None)
-    for name in (Holder, MADE["Made"], LOCAL, Holder()):
+    for name in (Holder, MADE["Made"], Holder()):
         name.pair = name.mine = None
-    VARIABLE.set(None)
     sys.modules.pop("mine_hidden", None)
 
 

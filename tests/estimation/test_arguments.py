@@ -35,20 +35,20 @@ def test_devices(cuda):
 NO_DEVICES = [
     ("cuda:7", ValueError, "cuda:7 does not exist: there are cuda:0 to cuda:1"),
     (2, ValueError, "cuda:2 does not exist: there are cuda:0 to cuda:1"),
-    (-1, ValueError, "-1 is not the index of a device"),
-    (10**30, ValueError, "is not the index of a device"),
+    (-1, ValueError, "'cuda:-1' is not a device"),
+    (10**30, ValueError, "is not a device"),
     ("cuda:-1", ValueError, "'cuda:-1' is not a device"),
     ("cuda:999", ValueError, "'cuda:999' is not a device"),
     ("cuda:256", ValueError, "'cuda:256' is not a device"),
     ("gpu", ValueError, "'gpu' is not a device"),
     ("", ValueError, "'' is not a device"),
-    ("cpu", ValueError, "on a GPU, not in general RAM"),
-    (torch.device("mps"), ValueError, "'mps' devices"),
-    ("meta", ValueError, "'meta' devices"),
-    (None, TypeError, "not None"),
-    (True, TypeError, "not True"),
-    (1.0, TypeError, "not 1.0"),
-    (["cuda:0"], TypeError, "not ['cuda:0']"),
+    ("cpu", ValueError, "not 'cpu': give a device such as 'cuda:0'"),
+    (torch.device("mps"), ValueError, "not 'mps'"),
+    ("meta", ValueError, "not 'meta'"),
+    (None, TypeError, "None is not a device"),
+    (True, TypeError, "True is not a device"),
+    (1.0, TypeError, "1.0 is not a device"),
+    (["cuda:0"], TypeError, "['cuda:0'] is not a device"),
 ]
 
 
@@ -146,7 +146,7 @@ def named(batch, labels=None, *rest, batch_size=1, **more):
 def test_what_a_batch_size_replaces(args, kwargs, shapes, described):
     """The leading dimension of the first tensor and of those that share it, or a number named batch_size."""
     found = batched(named, Arguments(args, kwargs), torch)
-    assert found.described() == described
+    assert found.described == described
     again = found.resized(32, torch)
     leaves = torch.utils._pytree.tree_leaves([*again.args, *again.kwargs.values()])
     leaves = [leaf for one in leaves for leaf in (one.values() if isinstance(one, UserDict) else [one])]

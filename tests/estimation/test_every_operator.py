@@ -87,9 +87,10 @@ def test_what_is_not_in_the_list(cuda):
 
 def test_it_notices(cuda, operators, monkeypatch):
     """The comparison itself: a missing note and a wrong figure are found."""
-    from ipygpulogger.estimation import kernels, notes
+    from ipygpulogger.estimation import kernels
+    from ipygpulogger.estimation import run as notes
 
-    monkeypatch.setattr(notes, "_INSIDE", frozenset())
+    monkeypatch.setattr(notes, "_INSIDE", "")
     assert wrong(every_operator.of_operator(operators["isin"], 1))
     monkeypatch.setattr(kernels.Kernels, "use", lambda *_: None)
     assert wrong(every_operator.of_operator(operators["mm"], 1))
