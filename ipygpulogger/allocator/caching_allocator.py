@@ -1,19 +1,15 @@
-"""torch's CUDA caching allocator as a model: what it would have allocated and reserved.
-
-Blocks are found, split and merged as `c10/cuda/CUDACachingAllocator.cpp` does it for one stream. Rules that
-the size of a block follows are those of `allocator/rules.py`.
-"""
+"""torch's CUDA caching allocator as a model, for one stream: what it would have allocated and reserved."""
 
 from __future__ import annotations
 
 from bisect import bisect_left, insort
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from .rules import SMALL_BYTES, Settings, block_bytes, round_bytes, segment_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-
 
 _SETTINGS = Settings()  # without `PYTORCH_CUDA_ALLOC_CONF`
 
@@ -22,35 +18,28 @@ class FullError(Exception):
     """A request that does not fit into the memory of the device."""
 
 
+@dataclass(slots=True, eq=False)
 class Block:
-    """A piece of a segment, one for small blocks or not; allocated or free."""
+    """A piece of a segment."""
 
-    __slots__ = ("address", "after", "before", "is_free", "is_small", "size_bytes")
-
-    def __init__(self, address: int, size_bytes: int, *, is_small: bool) -> None:
-        self.address, self.size_bytes, self.is_small = address, size_bytes, is_small
-        # The block that ends where this one begins; None at the start of a segment.
-        self.before: Block | None = None
-        self.after: Block | None = None  # the block that begins where this one ends
-        self.is_free = True  # whether it can be allocated
+    address: int
+    size_bytes: int
+    is_small: bool  # whether the segment is one for small blocks
+    # The blocks that end where this one begins, and begin where it ends; None at the ends of a segment.
+    before: Block | None = None
+    after: Block | None = None
+    is_free: bool = True  # whether it can be allocated
 
 
 class CachingAllocator:
-    """The allocator of one device, without memory.
-
-    Attributes:
-        allocated_bytes: In blocks that are in use, rounded as the allocator does.
-        reserved_bytes: In segments, cached memory included.
-        peak_bytes: The highest `allocated_bytes` so far.
-        peak_reserved_bytes: The highest `reserved_bytes` so far.
-    """
+    """The allocator of one device, without memory."""
 
     def __init__(self, limit_bytes: int | None = None) -> None:
-        self.allocated_bytes = self.reserved_bytes = self.peak_bytes = self.peak_reserved_bytes = 0
+        self.allocated_bytes = self.peak_bytes = 0  # in blocks that are in use; the highest so far
+        self.reserved_bytes = self.peak_reserved_bytes = 0  # in segments, cached memory included
         self._limit_bytes = limit_bytes
-        # Of the small pool and the large one: (size, address) of what is free, in this order.
-        self._free: dict[bool, list[tuple[int, int]]] = {True: [], False: []}
-        self._blocks: dict[int, Block] = {}  # by address, what is free
+        # Of the small pool and the large one: size, address and block of what is free, in this order.
+        self._free: dict[bool, list[tuple[int, int, Block]]] = {True: [], False: []}
         self._next_address = 0
 
     def allocate(self, requested_bytes: int) -> Block | None:
@@ -88,8 +77,7 @@ class CachingAllocator:
     def empty_cache(self) -> None:
         """Return every segment to the device that has no block in use."""
         for small in (True, False):
-            for _, address in list(self._free[small]):
-                block = self._blocks[address]
+            for _, _, block in list(self._free[small]):
                 if block.before is None and block.after is None:
                     self._take_out(block)
                     self.reserved_bytes -= block.size_bytes
@@ -97,12 +85,8 @@ class CachingAllocator:
     def _found(self, rounded_bytes: int, small: bool) -> Block | None:
         """Return the smallest free block that is large enough, the one with the lowest address first."""
         free = self._free[small]
-        at = bisect_left(free, (rounded_bytes, 0))
-        if at == len(free):
-            return None
-        block = self._blocks[free[at][1]]
-        self._take_out(block)
-        return block
+        at = bisect_left(free, (rounded_bytes,))
+        return free.pop(at)[2] if at < len(free) else None
 
     def _reserved(self, rounded_bytes: int, small: bool) -> Block:
         """Return a new segment."""
@@ -114,26 +98,24 @@ class CachingAllocator:
                 raise FullError
         self.reserved_bytes += size_bytes
         self.peak_reserved_bytes = max(self.peak_reserved_bytes, self.reserved_bytes)
-        block = Block(self._next_address, size_bytes, is_small=small)
+        block = Block(self._next_address, size_bytes, small)
         self._next_address += size_bytes
         return block
 
     def _split(self, block: Block, size_bytes: int) -> None:
-        rest = Block(block.address + size_bytes, block.size_bytes - size_bytes, is_small=block.is_small)
-        rest.before, rest.after = block, block.after
+        address, rest_bytes = block.address + size_bytes, block.size_bytes - size_bytes
+        rest = Block(address, rest_bytes, block.is_small, before=block, after=block.after)
         if block.after is not None:
             block.after.before = rest
         block.after, block.size_bytes = rest, size_bytes
         self._put_in(rest)
 
     def _put_in(self, block: Block) -> None:
-        insort(self._free[block.is_small], (block.size_bytes, block.address))
-        self._blocks[block.address] = block
+        insort(self._free[block.is_small], (block.size_bytes, block.address, block))
 
     def _take_out(self, block: Block) -> None:
         free = self._free[block.is_small]
         del free[bisect_left(free, (block.size_bytes, block.address))]
-        del self._blocks[block.address]
 
 
 def fits_within(events: Iterable[tuple[int, int]], limit_bytes: int) -> bool:

@@ -1,7 +1,6 @@
 """One quick walk of an autograd graph: the tensors that its nodes saved, and the leaves that get gradients.
 
-Only `_raw_saved_*` is read. `_saved_*` and `saved_tensors` run the user's unpack hooks, and recompute what
-was checkpointed.
+Only `_raw_saved_*` is read: the others run the user's unpack hooks, and recompute what was checkpointed.
 """
 
 from __future__ import annotations

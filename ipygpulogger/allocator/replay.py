@@ -1,8 +1,7 @@
 """The events of an allocator, replayed: when memory was highest, and which blocks were alive then.
 
-The replay starts from how the allocator stood when the recording began. If older events are lost, it starts
-from how it stands at the end, and undoes the events. Either way it is checked against what the allocator
-itself says: where it stood when the measurement began and ended, and which blocks there are in the end.
+The replay starts from how the allocator stood when the recording began; if older events are lost, from how it
+stands at the end, and undoes them. Either way it is checked against what the allocator says of itself.
 """
 
 from __future__ import annotations
@@ -22,8 +21,6 @@ if TYPE_CHECKING:
     from ..sources.torch.snapshot import AllocatorState, Event, Position
     from .rules import Blocks
 
-_NEVER = sys.maxsize  # an index after all events
-
 
 @dataclass(slots=True)  # not frozen: there may be tens of thousands, and that takes three times as long
 class Block:
@@ -31,11 +28,9 @@ class Block:
 
     address: int  # where it begins
     size_bytes: int  # as the allocator counts it
-    # The number of its allocation, as the allocator's statistics count them; 0 if it was allocated
-    # before the measurement and the events begin. If `lost`, the highest that it can be.
+    # The number of its allocation; 0 for one before the measurement and the events. If `lost`, the highest.
     count: int
-    # Where it was allocated, innermost first, as torch has them; empty where there was no Python, and
-    # if it was allocated before the measurement.
+    # Where it was allocated, innermost first; empty without Python, and for one before the measurement.
     frames: Sequence[dict[str, Any]]
     before: bool  # whether it was allocated before the measurement began, which is certain then
     freed: int | None  # the number of allocations when it was freed; None if it was alive at the end
@@ -58,26 +53,21 @@ class Moment:
     requested_bytes: int = 0  # what could not be allocated, if this is where an allocation failed
 
 
+@dataclass(slots=True)
 class _Lived:
     """A block from its allocation to its end."""
 
-    __slots__ = ("address", "began", "count", "ended", "frames", "freed", "size_bytes")
-
-    def __init__(
-        self, address: int, size_bytes: int, frames: Sequence[dict[str, Any]], count: int, began: int
-    ) -> None:
-        self.address, self.size_bytes, self.frames, self.count = address, size_bytes, frames, count
-        self.began, self.ended = began, _NEVER  # the indices of the events at which its life began and ended
-        self.freed: int | None = None
+    address: int
+    size_bytes: int
+    frames: Sequence[dict[str, Any]]
+    count: int
+    began: int  # the indices of the events at which its life began and ended
+    ended: int = sys.maxsize
+    freed: int | None = None
 
 
 class Replay:
-    """What one device's allocator did during a measurement.
-
-    Attributes:
-        agrees: Whether the events agree with each other, and with what the allocator says about itself.
-            If not, some of them are missing, or are not in their order.
-    """
+    """What one device's allocator did during a measurement."""
 
     def __init__(
         self, history: DeviceHistory, since: Position, until: Position, *, stacks: bool = False
@@ -106,6 +96,8 @@ class Replay:
         self._totals: list[int] = []  # allocated after each event
         self._allocations: list[int] = []  # the indices of the events that are allocations
         self._begin_bytes: int
+        # Whether the events agree with each other, and with what the allocator says about itself. If not,
+        # some of them are missing, or are not in their order.
         self.agrees = self._run(stood, Layout(segments, stood, self._settings), history)
         self.agrees = self._align(most) and self.agrees
         self._stayed: set[int] = set()

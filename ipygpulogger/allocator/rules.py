@@ -1,11 +1,8 @@
 """How large a block torch's caching allocator makes for a request, and where blocks and segments are.
 
-The rules are those of `c10/cuda/CUDACachingAllocator.cpp` (`round_size`, `should_split`,
-`get_allocation_size`), unchanged from torch 2.0 to 2.13.
-
-An event tells what was requested, not how large the block was. The allocator rounds requests up, and a large
-request may be given a whole free block (`allocator.block_bytes`). How large that was follows from the blocks
-around it.
+The rules are those of `c10/cuda/CUDACachingAllocator.cpp`, unchanged from torch 2.0 to 2.13. An event tells
+what was requested, not how large the block was: requests are rounded up, and a large one may be given a whole
+free block. How large that was follows from the blocks around it.
 """
 
 from __future__ import annotations
@@ -164,8 +161,7 @@ def undone(
 ) -> tuple[Blocks, list[Segment]]:
     """Return the blocks and segments before the first event, found from those after the last.
 
-    The size of a block that was freed meanwhile is what its request is rounded to, or up to the next block if
-    it cannot have been split. `stacks`: whether the event of a free has the stack of the allocation.
+    `stacks`: whether the event of a free has the stack of the allocation.
     """
     blocks = blocks_of(segments)
     sizes = {segment["address"]: segment["total_size"] for segment in segments}
