@@ -45,30 +45,23 @@ def test_gradients_that_are_freed_first(cuda, frees):
     assert not [row for row in found.at_peak if row.kind == "gradients" and row.place == "before the cell"]
 
 
-def ids(names):
-    """What stands under each name, without a reference to it."""
-    return {name: id(one) for one_of in (names, names["held"]) for name, one in one_of.items()}
-
-
-def step_that(frees, names):
-    """Return a function that frees what a name or a container holds before it allocates as much."""
-    text = f"def fn():\n    global big\n    {frees}\n    return torch.ones(1 << 20, device='cuda')"
-    exec(text, names)
-    return names["fn"]
-
-
 @pytest.mark.parametrize("frees", ["held.clear()", "del held['a']", "held['a'] = None", "big = None"])
 def test_tensors_that_are_freed_first(cuda, frees):
     """Whatever held a tensor: an item that is cleared, deleted or rebound, a global of the function's."""
     big = torch.ones(1 << 20, device="cuda")
-    names = (
-        {"torch": torch, "held": {}, "big": big} if "big" in frees else {"torch": torch, "held": {"a": big}}
-    )
+    names = {"torch": torch, "held": {}, **({"big": big} if "big" in frees else {})}
+    if "big" not in frees:
+        names["held"]["a"] = big
     del big
-    fn, before = step_that(frees, names), ids(names)
-    found = estimate(fn)
-    assert ids(names) == before
-    assert found.peak_bytes == really(fn) == 4 << 20
+    exec(f"def fn():\n    global big\n    {frees}\n    return torch.ones(1 << 20, device='cuda')", names)
+
+    def ids():
+        return {name: id(one) for holder in (names, names["held"]) for name, one in holder.items()}
+
+    before = ids()
+    found = estimate(names["fn"])
+    assert ids() == before
+    assert found.peak_bytes == really(names["fn"]) == 4 << 20
 
 
 @pytest.mark.parametrize("name", ["SGD", "Adagrad", "Adam", "AdamW"])
@@ -117,22 +110,14 @@ def test_a_checkpoint_stays(tmp_path, legacy, elsewhere, whole):
 
 
 def settings():
+    c = torch.backends
     return (
-        torch.get_default_dtype(),
-        torch.get_default_device(),
-        torch.are_deterministic_algorithms_enabled(),
-        torch.get_float32_matmul_precision(),
-        torch.backends.cuda.matmul.allow_tf32,
-        torch.backends.cudnn.benchmark,
-        torch.backends.cuda.matmul.fp32_precision if hasattr(torch.backends, "fp32_precision") else None,
-        torch.backends.cuda.flash_sdp_enabled(),
-        (
-            torch.is_autocast_enabled("cpu"),
-            torch.get_autocast_dtype("cuda"),
-            torch.is_autocast_cache_enabled(),
-        ),
-        torch.is_anomaly_enabled(),
-        torch.get_num_threads(),
+        *(torch.get_default_dtype(), torch.get_default_device(), torch.get_num_threads()),
+        *(torch.are_deterministic_algorithms_enabled(), torch.get_float32_matmul_precision()),
+        *(c.cuda.matmul.allow_tf32, c.cudnn.benchmark, c.cuda.flash_sdp_enabled()),
+        c.cuda.matmul.fp32_precision if hasattr(c, "fp32_precision") else None,
+        *(torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cuda")),
+        *(torch.is_autocast_cache_enabled(), torch.is_anomaly_enabled()),
         vars(torch._tensor_str.PRINT_OPTS).copy(),
         torch.multiprocessing.get_sharing_strategy(),
         torch.cuda.memory._snapshot()["allocator_settings"],

@@ -29,6 +29,15 @@ def estimated(fn, *args):
     return run(fn, args, {}, "cuda:0")
 
 
+def refused(fn, *args, kind=RuntimeError):
+    """The message of the error that an estimate raises, with its notes."""
+    with pytest.raises(kind) as raised:
+        estimated(fn, *args)
+    error = raised.value
+    notes = getattr(error, "__notes__", None) or ([str(error.__cause__)] if error.__cause__ else [])
+    return [str(error), *notes]
+
+
 def test_values_of_a_loss(net, capsys):
     """A float is 1.0, which a note says; it can be printed and kept, and the list is empty again."""
     losses = []
@@ -76,35 +85,13 @@ def test_counts(net):
 )
 def test_what_depends_on_data(decides, named):
     """One sentence with the operator and the line."""
-    with pytest.raises(EstimateError, match=r"test_run\.py:\d+") as raised:
-        estimated(lambda y: decides(y.cuda()), Y)
-    assert named in str(raised.value)
-    assert "\n" not in str(raised.value)
+    says, *_ = refused(lambda y: decides(y.cuda()), Y, kind=EstimateError)
+    assert "test_run.py:" in says and named in says and "\n" not in says
 
 
-def test_a_loop_that_would_never_end(net, monkeypatch):
-    """A line that asks again and again for a value waits for another one."""
-    monkeypatch.setattr(values, "_MOST_READS", 20)
-
-    def train(x):
-        loss = 1.0
-        while loss > 1e-3:
-            loss = net(x).mean().item()
-
-    with pytest.raises(EstimateError, match=r"test_run\.py:\d+ has asked 20 times .* would never end"):
-        estimated(train, X)
-
-
-def test_an_operator_that_fails(net):
-    """The function's own error, and a note with the operator and the line."""
-    with pytest.raises(RuntimeError) as raised:
-        estimated(lambda x: net(x.T), X)
-    told = getattr(raised.value, "__notes__", None) or [str(raised.value.__cause__)]
-    assert told[0].startswith("aten.addmm.default raised it, at test_run.py:")
-
-
-def test_an_error_of_a_later_call(net):
-    """A generator that the first call ended fails the next one: the error says how the first call ended."""
+def test_errors(net, monkeypatch):
+    """Notes say the operator and the line, which line got 1.0, and how an earlier call ended."""
+    assert refused(lambda x: net(x.T), X)[1].startswith("aten.addmm.default raised it, at test_run.py:")
 
     def generator():
         while True:
@@ -112,10 +99,19 @@ def test_an_error_of_a_later_call(net):
 
     waiting = generator()
     next(waiting)
-    with pytest.raises(StopIteration) as raised:
-        estimated(waiting.send, X)
-    notes = getattr(raised.value, "__notes__", None) or [str(raised.value.__cause__)]
-    assert "more than once" in notes[-1] and "cpu" in notes[-1]
+    last = refused(waiting.send, X, kind=StopIteration)[-1]  # the first call has ended it
+    assert "more than once" in last and "cpu" in last
+    told = refused(lambda _: [5][int(torch.rand(()).item())], X, kind=IndexError)
+    assert any(one.startswith("1.0 stood for values of tensors") and "test_run.py:" in one for one in told)
+    monkeypatch.setattr(values, "_MOST_READS", 20)
+
+    def train(x):
+        loss = 1.0
+        while loss > 1e-3:
+            loss = net(x).mean().item()
+
+    says, *_ = refused(train, X, kind=EstimateError)  # a loop that would never end
+    assert "test_run.py:" in says and "has asked 20 times" in says and "would never end" in says
 
 
 def test_batches_of_a_loader(net):
@@ -125,18 +121,51 @@ def test_batches_of_a_loader(net):
         for x, y in loader:
             F.cross_entropy(net(x.to("cuda", non_blocking=True)), y.cuda()).backward()
 
-    alone = DataLoader(TensorDataset(X, Y), batch_size=64, shuffle=True)
-    state = torch.get_rng_state()
-    found = estimated(train, alone)
-    with_workers = DataLoader(
-        TensorDataset(X, Y), batch_size=64, shuffle=True, num_workers=2, pin_memory=True
-    )
+    data, state = TensorDataset(X, Y), torch.get_rng_state()
+    found = estimated(train, DataLoader(data, batch_size=64, shuffle=True))
+    with_workers = DataLoader(data, batch_size=64, shuffle=True, num_workers=2, pin_memory=True)
     assert estimated(train, with_workers).peak_bytes == found.peak_bytes
     assert with_workers.num_workers == 2
     assert torch.equal(state, torch.get_rng_state())
     in_ram = estimated(train, [(X[i : i + 64], Y[i : i + 64]) for i in range(0, 256, 64)])
     assert in_ram.peak_bytes == found.peak_bytes
     assert not any(row.kind == "variables" and row.size_bytes >= INPUT_BYTES for row in found.rows)
+
+
+def test_samples_of_a_loader_are_no_operators(net, monkeypatch):
+    """Ten times the samples in as many batches: as many operators on fake tensors."""
+    called, original = [], operators.Operators.__call__
+
+    def train(loader):
+        for x, y in loader:
+            F.cross_entropy(net(x), y).backward()
+
+    monkeypatch.setattr(
+        operators.Operators, "__call__", lambda *args: (called.append(None), original(*args))[1]
+    )
+    counts = []
+    for samples in (40, 400):
+        data = TensorDataset(torch.ones(samples, 64), torch.zeros(samples, dtype=torch.long))
+        estimated(train, DataLoader(data, batch_size=samples // 4))
+        counts.append(len(called))
+        called.clear()
+    assert counts[0] == counts[1]
+
+
+def test_a_data_set_on_the_device(net):
+    """Samples that a data set moves, or changes in place, are fake ones."""
+
+    class Moving(torch.utils.data.Dataset):
+        def __len__(self):
+            return 8
+
+        def __getitem__(self, index):
+            return X[index].mul_(2).to("cuda"), Y[index].cuda()
+
+    before = X.sum().item(), X._version
+    found = estimated(lambda: [net(x) for x, _ in DataLoader(Moving(), batch_size=4)])
+    assert found.peak_bytes > 4 * 64 * 4
+    assert (X.sum().item(), X._version) == before
 
 
 def test_a_device_that_was_chosen_here(net):
@@ -150,10 +179,12 @@ def test_a_device_that_was_chosen_here(net):
 
 
 def test_torch_cuda(net):
-    """Functions of torch.cuda answer as where the device is there, streams and events included."""
+    """Functions of torch.cuda answer as where the device is there, streams, events and properties included."""
+    asked = [one for one in dir(torch._C._CudaDeviceProperties) if not one.startswith("_")]
 
     def step(x):
         assert torch.cuda.is_available()
+        assert all(hasattr(torch.cuda.get_device_properties(0), one) for one in asked)
         torch.cuda.manual_seed_all(0)
         start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
         start.record()
@@ -187,7 +218,7 @@ def test_gradients_are_taken_as_finite(net):
 
 
 def test_models_from_anywhere(net):
-    """Made inside, a copy, compiled, and one without memory."""
+    """Made inside, a copy, and one without memory; mocks and liars take no part."""
     made = estimated(lambda: nn.Linear(64, 64).cuda()(torch.ones(256, 64, device="cuda")))
     assert {row.kind for row in made.rows} >= {"temporaries"}
     with torch.device("meta"):
@@ -196,6 +227,12 @@ def test_models_from_anywhere(net):
     assert next(row for row in found.rows if row.kind == "parameters").size_bytes == (1 << 34) + (1 << 18)
     copied = estimated(lambda x: (copy.deepcopy(net), net(x).sum().backward()), X)
     assert copied.peak_bytes > estimated(lambda x: net(x).sum().backward(), X).peak_bytes
+
+    class Lie:
+        __class__ = property(lambda _: torch.Tensor)
+
+    held = [Mock(spec=dict), MagicMock(spec=list), Lie()]
+    assert estimated(lambda x: (held, net(x))[1], X).peak_bytes
 
 
 def test_kinds(net):
@@ -217,19 +254,20 @@ def test_kinds(net):
     assert found["optimizer state", "optimizer.step()"] == 2 * weights_bytes
 
 
-CONVOLUTIONS = {
-    "convolutions": lambda: nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Conv2d(8, 8, 3)),
-    "transposed": lambda: nn.ConvTranspose2d(3, 8, 3),
-    "bag": lambda: nn.Sequential(nn.Flatten(), nn.EmbeddingBag(10, 64)),
-}
-
-
 @pytest.mark.parametrize("trains", [False, True])
-@pytest.mark.parametrize("name", list(CONVOLUTIONS))
-def test_a_model_never_runs_elsewhere_unseen(cuda, name, trains):
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Conv2d(8, 8, 3)),
+        lambda: nn.ConvTranspose2d(3, 8, 3),
+        lambda: nn.Sequential(nn.Flatten(), nn.EmbeddingBag(10, 64)),
+    ],
+    ids=["convolutions", "transposed", "bag"],
+)
+def test_a_model_never_runs_elsewhere_unseen(cuda, make, trains):
     """Some operators take fake tensors on two devices: all is on the device, or it is refused as by torch."""
-    model = CONVOLUTIONS[name]()
-    x = torch.ones(4, 3, 64, 64).long() if name == "bag" else torch.ones(4, 3, 64, 64)
+    model, x = make(), torch.ones(4, 3, 64, 64)
+    x = x.long() if isinstance(model, nn.Sequential) and len(model) == 2 else x
 
     def step(x):
         out = model(x)
@@ -239,60 +277,12 @@ def test_a_model_never_runs_elsewhere_unseen(cuda, name, trains):
     assert any(note.startswith("All tensors are on the CPU") for note in on_cpu.notes)
     model.cuda()
     assert estimated(step, x.cuda()).peak_bytes == on_cpu.peak_bytes > x.nbytes
-    with pytest.raises(RuntimeError, match="same device") as raised:
-        estimated(step, x)
-    told = getattr(raised.value, "__notes__", None) or [str(raised.value.__cause__)]
-    assert "at test_run.py:" in told[0]
+    says, note, *_ = refused(step, x)
+    assert "same device" in says and "at test_run.py:" in note
     model.cpu()
     elsewhere = torch.ones(4, device="cuda")
     with pytest.raises(EstimateError, match="nothing runs on cuda:0"):
         estimated(lambda: (elsewhere, step(x))[0])
-
-
-def test_an_error_of_a_value_that_was_made_up():
-    """An index out of range that a random number gave: the error names the line that got 1.0."""
-    with pytest.raises(IndexError) as raised:
-        estimated(lambda _: [5][int(torch.rand(()).item())], X)
-    told = getattr(raised.value, "__notes__", None) or [str(raised.value.__cause__)]
-    assert any(one.startswith("1.0 stood for values of tensors") and "test_run.py:" in one for one in told)
-
-
-def test_samples_of_a_loader_are_no_operators(net, monkeypatch):
-    """Ten times the samples in as many batches: as many operators on fake tensors."""
-    called, original = [], operators.Operators.__call__
-
-    def counted(one, *args):
-        called.append(None)
-        return original(one, *args)
-
-    def train(loader):
-        for x, y in loader:
-            F.cross_entropy(net(x), y).backward()
-
-    monkeypatch.setattr(operators.Operators, "__call__", counted)
-    counts = []
-    for samples in (40, 400):
-        data = TensorDataset(torch.ones(samples, 64), torch.zeros(samples, dtype=torch.long))
-        estimated(train, DataLoader(data, batch_size=samples // 4))
-        counts.append(len(called))
-        called.clear()
-    assert counts[0] == counts[1]
-
-
-def test_a_data_set_on_the_device(net):
-    """Samples that a data set moves, or changes in place, are fake ones."""
-
-    class Moving(torch.utils.data.Dataset):
-        def __len__(self):
-            return 8
-
-        def __getitem__(self, index):
-            return X[index].mul_(2).to("cuda"), Y[index].cuda()
-
-    before = X.sum().item(), X._version
-    found = estimated(lambda: [net(x) for x, _ in DataLoader(Moving(), batch_size=4)])
-    assert found.peak_bytes > 4 * 64 * 4
-    assert (X.sum().item(), X._version) == before
 
 
 def test_autocast_of_a_convolution_with_a_bias():
@@ -306,42 +296,20 @@ def test_autocast_of_a_convolution_with_a_bias():
     assert any(note.startswith("All tensors") for note in estimated(step, torch.ones(2, 3, 16, 16)).notes)
 
 
-def test_device_properties():
-    """Optimizers ask for more than the name of a device."""
-    asked = [one for one in dir(torch._C._CudaDeviceProperties) if not one.startswith("_")]
-
-    def fn(x):
-        found = torch.cuda.get_device_properties(0)
-        assert not [one for one in asked if not hasattr(found, one)]
-        return x
-
-    estimated(fn, X)
-
-
-def test_objects_that_say_they_are_others(net):
-    """A mock of a dictionary, and an object whose class is a lie."""
-
-    class Lie:
-        __class__ = property(lambda _: torch.Tensor)
-
-    held = [Mock(spec=dict), MagicMock(spec=list), Lie()]
-    assert estimated(lambda x: (held, net(x))[1], X).peak_bytes
-
-
 def test_an_attribute_is_no_global_of_the_same_name():
     """Another model under the name of the attribute takes no part."""
 
     class Trainer:
-        def __init__(self):
-            self.model = nn.Linear(64, 64)
+        model = None
 
         def step(self, x):
             return self.model(x).sum()
 
-    step, x = Trainer().step, torch.ones(4, 64)
-    needs = estimated(step, x).peak_bytes
+    trainer, x = Trainer(), torch.ones(4, 64)
+    trainer.model = nn.Linear(64, 64)
+    needs = estimated(trainer.step, x).peak_bytes
     globals()["model"] = nn.Linear(2048, 2048)
     try:
-        assert estimated(step, x).peak_bytes == needs
+        assert estimated(trainer.step, x).peak_bytes == needs
     finally:
         del globals()["model"]

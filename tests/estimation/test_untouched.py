@@ -8,11 +8,13 @@ import subprocess
 import sys
 import threading
 import weakref
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from estimation import models
 from interrupt_injection import SIGNALS, strike
 from untouched import Training, difference, forget
 
@@ -58,62 +60,34 @@ def test_an_interrupt_changes_nothing(kernel_env):
     strike(kernel_env, "signals", "estimate", SIGNALS)
 
 
-HIDDEN = """
+ALONE = """
 import json, sys
 sys.path[:0] = [sys.argv[1]]
 import models, torch
 from ipygpulogger import estimate
+from ipygpulogger.sources.nvidia import driver
 for make in (models.mlp, models.mixed_precision):
     step, args = make("cpu")
-    found = estimate(step, *args)
+    found = estimate(step, *args, batch_sizes=[8])
     print(json.dumps([found.fits, found.unknown, found.peak_bytes, found.reserved_bytes, len(found.at_peak)]))
-assert not torch.cuda.is_initialized()
-"""
-
-
-NO_CONTEXT = """
-import sys
-sys.path[:0] = [sys.argv[1]]
-import models, torch
-from ipygpulogger import estimate
-from ipygpulogger.sources.nvidia import driver
-for make in (models.conv, models.mixed_precision):
-    step, args = make("cpu")
-    assert estimate(step, *args, batch_sizes=[8]).fits
 assert not torch.cuda.is_initialized()
 assert not driver.contexts(), driver.contexts()
 """
 
 
-def test_no_context_is_created(kernel_env):
-    """An estimate takes nothing of a device that the process does not use: no context, either."""
-    here = str(Path(__file__).parent)
-    env = {**kernel_env, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [sys.executable, "-c", NO_CONTEXT, here], env=env, capture_output=True, text=True, check=False
-    )
+@pytest.mark.parametrize("hidden", [False, True])
+def test_in_a_process_without_a_context(kernel_env, cuda, hidden):
+    """No context is created; where CUDA shows no device whether it fits is not guessed; the figures are the same."""
+    env = {**kernel_env, "OMP_NUM_THREADS": "1"} | ({"CUDA_VISIBLE_DEVICES": ""} if hidden else {})
+    told = [sys.executable, "-c", ALONE, str(Path(__file__).parent)]
+    done = subprocess.run(told, env=env, capture_output=True, text=True, check=False)
     assert not done.returncode, done.stderr
-
-
-def test_without_a_gpu(kernel_env, cuda):
-    """Where CUDA shows no device the figures are the same, and whether it fits is not guessed."""
-    sys.path.insert(0, str(Path(__file__).parent))
-    import models
-
-    sys.path.pop(0)
-    env = {**kernel_env, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
-    here = str(Path(__file__).parent)
-    done = subprocess.run(
-        [sys.executable, "-c", HIDDEN, here], env=env, capture_output=True, text=True, check=False
-    )
-    assert not done.returncode, done.stderr
+    unknown = "CUDA_VISIBLE_DEVICES hides every device from this process" if hidden else ""
     for line, make in zip(done.stdout.splitlines(), (models.mlp, models.mixed_precision), strict=True):
-        fits, unknown, *figures = json.loads(line)
         step, args = make("cpu")
         here = estimate(step, *args)
-        assert figures == [here.peak_bytes, here.reserved_bytes, len(here.at_peak)]
-        assert (fits, here.fits) == (None, True)
-        assert unknown == "CUDA_VISIBLE_DEVICES hides every device from this process"
+        figures = [here.peak_bytes, here.reserved_bytes, len(here.at_peak)]
+        assert json.loads(line) == [None if hidden else True, unknown, *figures]
 
 
 @pytest.mark.parametrize("peak", [False, True])
@@ -133,22 +107,8 @@ def test_threads(cuda):
     trainings = [Training(), Training()]
     expected = [estimate(one.step, one.words) for one in trainings]
     before = [one.state() for one in trainings]
-    found, errors = [[], []], []
-
-    def work(number):
-        try:
-            for _ in range(3):
-                one = trainings[number]
-                found[number].append(estimate(one.step, one.words))
-        except BaseException as error:
-            errors.append(error)
-
-    threads = [threading.Thread(target=work, args=[number]) for number in (0, 1)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not errors
+    with ThreadPoolExecutor(2) as pool:
+        found = list(pool.map(lambda one: [estimate(one.step, one.words) for _ in range(3)], trainings))
     assert found == [[one] * 3 for one in expected]
     assert [difference(a, one.state()) for a, one in zip(before, trainings, strict=True)] == [{}, {}]
 
@@ -247,15 +207,11 @@ def test_the_state_that_a_first_step_makes(cuda):
 
 def test_generators_that_the_function_reaches():
     """Those of numpy, of Python and of torch are as they were."""
-    held = {
-        "numpy": np.random.default_rng(0),
-        "legacy": np.random.RandomState(0),
-        "random": random.Random(0),
-    }
+    makers = np.random.default_rng, np.random.RandomState, random.Random
+    held = [make(0) for make in makers]
 
-    def drawn():
-        return [held["numpy"].random(), held["legacy"].rand(), held["random"].random()]
+    def drawn(generators):
+        return [generators[0].random(), generators[1].rand(), generators[2].random()]
 
-    first = [np.random.default_rng(0).random(), np.random.RandomState(0).rand(), random.Random(0).random()]
-    estimate(drawn)
-    assert drawn() == first
+    estimate(lambda: drawn(held))
+    assert drawn(held) == drawn([make(0) for make in makers])
