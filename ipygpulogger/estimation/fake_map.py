@@ -11,8 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import ModuleType
 
-    from .reach import Reach
-    from .restored import RealTensor
+    from .reach import Reach, RealTensor
 
 _NOT_METHODS = frozenset(("__new__", "__init__", "__torch_dispatch__", "__torch_function__", "__class__"))
 

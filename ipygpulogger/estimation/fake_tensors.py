@@ -27,10 +27,7 @@ _LIBRARY = {"linux": "libc10.so", "darwin": "libc10.dylib"}
 
 
 class DeviceReporting:
-    """What C++ code is told about the device of a fake tensor.
-
-    Whether autocast is on for CUDA is followed here: torch answers that it is not while it casts.
-    """
+    """What C++ code is told about the device of a fake tensor."""
 
     def __init__(self, torch: ModuleType) -> None:
         self._meta = torch.device("meta")
@@ -56,7 +53,7 @@ class DeviceReporting:
         return self._is_autocast_on and not self._reads_autocast("cuda")
 
     def follow_autocast(self, can_follow: bool) -> None:
-        """Begin to know whether autocast is on; without a guard for CUDA it is taken as off."""
+        """Begin to know whether autocast is on: torch denies it while it casts. Without a guard it is off."""
         self._can_follow, self._is_autocast_on = can_follow, can_follow and self._reads_autocast("cuda")
 
     def setting_autocast(self, original: Callable[..., None], *args: Any) -> None:
@@ -149,16 +146,15 @@ def of_kind(tensor: Any, kind: type) -> Any:
 
     if issubclass(kind, FakeTensor):
         tensor.__class__ = kind
+        return tensor
     own = getattr(kind, "__torch_dispatch__", None) is not torch.Tensor.__torch_dispatch__
-    if issubclass(kind, FakeTensor) or kind is torch.Tensor or own or type(kind) is not type(torch.Tensor):
+    if kind is torch.Tensor or own or type(kind) is not type(torch.Tensor):
         return tensor
     subclasses: list[Any] = kind.__subclasses__()
     made = next((one for one in subclasses if _Fake in one.__mro__), None)
     if made is None:
-        base: Any = torch.Tensor
-        plain = type(
-            "Plain", (torch.Tensor,), {"__torch_function__": classmethod(base.__torch_function__.__func__)}
-        )
+        own_function = {"__torch_function__": vars(torch.Tensor)["__torch_function__"]}
+        plain = type("Plain", (torch.Tensor,), own_function)
         made = type(kind.__name__, (_Fake, kind, plain, FakeTensor), {})
         called = getattr(getattr(kind, "__torch_function__", None), "__func__", None)
         if called is not None:  # torch has put one that does nothing
@@ -190,18 +186,21 @@ def methods(torch: ModuleType, index: int, operators: Operators) -> dict[str, An
     def cuda(tensor: Any, device: Any = None, _: bool = False, **kwargs: Any) -> Any:
         return _to(torch, indexed, tensor, "cuda" if device is None else torch.device(device), **kwargs)
 
+    def on_cpu(tensor: Any) -> bool:
+        return bool(tensor.device.type == "cpu")
+
     def tolist(tensor: Any) -> Any:
         return [tolist(one) for one in tensor] if tensor.dim() else item(tensor)
 
     return {
         "to": lambda *args, **kwargs: _to(torch, indexed, *args, **kwargs),
         "cuda": cuda,
-        "cpu": lambda tensor, **how: tensor if _on_cpu(tensor) else base.to(tensor, "cpu", copy=True, **how),
-        "get_device": lambda tensor: -1 if _on_cpu(tensor) else tensor.device.index,
+        "cpu": lambda tensor, **how: tensor if on_cpu(tensor) else base.to(tensor, "cpu", copy=True, **how),
+        "get_device": lambda tensor: -1 if on_cpu(tensor) else tensor.device.index,
         "pin_memory": lambda tensor, *_: tensor,
-        "is_pinned": lambda tensor, *_: _on_cpu(tensor),
+        "is_pinned": lambda tensor, *_: on_cpu(tensor),
         "is_cuda": property(lambda tensor: tensor.device.type == "cuda"),
-        "is_cpu": property(_on_cpu),
+        "is_cpu": property(on_cpu),
         "is_meta": property(lambda _: False),
         "item": lambda tensor: item(tensor),  # noqa: PLW0108 - a function, which a tensor binds
         "tolist": tolist,
@@ -213,10 +212,6 @@ def methods(torch: ModuleType, index: int, operators: Operators) -> dict[str, An
         "__array__": lambda tensor, *_, **__: array(tensor),
         "__format__": lambda tensor, spec: format(repr(tensor) if tensor.dim() else item(tensor), spec),
     }
-
-
-def _on_cpu(tensor: Any) -> bool:
-    return bool(tensor.device.type == "cpu")
 
 
 def _to(torch: ModuleType, indexed: Any, tensor: Any, *args: Any, copy: bool = False, **kwargs: Any) -> Any:
@@ -258,10 +253,9 @@ def _deepcopy(torch: ModuleType, tensor: Any, memo: dict[int, Any]) -> Any:
 def cuda_guard(torch: ModuleType) -> Iterator[bool]:
     """Have a guard for CUDA, in a build without it too; give whether there is one.
 
-    `DeviceReporting` has autograd note "meta" as the device of a result. Should it note CUDA all the same, it
-    asks the device's guard for a stream, and the process ends if there is none. In torch's table of guards
-    (`c10/core/impl/DeviceGuardImplInterface.h`) the entry for CUDA is that of "meta" meanwhile, whose
-    methods do nothing. CUDA builds have their own, which raises an error on a machine without a GPU.
+    Should autograd note CUDA as the device of a result, it asks the device's guard for a stream, and the
+    process ends if there is none. In torch's table of guards the entry for CUDA is that of "meta" meanwhile,
+    whose methods do nothing. CUDA builds have their own.
     """
     is_built = bool(torch.backends.cuda.is_built())
     table = None if is_built else _table(torch)

@@ -316,3 +316,81 @@ def _output_vector(reduced: Dimensions, kept: Dimensions) -> int:
         while number % vector:
             vector //= 2
     return vector
+
+
+# -- operators that are others on CUDA
+
+
+def dropout(torch: ModuleType, original: Any, input: Any, p: float, train: bool) -> Any:  # noqa: A002
+    """Do what dropout does on CUDA: its mask has one byte for each element."""
+    if train and 0 < p < 1 and input.is_cuda and input.numel():
+        return torch.native_dropout(input, p, True)[0]
+    return original(input, p, train)
+
+
+def one_hot(original: Callable[..., Any], tensor: Any, num_classes: int = -1) -> Any:
+    """Do what `one_hot` does on CUDA: ones are written into zeros."""
+    if not tensor.is_cuda or num_classes < 1:
+        return original(tensor, num_classes)
+    return tensor.new_zeros((*tensor.shape, num_classes)).scatter_(-1, tensor.unsqueeze(-1), 1)
+
+
+def linear(torch: ModuleType, original: Any, input: Any, weight: Any, bias: Any = None) -> Any:  # noqa: A002
+    """Do what the linear layer of plain tensors does: of three dimensions, the bias is added in place."""
+    if bias is None or input.dim() < 3 or input.is_contiguous() or not input.is_cuda:
+        return original(input, weight, bias)
+    return torch.matmul(input, weight.t()).add_(bias)
+
+
+def attention(  # noqa: PLR0913, PLR0917 - torch's own parameters
+    torch: ModuleType,
+    original: Callable[..., Any],
+    query: Any,
+    key: Any,
+    value: Any,
+    attn_mask: Any = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Any:
+    """Do what attention does on CUDA: a kernel that does not keep the weights, where one can."""
+    aten, how = torch.ops.aten, {"scale": scale, "enable_gqa": enable_gqa}
+    if not query.is_cuda or query.dim() != 4:
+        return original(query, key, value, attn_mask, dropout_p, is_causal, **how)
+    inputs: Any = (query, key, value)
+    if torch.is_autocast_enabled("cuda"):  # which has attention on its list
+        kind = torch.get_autocast_dtype("cuda")
+        query, key, value = inputs = [one.to(kind) if one.is_floating_point() else one for one in inputs]
+    size, is_half = query.shape[-1], query.dtype in (torch.float16, torch.bfloat16)
+    fits_flash = is_half and attn_mask is None and size == value.shape[-1] <= 256
+    if fits_flash and torch.backends.cuda.flash_sdp_enabled():
+        how = {"scale": size**-0.5 if scale is None else scale}
+        if size % 8:
+            inputs = [torch.nn.functional.pad(one, (0, 8 - size % 8)) for one in inputs]
+        return aten._scaled_dot_product_flash_attention(*inputs, dropout_p, is_causal, **how)[0][..., :size]
+    fits_efficient = is_half or query.dtype is torch.float32
+    grain = 8 if is_half else 4  # elements of 16 bytes
+    is_enabled = torch.backends.cuda.mem_efficient_sdp_enabled()
+    if not (is_enabled and fits_efficient and size % grain == 0) or enable_gqa:
+        return aten._scaled_dot_product_attention_math(*inputs, attn_mask, dropout_p, is_causal, **how)[0]
+    saves = torch.is_grad_enabled() and any(one.requires_grad for one in inputs)
+    if attn_mask is not None:  # the kernel takes numbers that are added, for every head
+        if attn_mask.dtype is torch.bool:
+            zeros = torch.zeros_like(attn_mask, dtype=query.dtype)
+            attn_mask = zeros.masked_fill_(attn_mask.logical_not(), float("-inf"))
+        attn_mask = attn_mask.expand(*query.shape[:3], key.shape[2])
+    return aten._scaled_dot_product_efficient_attention(
+        *inputs, attn_mask, saves, dropout_p, is_causal, scale=scale
+    )[0]
+
+
+def none_on_a_device(original: Callable[..., Any], mode: Any, func: Any, flat: Any, *rest: Any) -> Any:
+    """Call `run_fallback_kernel` for the CPU alone: on a device it would allocate real tensors there."""
+    from torch._subclasses import fake_tensor
+
+    if all(one.fake_device.type == "cpu" for one in flat if isinstance(one, fake_tensor.FakeTensor)):
+        return original(mode, func, flat, *rest)
+    if not func._schema.returns:  # it writes to its arguments: the kernels of fused optimizers
+        return None
+    raise fake_tensor.UnsupportedOperatorException(func)

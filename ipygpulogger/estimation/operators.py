@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 from .allocations import GradientSums
 from .fake_tensors import really
 from .kernels import Kernels, is_seed, kept_bytes
-from .threads import OwnThreads
 from .values import (
     EstimateError,
     Values,
@@ -73,7 +72,7 @@ class Operators:
         from torch._subclasses.fake_tensor import FakeTensor
         from torch.utils import _pytree
 
-        self._torch, self._device, self._allocations = torch, device, allocations
+        self._torch, self.device, self._allocations = torch, device, allocations
         self.reporting, self.allocator = reporting, allocations.allocator
         self._fake, self._leaves = FakeTensor, _pytree.tree_leaves
         self.names: set[str] = set()  # the operators that were called
@@ -81,7 +80,7 @@ class Operators:
             GradientSums(torch, allocations),
             Kernels(torch, device, allocations, self.names),
         )
-        self.values, self.threads = Values(torch, FakeTensor), OwnThreads()
+        self.values = Values(torch, FakeTensor)
         self.fakes: FakeMap | None = None  # the fake tensors of real ones; None until the modes are on
         self.all_on_device = False  # whether tensors that the user's lines make on the CPU are on the device
         self.reads_cpu_as_device = False  # whether a line of the user's that names the CPU means the device
@@ -101,9 +100,9 @@ class Operators:
             device = kwargs["device"]
             is_any = device is not None and device.type == "cuda" and device.index is None
             if is_any or device == self._torch.device("meta"):
-                device = self._device
+                device = self.device
             means = self._means_the_device(device) and self._is_made_by_user(args, device)
-            kwargs = {**kwargs, "device": self._device if means else device}
+            kwargs = {**kwargs, "device": self.device if means else device}
         lifts = func is aten.lift_fresh.default  # a tensor that was just made from a list or a number
         if not lifts:
             args, kwargs = self._faked(func, args), self._faked(func, kwargs)
@@ -124,7 +123,7 @@ class Operators:
             self._explain(func, error)
             raise
         if lifts and self.all_on_device and is_called_by_user():
-            out = out.to(self._device)
+            out = out.to(self.device)
         self._sums.note(func._opname, args, out)
         self._note(func, args, kwargs, out)
         self.values.note(func, args, out)
@@ -140,7 +139,7 @@ class Operators:
         """Check that the arguments of an operator are on one device, where fake tensors do not."""
         if func._opname in _UNCHECKED or not self.touches:
             found = {one.fake_device for one in self._fakes_in(args)}
-            self.touches = self.touches or self._device in found
+            self.touches = self.touches or self.device in found
             if func._opname in _UNCHECKED and len(found) > 1:
                 named = " and ".join(sorted(map(str, found)))
                 raise RuntimeError(f"Expected all tensors to be on the same device, but they are on {named}")
@@ -160,7 +159,7 @@ class Operators:
         """Do as `torch.tensor` or one like it, which calls no operator with the device CPU."""
         device = kwargs.get("device")
         if device is not None and self._means_the_device(self._torch.device(device)):
-            kwargs["device"] = self._device if self._is_made_by_user((), device) else device
+            kwargs["device"] = self.device if self._is_made_by_user((), device) else device
         return original(*args, **kwargs)
 
     def _faked(self, func: Any, values: Any) -> Any:
@@ -192,7 +191,7 @@ class Operators:
                 if one.is_floating_point():
                     self.reporting.recorded(one)
         for one in self._made(func, args, out):
-            if isinstance(one, self._fake) and one.fake_device == self._device and not is_seed(func, one):
+            if isinstance(one, self._fake) and one.fake_device == self.device and not is_seed(func, one):
                 self._note_result(one, kept_bytes(func._opname, args))
         if func._schema.is_mutable:  # what is written to may grow, as the tensor of `out=`
             for one in self._fakes_in((args, kwargs)):

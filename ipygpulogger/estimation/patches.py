@@ -1,7 +1,7 @@
-"""torch's functions that are others while a function is estimated: as if the device were there.
+"""torch's functions that are others while a function is estimated, for its own threads: as on the device.
 
-The functions of `torch.cuda`; operators that are made of others which depend on the device: C++ code does not
-know that fake tensors are on CUDA, and would take the way of another one; loaders and files.
+torch's functions are attributes of its modules, which all threads share. For other threads, which may train
+or save a checkpoint, they stay as they were.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import types
 from concurrent import futures
 from typing import TYPE_CHECKING, Any
 
+from . import kernels
 from .fake_tensors import as_subclass, dispatch_mode, methods, of_kind, really
 from .values import EstimateError, user_line, written
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from types import ModuleType
 
     from ..allocator.caching_allocator import CachingAllocator
+    from ..allocator.places import Frame
     from .fake_map import FakeMap
     from .operators import Operators
 
@@ -60,15 +62,20 @@ class Patches(contextlib.ExitStack):
 
 @contextlib.contextmanager
 def patched(
-    torch: ModuleType, device: Any, operators: Operators, backward: Callable[..., Any], fakes: FakeMap
+    torch: ModuleType,
+    operators: Operators,
+    threads: OwnThreads,
+    backward: Callable[..., Any],
+    fakes: FakeMap,
 ) -> Iterator[None]:
     """Have torch answer as if the device were there, and put everything back."""
     from torch._subclasses import fake_tensor
 
-    with Patches(operators.threads.only) as patches:
+    device = operators.device
+    with Patches(threads.only) as patches:
         patches.put(fake_tensor, "init_gpu_context", lambda _: None)
         patches.put(fake_tensor.log, "disabled", True)  # of shapes that do not match: the error says it
-        patches.replace(fake_tensor, "run_fallback_kernel", _none_on_a_device)
+        patches.replace(fake_tensor, "run_fallback_kernel", kernels.none_on_a_device)
         for name, new in methods(torch, device.index, operators).items():
             patches.put(fake_tensor.FakeTensor, name, new)
         for name, new in _answers(torch, device.index, operators.allocator).items():
@@ -77,16 +84,16 @@ def patched(
         for name in ("tensor", "as_tensor", "asarray"):
             patches.replace(torch, name, operators.placing)
         for holder in (torch._VF, torch):
-            patches.replace(holder, "dropout", _dropout, torch)
+            patches.replace(holder, "dropout", kernels.dropout, torch)
         for holder in (torch._C._nn, torch.nn.functional):
-            patches.replace(holder, "one_hot", _one_hot)
-            patches.replace(holder, "linear", _linear, torch)
-            patches.replace(holder, "scaled_dot_product_attention", _attention, torch)
+            patches.replace(holder, "one_hot", kernels.one_hot)
+            patches.replace(holder, "linear", kernels.linear, torch)
+            patches.replace(holder, "scaled_dot_product_attention", kernels.attention, torch)
         patches.replace(torch, "set_autocast_enabled", operators.reporting.setting_autocast)
         _replace_for_fakes(patches, torch, fakes, backward)
         _replace_loaders(patches, torch, device if operators.all_on_device else "cpu")
-        patches.replace(threading.Thread, "start", operators.threads.noted)
-        patches.replace(futures.ThreadPoolExecutor, "submit", operators.threads.submitted)
+        patches.replace(threading.Thread, "start", threads.noted)
+        patches.replace(futures.ThreadPoolExecutor, "submit", threads.submitted)
         for name in ("_open_zipfile_writer", "_open_file_like"):
             patches.replace(torch.serialization, name, _unsaved)
         yield
@@ -189,84 +196,6 @@ def _replace_for_fakes(
     patches.put(torch.utils, "weakref", types.SimpleNamespace(getweakrefs=lambda _: ()))
 
 
-# -- operators that are others on CUDA
-
-
-def _dropout(torch: ModuleType, original: Any, input: Any, p: float, train: bool) -> Any:  # noqa: A002
-    """Do what dropout does on CUDA: its mask has one byte for each element."""
-    if train and 0 < p < 1 and input.is_cuda and input.numel():
-        return torch.native_dropout(input, p, True)[0]
-    return original(input, p, train)
-
-
-def _one_hot(original: Callable[..., Any], tensor: Any, num_classes: int = -1) -> Any:
-    """Do what `one_hot` does on CUDA: ones are written into zeros."""
-    if not tensor.is_cuda or num_classes < 1:
-        return original(tensor, num_classes)
-    return tensor.new_zeros((*tensor.shape, num_classes)).scatter_(-1, tensor.unsqueeze(-1), 1)
-
-
-def _linear(torch: ModuleType, original: Any, input: Any, weight: Any, bias: Any = None) -> Any:  # noqa: A002
-    """Do what the linear layer of plain tensors does: of three dimensions, the bias is added in place."""
-    if bias is None or input.dim() < 3 or input.is_contiguous() or not input.is_cuda:
-        return original(input, weight, bias)
-    return torch.matmul(input, weight.t()).add_(bias)
-
-
-def _attention(  # noqa: PLR0913, PLR0917 - torch's own parameters
-    torch: ModuleType,
-    original: Callable[..., Any],
-    query: Any,
-    key: Any,
-    value: Any,
-    attn_mask: Any = None,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    scale: float | None = None,
-    enable_gqa: bool = False,
-) -> Any:
-    """Do what attention does on CUDA: a kernel that does not keep the weights, where one can."""
-    aten, how = torch.ops.aten, {"scale": scale, "enable_gqa": enable_gqa}
-    if not query.is_cuda or query.dim() != 4:
-        return original(query, key, value, attn_mask, dropout_p, is_causal, **how)
-    inputs: Any = (query, key, value)
-    if torch.is_autocast_enabled("cuda"):  # which has attention on its list
-        kind = torch.get_autocast_dtype("cuda")
-        query, key, value = inputs = [one.to(kind) if one.is_floating_point() else one for one in inputs]
-    size, is_half = query.shape[-1], query.dtype in (torch.float16, torch.bfloat16)
-    fits_flash = is_half and attn_mask is None and size == value.shape[-1] <= 256
-    if fits_flash and torch.backends.cuda.flash_sdp_enabled():
-        how = {"scale": size**-0.5 if scale is None else scale}
-        if size % 8:
-            inputs = [torch.nn.functional.pad(one, (0, 8 - size % 8)) for one in inputs]
-        return aten._scaled_dot_product_flash_attention(*inputs, dropout_p, is_causal, **how)[0][..., :size]
-    fits_efficient = is_half or query.dtype is torch.float32
-    grain = 8 if is_half else 4  # elements of 16 bytes
-    is_enabled = torch.backends.cuda.mem_efficient_sdp_enabled()
-    if not (is_enabled and fits_efficient and size % grain == 0) or enable_gqa:
-        return aten._scaled_dot_product_attention_math(*inputs, attn_mask, dropout_p, is_causal, **how)[0]
-    saves = torch.is_grad_enabled() and any(one.requires_grad for one in inputs)
-    if attn_mask is not None:  # the kernel takes numbers that are added, for every head
-        if attn_mask.dtype is torch.bool:
-            zeros = torch.zeros_like(attn_mask, dtype=query.dtype)
-            attn_mask = zeros.masked_fill_(attn_mask.logical_not(), float("-inf"))
-        attn_mask = attn_mask.expand(*query.shape[:3], key.shape[2])
-    return aten._scaled_dot_product_efficient_attention(
-        *inputs, attn_mask, saves, dropout_p, is_causal, scale=scale
-    )[0]
-
-
-def _none_on_a_device(original: Callable[..., Any], mode: Any, func: Any, flat: Any, *rest: Any) -> Any:
-    """Call `run_fallback_kernel` for the CPU alone: on a device it would allocate real tensors there."""
-    from torch._subclasses import fake_tensor
-
-    if all(one.fake_device.type == "cpu" for one in flat if isinstance(one, fake_tensor.FakeTensor)):
-        return original(mode, func, flat, *rest)
-    if not func._schema.returns:  # it writes to its arguments: the kernels of fused optimizers
-        return None
-    raise fake_tensor.UnsupportedOperatorException(func)
-
-
 # -- loaders and files
 
 
@@ -341,3 +270,64 @@ def _unsaved(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
             " write, and the file is left as it is"
         )
     return original(*args, **kwargs)
+
+
+class OwnThreads:
+    """The threads in which the function that is estimated runs.
+
+    One of a `ThreadPoolExecutor` that was there before is of them for as long as it does the function's work.
+    """
+
+    def __init__(self) -> None:
+        # Returns what has these take fake tensors for real ones.
+        self.mode: Callable[[], Any] = contextlib.nullcontext
+        self._threads = {threading.current_thread()}
+        self.started: list[Frame] = []  # lines that started other threads
+
+    def only(self, new: Callable[..., Any], original: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a function that is a new one for own threads, and the original one for the others."""
+        own = self._threads
+
+        @functools.wraps(original, updated=())
+        def either(*args: Any, **kwargs: Any) -> Any:
+            return (new if threading.current_thread() in own else original)(*args, **kwargs)
+
+        if not isinstance(new, type):
+            return either
+        kind: Any = original
+
+        class Either(type):
+            def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+                is_own = threading.current_thread() in own
+                return super().__call__(*args, **kwargs) if is_own else kind(*args, **kwargs)
+
+            def __instancecheck__(cls, instance: Any) -> bool:
+                return super().__instancecheck__(instance) or isinstance(instance, kind)
+
+        return Either(original.__name__, (new,), {})
+
+    def noted(self, original: Callable[..., None], thread: threading.Thread) -> None:
+        """Start a thread, and note the user's line: what other threads allocate is not counted."""
+        self.started.append(user_line())
+        thread.run = self._within(thread.run)  # type: ignore[method-assign]  # of this thread alone
+        original(thread)
+
+    def submitted(
+        self, original: Callable[..., Any], pool: Any, call: Callable[..., Any], /, *args: Any, **kwargs: Any
+    ) -> Any:
+        """Call `ThreadPoolExecutor.submit`, whose threads were there before."""
+        self.started.append(user_line())
+        return original(pool, self._within(call), *args, **kwargs)
+
+    def _within(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(call)
+        def called(*args: Any, **kwargs: Any) -> Any:
+            own = {threading.current_thread()} - self._threads
+            self._threads.update(own)
+            try:
+                with self.mode():
+                    return call(*args, **kwargs)
+            finally:
+                self._threads.difference_update(own)
+
+        return called

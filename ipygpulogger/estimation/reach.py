@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from ..allocator.places import is_users
 from ..runtime.objects import is_made_in_python, nested_code
 from .arguments import Arguments, named_arguments
-from .restored import RealTensor, Restored, is_generator
+from .restored import Restored, is_generator
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -44,6 +44,29 @@ _STRANGERS = frozenset(
 _HOLDERS = frozenset(("collections", "types", "functools", "argparse"))  # of the standard library
 
 
+class RealTensor:
+    """A tensor of the user's that takes part: the only reference that an estimate has to it."""
+
+    __slots__ = ("kind", "name", "of_model", "tensor")
+
+    def __init__(self, tensor: Any, name: str, kind: str, *, of_model: bool) -> None:
+        self.tensor = tensor
+        self.name, self.kind = name, kind  # what it was reached through; a kind of `AtPeak`
+        # Whether `.to(device)` of the model would move it, the state of its optimizer included.
+        self.of_model = of_model
+
+    def is_released(self) -> bool:
+        """Return whether nothing else holds the tensor any more; functions of torch must be off."""
+        return self.references() <= _ALONE and self.tensor._use_count() == 1
+
+    def references(self) -> int:
+        """Return how many references there are to the tensor, these here included."""
+        return sys.getrefcount(self.tensor)
+
+
+_ALONE = RealTensor(object(), "", "", of_model=False).references()
+
+
 class Reach:
     """What takes part."""
 
@@ -55,7 +78,10 @@ class Reach:
         self.held: dict[int, RealTensor] = {}  # the tensors, by identity
         self.mode: Any = None  # the fake mode of the tensors that are ours
         # What is put back at the end.
-        self.restored = Restored(lambda value: self.of(value) if self.is_real(value) else value)
+        self.restored = Restored(
+            lambda value: self.of(value) if self.is_real(value) else value,
+            lambda held: held.tensor if type(held) is RealTensor else held,
+        )
         self._seen: dict[int, Any] = {}
         self._named: set[tuple[int, str]] = set()
         self._pending: deque[tuple[Any, str]] = deque()

@@ -1,19 +1,30 @@
-"""Puts back what a run changed: containers, attributes, names, generators, settings of torch."""
+"""Puts back what a run changed: containers, attributes, names, generators, settings; holds signals back.
+
+Ctrl-C interrupts the function, and never what puts everything back. Python runs the handler of a signal
+between any two steps of the main thread's code. While fake tensors stand in the place of real ones, handlers
+run only where the function's own code does, or an operator has ended: C++ code of torch that calls Python in
+between ends the process on an error. What comes at another moment waits.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import random
+import signal
 import sys
+import threading
 from collections import OrderedDict, deque
 from functools import partial
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
+from ..runtime.objects import walk_stack
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from types import ModuleType
+    from types import FrameType, ModuleType
 
+_OURS = __name__.partition(".")[0]
 _MISSING = object()  # nothing is there, or it cannot be read
 State = tuple["Callable[[], Any]", "Callable[[Any], Any]"]  # what reads it, and what sets it
 _FUNCTIONS = (  # of torch: names of what reads a setting and of what sets it, with "get" and "set" in them
@@ -34,34 +45,11 @@ _ATTRIBUTES = (
 _GENERATORS = frozenset((("numpy", "Generator"), ("numpy", "RandomState"), ("torch", "Generator")))
 
 
-class RealTensor:
-    """A tensor of the user's that takes part: the only reference that an estimate has to it."""
-
-    __slots__ = ("kind", "name", "of_model", "tensor")
-
-    def __init__(self, tensor: Any, name: str, kind: str, *, of_model: bool) -> None:
-        self.tensor = tensor
-        self.name, self.kind = name, kind  # what it was reached through; a kind of `AtPeak`
-        # Whether `.to(device)` of the model would move it, the state of its optimizer included.
-        self.of_model = of_model
-
-    def is_released(self) -> bool:
-        """Return whether nothing else holds the tensor any more; functions of torch must be off."""
-        return self.references() <= _ALONE and self.tensor._use_count() == 1
-
-    def references(self) -> int:
-        """Return how many references there are to the tensor, these here included."""
-        return sys.getrefcount(self.tensor)
-
-
-_ALONE = RealTensor(object(), "", "", of_model=False).references()
-
-
 class Restored:
     """What was noted, to be put back at the end."""
 
-    def __init__(self, hold: Callable[[Any], Any]) -> None:
-        self._hold = hold
+    def __init__(self, hold: Callable[[Any], Any], real: Callable[[Any], Any]) -> None:
+        self._hold, self._real = hold, real  # what stands for a value meanwhile, and the value for that
         self._undo: list[tuple[Callable[[list[Any]], None], list[Any]]] = []
 
     def _note(self, put: Callable[[list[Any]], None], values: Any) -> None:
@@ -107,7 +95,7 @@ class Restored:
     def put_back(self) -> None:
         """Put everything back as it was, whatever the function changed."""
         for put, values in reversed(self._undo):
-            put([one.tensor if type(one) is RealTensor else one for one in values])
+            put([self._real(one) for one in values])
 
     def forget(self) -> None:
         """Let go of all that was noted."""
@@ -225,3 +213,101 @@ def _state_of(generator: Any) -> State:
             return getattr(generator, get), getattr(generator, put)
     bits = generator.bit_generator  # of numpy's newer ones
     return lambda: bits.state, lambda state: setattr(bits, "state", state)
+
+
+class Interrupts:
+    """The signals that come while a function is estimated; those of other threads are nothing here."""
+
+    def __init__(self) -> None:
+        self._handlers: dict[int, Callable[[int, FrameType | None], Any]] = {}
+        self._waiting: list[int] = []
+        self._allowed = self._is_over = False
+        self._operators = 0  # that are running, within one another
+
+    @contextlib.contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Have the handlers of signals run only where they are `allowed`, the others at the end."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        try:
+            for number in signal.valid_signals():
+                handler = signal.getsignal(number)
+                if callable(handler):
+                    self._handlers[number] = handler
+                    signal.signal(number, self._handle)
+            yield
+        finally:
+            self._allowed, self._is_over = False, True
+            try:
+                self._restore(list(self._handlers))
+            finally:
+                self._run()
+
+    def _restore(self, numbers: list[int]) -> None:
+        """Set the handlers again, every one, whatever one of them raises meanwhile."""
+        try:
+            while numbers:
+                if signal.getsignal(numbers[-1]) == self._handle:  # else the function has set another one
+                    signal.signal(numbers[-1], self._handlers[numbers[-1]])
+                numbers.pop()
+        finally:
+            if numbers:
+                self._restore(numbers)
+
+    @contextlib.contextmanager
+    def allowed(self) -> Iterator[None]:
+        """Have the handlers run within: the user's function is called here."""
+        self._allowed = True
+        try:
+            self._run()
+            yield
+        finally:
+            self._allowed = False
+
+    def after(self, handler: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a function that handles an operator, with the signals waiting for its end.
+
+        In the middle of one torch's own state must not be left as it is.
+        """
+
+        def handled(func: Any, *args: Any) -> Any:
+            if threading.current_thread() is not threading.main_thread():
+                return handler(func, *args)
+            self._operators += 1
+            try:
+                return handler(func, *args)
+            finally:
+                self._operators -= 1
+                is_operator = func.namespace != "prim"  # no question for the device, size or strides
+                if self._allowed and not self._operators and is_operator:
+                    self._run()
+
+        return handled
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        if self._is_over or (self._allowed and not self._operators and not _is_in_torch(frame)):
+            self._call(number, frame)
+        else:
+            self._waiting.append(number)
+
+    def _run(self) -> None:
+        while self._waiting:
+            self._call(self._waiting.pop(0), None)
+
+    def _call(self, number: int, frame: FrameType | None) -> None:
+        allowed, self._allowed = self._allowed, False  # if it raises, all is put back undisturbed
+        self._handlers[number](number, frame)
+        self._allowed = allowed
+
+
+def _is_in_torch(frame: FrameType | None) -> bool:
+    """Return whether code of torch or of this package runs, or what that called of Python's own modules."""
+    for one in walk_stack(frame):
+        module = str(one.f_globals.get("__name__", ""))
+        root = module.partition(".")[0]
+        if root == "torch":
+            return not module.startswith("torch.utils.data")  # which waits for other processes
+        if root not in sys.stdlib_module_names:
+            return root == _OURS
+    return True

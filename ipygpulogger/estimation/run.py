@@ -16,9 +16,9 @@ from .fake_map import FakeMap
 from .fake_tensors import DeviceReporting, cuda_guard, dispatch_mode, fake_mode
 from .kernels import WIDE
 from .operators import GRADIENT, LESS, MORE, Operators, is_mixed
-from .patches import patched
+from .patches import OwnThreads, patched
 from .reach import Reach
-from .threads import Interrupts
+from .restored import Interrupts
 from .values import EstimateError, written
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from ..allocator.places import Frame
     from ..records import AtPeak
-    from .restored import RealTensor
+    from .reach import RealTensor
 
 _MOST_RUNS = 4
 _LINES = 3  # that a note names
@@ -99,7 +99,7 @@ class FakeRun:
         self._allocations, self._reporting = Allocations(), DeviceReporting(torch)
         self._mode = fake_mode(torch, self._reporting, device)
         self.operators = Operators(torch, device, self._allocations, self._reporting)
-        self._kinds = Kinds(torch, self._allocations)
+        self._kinds, self._threads = Kinds(torch, self._allocations), OwnThreads()
         self._has_accelerator, self._known = reach.has_accelerator, set(reach.held)
         self.operators.all_on_device = all_on_device
         self.operators.reads_cpu_as_device = not self._has_accelerator
@@ -129,13 +129,13 @@ class FakeRun:
 
         torch, reach = self._torch, self._reach
         fakes = FakeMap(torch, reach, self._device_of, self._made)
-        interrupts, threads = Interrupts(), self.operators.threads
+        interrupts, threads = Interrupts(), self._threads
         with interrupts.waiting(), contextlib.ExitStack() as stack:
             stack.callback(self._allocations.end)
             stack.callback(reach.restored.put_back)
             self._reporting.follow_autocast(stack.enter_context(cuda_guard(torch)))
             stack.callback(fakes.forget)
-            stack.enter_context(patched(torch, self._device, self.operators, self._kinds.backward, fakes))
+            stack.enter_context(patched(torch, self.operators, threads, self._kinds.backward, fakes))
             # The engine's own thread for the device is none of this machine's.
             stack.enter_context(torch.autograd.set_multithreading_enabled(False))
             stack.enter_context(self._mode)
@@ -220,7 +220,7 @@ class FakeRun:
 
     def _notes(self) -> Iterator[str]:
         """Yield what the estimate leaves out or takes for granted."""
-        values, started = self.operators.values, self.operators.threads.started
+        values, started = self.operators.values, self._threads.started
         if self._all_on_device:
             yield (
                 "All tensors are on the CPU, and the function does not move them: they count as on"
