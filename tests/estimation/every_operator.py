@@ -50,30 +50,18 @@ def op_db():
 
 @dataclass(frozen=True)
 class Found:
-    """One call of an operator.
+    """One call of an operator."""
 
-    Attributes:
-        operator: Its name in `op_db`.
-        call: How it was called: "forward", "backward", "expanded" (its gradient's elements share their
-            memory), "out" (into an empty tensor), "in place".
-        sample: Which of torch's samples.
-        how: How the sample was scaled.
-        estimated_bytes: What the estimate says it needs besides its arguments.
-        really_bytes: What the allocator of the simulated device says.
-        notes: Of the estimate.
-        names: The operators below autograd.
-        reason: Why there is no comparison; empty where there is one.
-    """
-
-    operator: str
+    operator: str  # its name in `op_db`
+    # "forward", "backward", "expanded" (its gradient's elements share memory), "out" (into an empty tensor), "in place"
     call: str
-    sample: int
-    how: str = ""
-    estimated_bytes: int = 0
-    really_bytes: int = 0
-    notes: tuple = ()
-    names: tuple = ()
-    reason: str = ""
+    sample: int  # which of torch's samples
+    how: str = ""  # how the sample was scaled
+    estimated_bytes: int = 0  # what the estimate says it needs besides its arguments
+    really_bytes: int = 0  # what the allocator of the simulated device says
+    notes: tuple = ()  # of the estimate
+    names: tuple = ()  # the operators below autograd
+    reason: str = ""  # why there is no comparison; empty where there is one
 
     @property
     def excess_bytes(self):
@@ -184,7 +172,7 @@ def into_empty(fn, given, args, kwargs):
     return torch.no_grad()(call)
 
 
-def _backward(fn, given, args, kwargs, *, expands):
+def backward(fn, given, args, kwargs, *, expands=False):
     def call():
         inputs = [one for one in _leaves((given, args, kwargs)) if one.requires_grad]
         outs = [one for one in _leaves(fn(given, *args, **kwargs)) if one.requires_grad]
@@ -197,19 +185,11 @@ def _backward(fn, given, args, kwargs, *, expands):
     return call
 
 
-def backward(fn, given, args, kwargs):
-    return _backward(fn, given, args, kwargs, expands=False)
-
-
-def expanded(fn, given, args, kwargs):
-    return _backward(fn, given, args, kwargs, expands=True)
-
-
 def calls(op):
     """Return the ways to call an operator, by name: functions of its arguments that return the call."""
     found = {"forward": partial(forward, op.op)}
     if op.supports_autograd:
-        found |= {"backward": partial(backward, op.op), "expanded": partial(expanded, op.op)}
+        found |= {"backward": partial(backward, op.op), "expanded": partial(backward, op.op, expands=True)}
     if op.supports_out:
         found["out"] = partial(into_empty, op.op)
     if op.inplace_variant is not None:

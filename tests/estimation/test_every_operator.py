@@ -13,40 +13,14 @@ pytestmark = pytest.mark.torch
 
 DRAWN = 15
 WERE_WRONG = [
-    "addmm",
-    "addmv",
-    "addr",
-    "bmm",
-    "cat",
-    "clamp",
-    "cholesky_inverse",
-    "exp",
-    "fft.fftshift",
-    "index_reduce.mean",
-    "isin",
-    "isinf",
-    "ldexp",
-    "masked_scatter",
-    "max.reduction_no_dim",
-    "nn.functional.avg_pool3d",
-    "nn.functional.binary_cross_entropy",
-    "nn.functional.cosine_similarity",
-    "nn.functional.group_norm",
-    "nn.functional.interpolate.bilinear",
-    "nn.functional.linear",
-    "nn.functional.max_pool2d",
-    "nn.functional.pad.reflect",
-    "nn.functional.soft_margin_loss",
-    "nn.functional.unfold",
-    "normal",
-    "renorm",
-    "sgn",
-    "scatter_reduce.mean",
-    "sort",
-    "torch.ops.aten._safe_softmax.default",
-    "var_mean",
-    "vdot",
-]
+    "addmm", "addmv", "addr", "bmm", "cat", "clamp", "cholesky_inverse", "exp", "fft.fftshift",
+    "index_reduce.mean", "isin", "isinf", "ldexp", "masked_scatter", "max.reduction_no_dim",
+    "nn.functional.avg_pool3d", "nn.functional.binary_cross_entropy", "nn.functional.cosine_similarity",
+    "nn.functional.group_norm", "nn.functional.interpolate.bilinear", "nn.functional.linear",
+    "nn.functional.max_pool2d", "nn.functional.pad.reflect", "nn.functional.soft_margin_loss",
+    "nn.functional.unfold", "normal", "renorm", "sgn", "scatter_reduce.mean", "sort",
+    "torch.ops.aten._safe_softmax.default", "var_mean", "vdot",
+]  # fmt: skip
 
 
 @pytest.fixture(scope="module")
