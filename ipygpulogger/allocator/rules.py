@@ -140,15 +140,8 @@ class Layout:
 
 def blocks_of(segments: Iterable[Segment]) -> Blocks:
     """Return the blocks in use, by address, those that wait for a stream included."""
-    blocks = {}
-    for segment in segments:
-        address = segment["address"]
-        for block in segment["blocks"]:
-            address = block.get("address", address)  # which older versions of torch leave out
-            if block["state"] != _FREE:
-                blocks[address] = block
-            address += block["size"]
-    return blocks
+    blocks = [block for segment in segments for block in segment["blocks"]]
+    return {block["address"]: block for block in blocks if block["state"] != _FREE}
 
 
 def live(blocks: Blocks) -> Blocks:

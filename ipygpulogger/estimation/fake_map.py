@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import ModuleType
 
+    from .allocations import Allocations
     from .reach import Reach, RealTensor
 
 _NOT_METHODS = frozenset(("__new__", "__init__", "__torch_dispatch__", "__torch_function__", "__class__"))
@@ -30,17 +31,14 @@ class FakeMap:
     """
 
     def __init__(
-        self,
-        torch: ModuleType,
-        reach: Reach,
-        device_of: Callable[[RealTensor], Any],
-        made: Callable[[Any, RealTensor], None],
+        self, torch: ModuleType, reach: Reach, device: Any, allocations: Allocations, *, all_on_device: bool
     ) -> None:
         from torch._subclasses.fake_tensor import FakeTensor
         from torch.utils import _pytree
         from torch.utils.weak import TensorWeakRef
 
-        self._torch, self._reach, self._device_of, self._made = torch, reach, device_of, made
+        self._torch, self._reach, self._device, self._allocations = torch, reach, device, allocations
+        self._all_on_device, self._has_accelerator = all_on_device, reach.has_accelerator
         self._fake, self._leaves, self._map = FakeTensor, _pytree.tree_leaves, _pytree.tree_map_only
         self._weak: Callable[[Any], Callable[[], Any]] = TensorWeakRef
         self._of_real: dict[int, _Entry] = {}  # by identity of the real tensor
@@ -50,6 +48,7 @@ class FakeMap:
         self._storages: dict[Any, Callable[[], Any]] = {}  # by storage and device: a fake that has it
         self._nodes: dict[int, Any] = {}  # by identity of a fake: what accumulates its gradient
         self.is_real = reach.is_real  # returns whether something is a tensor that has a fake
+        self.held_bytes = 0  # of fakes whose real tensors are on the device already
         self.mixed = False  # whether a function that failed was given tensors on several devices
         self.is_over = False  # whether the function has ended: a thread that it started may not have
 
@@ -67,6 +66,16 @@ class FakeMap:
         # The nodes are not made in inference mode.
         with c.DisableTorchFunction(), self._torch.inference_mode(mode=False):
             return self._new(tensor)
+
+    def device_of(self, real: RealTensor) -> Any:
+        """Return where a tensor's fake is; one without memory, on "meta", is where the others are."""
+        device = real.tensor.device
+        is_moved = self._all_on_device or (real.of_model and not self._has_accelerator)
+        if is_moved or device.type not in ("cpu", "cuda", "meta"):
+            return self._device
+        if device.type == "meta":
+            return self._device if self._has_accelerator else self._torch.device("cpu")
+        return device
 
     def faked(self, values: Any) -> Any:
         """Return values with fakes in the place of real tensors."""
@@ -90,7 +99,7 @@ class FakeMap:
             raise EstimateError("a lazy module has no parameters yet: call it once before it is estimated")
         real = self._reach.of(tensor)
         with torch.no_grad():
-            fake = self._with_storage(real, self._device_of(real))
+            fake = self._with_storage(real, self.device_of(real))
         if isinstance(tensor, torch.nn.Parameter):
             fake = torch.nn.Parameter(fake, requires_grad=tensor.requires_grad)
         else:
@@ -137,7 +146,10 @@ class FakeMap:
         if tensor.device.type == "cpu" and device.type == "cpu" and tensor.numel() == 1:
             with really(torch):  # a real copy, not one more fake tensor
                 fake.constant = tensor.detach().clone() if not hasattr(tensor, "fake_mode") else None
-        self._made(fake, real)
+        if device == self._device:
+            made = self._allocations.add(fake.untyped_storage(), None)
+            made.kind, made.name = real.kind, real.name
+            self.held_bytes += made.size_bytes if tensor.device == device else 0
         return fake
 
     def _note_device(self, fake: Any) -> None:

@@ -22,8 +22,7 @@ Sizes = tuple[int, ...]  # what is there at the same time
 _OWN_WORKSPACE = (2, 14)  # the version from which on cuBLAS has its own, which torch does not allocate
 _FACTORS = {"mm": 0, "bmm": 0, "mv": 0, "addmm": 1, "baddbmm": 1, "addmv": 1}  # where the first matrix is
 _OTHERS_WITH_CUBLAS = (
-    "dot vdot _addmm_activation _scaled_mm addbmm _euclidean_dist _trilinear linear affine_grid_generator"
-    " linalg_solve_triangular cholesky_solve cholesky_inverse triangular_solve"
+    "dot vdot _addmm_activation _scaled_mm addbmm linear"
     " _linear_cross_entropy_batch_chunked _linear_cross_entropy_batch_chunked_no_reduction"
 )
 _REDUCES = {  # bytes of what is reduced, for each element of the result; 0: as wide as sums are

@@ -67,12 +67,17 @@ class Operators:
     """Handles each operator below autograd."""
 
     def __init__(
-        self, torch: ModuleType, device: Any, allocations: Allocations, reporting: DeviceReporting
+        self,
+        torch: ModuleType,
+        device: Any,
+        allocations: Allocations,
+        reporting: DeviceReporting,
+        fakes: FakeMap,
     ) -> None:
         from torch._subclasses.fake_tensor import FakeTensor
         from torch.utils import _pytree
 
-        self._torch, self.device, self._allocations = torch, device, allocations
+        self._torch, self.device, self._allocations, self._fakes = torch, device, allocations, fakes
         self.reporting, self.allocator = reporting, allocations.allocator
         self._fake, self._leaves = FakeTensor, _pytree.tree_leaves
         self.names: set[str] = set()  # the operators that were called
@@ -81,7 +86,6 @@ class Operators:
             Kernels(torch, device, allocations, self.names),
         )
         self.values = Values(torch, FakeTensor)
-        self.fakes: FakeMap | None = None  # the fake tensors of real ones; None until the modes are on
         self.all_on_device = False  # whether tensors that the user's lines make on the CPU are on the device
         self.reads_cpu_as_device = False  # whether a line of the user's that names the CPU means the device
         self.mixed = False  # whether an operator found tensors on several devices
@@ -164,11 +168,10 @@ class Operators:
 
     def _faked(self, func: Any, values: Any) -> Any:
         """Return arguments with fakes for real tensors, which C++ code has that does not ask Python."""
-        fakes = self.fakes
-        if fakes is None or (found := fakes.faked(values)) is values:
+        if (found := self._fakes.faked(values)) is values:
             return values
         if self._torch.is_grad_enabled() and any(
-            one.requires_grad for one in self._leaves(values) if fakes.is_real(one)
+            one.requires_grad for one in self._leaves(values) if self._fakes.is_real(one)
         ):
             self.refusal = EstimateError(
                 f"{func} at {written(user_line())} cannot be estimated: compiled code gave it a parameter"

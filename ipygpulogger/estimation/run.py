@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
     from ..allocator.places import Frame
     from ..records import AtPeak
-    from .reach import RealTensor
 
 _MOST_RUNS = 4
 _LINES = 3  # that a note names
@@ -98,12 +97,13 @@ class FakeRun:
         self._torch, self._device, self._reach, self._all_on_device = torch, device, reach, all_on_device
         self._allocations, self._reporting = Allocations(), DeviceReporting(torch)
         self._mode = fake_mode(torch, self._reporting, device)
-        self.operators = Operators(torch, device, self._allocations, self._reporting)
+        self._fakes = FakeMap(torch, reach, device, self._allocations, all_on_device=all_on_device)
+        self.operators = Operators(torch, device, self._allocations, self._reporting, self._fakes)
         self._kinds, self._threads = Kinds(torch, self._allocations), OwnThreads()
         self._has_accelerator, self._known = reach.has_accelerator, set(reach.held)
         self.operators.all_on_device = all_on_device
         self.operators.reads_cpu_as_device = not self._has_accelerator
-        self._held_bytes, self._calls_modules = 0, False
+        self._calls_modules = False
         self.is_late = False  # whether something took part that was not known
 
     def is_to_run_again(self, error: Exception | None) -> bool:
@@ -111,15 +111,14 @@ class FakeRun:
         self._reach.forget_released()
         found = [one for key, one in self._reach.held.items() if key not in self._known]
         self.is_late = self._reach.has_accelerator != self._has_accelerator or any(
-            self._device_of(one) == self._device for one in found
+            self._fakes.device_of(one) == self._device for one in found
         )
         if self.is_late:
             return True
         if self._all_on_device or self._has_accelerator:
             return False
         if error is not None:
-            fakes = self.operators.fakes
-            return self.operators.mixed or is_mixed(error) or (fakes is not None and fakes.mixed)
+            return self.operators.mixed or is_mixed(error) or self._fakes.mixed
         return not self.operators.allocates
 
     def run(self, fn: Callable[..., Any], arguments: Arguments) -> None:
@@ -128,8 +127,7 @@ class FakeRun:
         from torch.optim import optimizer
 
         torch, reach = self._torch, self._reach
-        fakes = FakeMap(torch, reach, self._device_of, self._made)
-        interrupts, threads = Interrupts(), self._threads
+        fakes, interrupts, threads = self._fakes, Interrupts(), self._threads
         with interrupts.waiting(), contextlib.ExitStack() as stack:
             stack.callback(self._allocations.end)
             stack.callback(reach.restored.put_back)
@@ -139,7 +137,6 @@ class FakeRun:
             # The engine's own thread for the device is none of this machine's.
             stack.enter_context(torch.autograd.set_multithreading_enabled(False))
             stack.enter_context(self._mode)
-            self.operators.fakes = fakes
             reach.mode = self._mode
             for real in list(reach.held.values()):
                 fakes.of(real.tensor)
@@ -184,23 +181,6 @@ class FakeRun:
             elif error.__cause__ is None:  # before Python 3.11
                 error.__cause__ = EstimateError(text)
 
-    def _device_of(self, real: RealTensor) -> Any:
-        """Return where a tensor's fake is; one without memory, on "meta", is where the others are."""
-        device = real.tensor.device
-        is_moved = self._all_on_device or (real.of_model and not self._has_accelerator)
-        if is_moved or device.type not in ("cpu", "cuda", "meta"):
-            return self._device
-        if device.type == "meta":
-            return self._device if self._has_accelerator else self._torch.device("cpu")
-        return device
-
-    def _made(self, fake: Any, real: RealTensor) -> None:
-        if fake.fake_device == self._device:
-            made = self._allocations.add(fake.untyped_storage(), None)
-            made.kind, made.name = real.kind, real.name
-            if real.tensor.device == self._device:
-                self._held_bytes += made.size_bytes
-
     def result(self) -> Run:
         """Return what was found; a model must not have run elsewhere."""
         if self._calls_modules and not self.operators.touches:
@@ -214,7 +194,7 @@ class FakeRun:
             allocator.peak_reserved_bytes,
             self._kinds.rows(str(self._device)),
             tuple(self._notes()),
-            self._held_bytes,
+            self._fakes.held_bytes,
             partial(fits_within, tuple(self._allocations.events)),
         )
 

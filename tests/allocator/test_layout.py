@@ -54,10 +54,10 @@ def test_blocks_and_segments_that_go(layout):
 
 
 def test_blocks_of_segments():
-    """Older versions of torch leave addresses out."""
-    parts = [block(A, 1), block(A, 1, "inactive"), block(A, 2, "active_awaiting_free"), block(A, 3)]
-    for part in parts:
-        del part["address"]
+    """Those that wait for a stream are in use, and not live."""
+    places = (A, A + MB, A + 2 * MB, A + 4 * MB)
+    how = [(1, "active_allocated"), (1, "inactive"), (2, "active_awaiting_free"), (3, "active_allocated")]
+    parts = [block(at, *one) for at, one in zip(places, how, strict=True)]
     found = blocks_of([segment(A, 20, *parts), segment(B, 3, block(B + MB, 2))])
     assert sorted(found) == [A, A + 2 * MB, A + 4 * MB, B + MB]
     assert sorted(live(found)) == [A, A + 4 * MB, B + MB]
