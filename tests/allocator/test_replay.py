@@ -235,34 +235,24 @@ def test_where_an_allocation_failed():
     assert replayed(events, end, until=(3, 1536, 3)).failure() is None  # one is lost, perhaps the last
 
 
+DIVIDED = {"1": 0, "2": 4, "4": 4, "8": 0}
+FINE = {str(1 << i): i // 15 * 8 for i in range(16)}
+
+
 @pytest.mark.parametrize(
-    ("requested", "settings", "expected"),
+    ("requested", "divisions", "expected"),
     [
-        (0, {}, 512),
-        (1, {}, 512),
-        (511, {}, 512),
-        (512, {}, 512),
-        (513, {}, 1024),
-        (MB - 1, {}, MB),
-        (MB + 1, {}, MB + 512),
-        (10 * MB - 513, {}, 10 * MB - 512),
-        (5 * MB, {"roundup_power2_divisions": {"1": 0, "2": 4, "4": 4, "8": 0}}, 5 * MB),
-        (5 * MB + 1, {"roundup_power2_divisions": {"1": 0, "2": 4, "4": 4, "8": 0}}, 6 * MB),
-        (9 * MB + 1, {"roundup_power2_divisions": {"1": 0, "2": 4, "4": 4, "8": 0}}, 9 * MB + 512),
-        (1025, {"roundup_power2_divisions": {"1": 4}}, 1536),
-        (2049, {"roundup_power2_divisions": {"1": 4}}, 2560),
-        (2048 + 513, {"roundup_power2_divisions": {"1": 2}}, 3072),
-        (4097, {"roundup_power2_divisions": {"1": 2}}, 6144),
-        (5 * MB + 1, {"roundup_power2_divisions": {"1": 4}}, 6 * MB),
-        (100_000, {"roundup_power2_divisions": {"1": 4, "2": 0}}, 7 << 14),
-        (100_000, {"roundup_power2_divisions": {"1": 1, "2": 4}}, 100_352),
-        (33 * 2**30, {"roundup_power2_divisions": {str(1 << i): i // 15 * 8 for i in range(16)}}, 36 * 2**30),
-        (80 * 2**30, {"roundup_power2_divisions": {str(1 << i): i // 15 * 8 for i in range(16)}}, 80 * 2**30),
+        *[(size, {}, 512) for size in (0, 1, 511, 512)],
+        *[(513, {}, 1024), (MB - 1, {}, MB), (MB + 1, {}, MB + 512), (10 * MB - 513, {}, 10 * MB - 512)],
+        *[(5 * MB, DIVIDED, 5 * MB), (5 * MB + 1, DIVIDED, 6 * MB), (9 * MB + 1, DIVIDED, 9 * MB + 512)],
+        *[(1025, {"1": 4}, 1536), (2049, {"1": 4}, 2560), (2048 + 513, {"1": 2}, 3072)],
+        *[(4097, {"1": 2}, 6144), (5 * MB + 1, {"1": 4}, 6 * MB), (100_000, {"1": 4, "2": 0}, 7 << 14)],
+        *[(100_000, {"1": 1, "2": 4}, 100_352), (33 << 30, FINE, 36 << 30), (80 << 30, FINE, 80 << 30)],
     ],
 )
-def test_rounding(requested, settings, expected):
+def test_rounding(requested, divisions, expected):
     """As `round_size` of torch's allocator."""
-    assert round_bytes(requested, Settings.of(settings)) == expected
+    assert round_bytes(requested, Settings.of({"roundup_power2_divisions": divisions})) == expected
 
 
 def test_settings():

@@ -27,9 +27,7 @@ def same(model, fn, *args, **kwargs):
     before, values = state(), [one.detach().cpu().clone() for one in model.state_dict().values()]
     found = estimate(fn, *args, **kwargs)
     assert state() == before
-    assert all(
-        torch.equal(one.cpu(), old) for one, old in zip(model.state_dict().values(), values, strict=True)
-    )
+    assert all(map(torch.equal, [one.cpu() for one in model.state_dict().values()], values))
     return found
 
 
@@ -110,15 +108,11 @@ def test_a_subclass_keeps_its_methods(device):
     def step(x):
         other = torch.rand(64, WIDTH).as_subclass(Mine)
         out = model((x.twice() + other.twice()) / 2)
-        assert type(out).__name__ == "Mine"
-        assert isinstance(out, Mine)
-        assert x.tag == "mine"
+        assert type(out).__name__ == "Mine" and isinstance(out, Mine) and x.tag == "mine"
         out.twice().sum().backward()
 
     assert same(model, step, x).peak_bytes
-    assert type(x) is Mine
-    assert vars(x) == {"tag": "mine"}
-    assert not registered
+    assert (type(x), vars(x), registered) == (Mine, {"tag": "mine"}, [])
     step(x)
 
 
