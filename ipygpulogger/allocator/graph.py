@@ -31,7 +31,7 @@ class Graphs:
     """Walks graphs; remembers for each class of torch's own nodes how the tensors that it saved are read."""
 
     def __init__(self, torch: ModuleType) -> None:
-        c = self._c = torch._C
+        c = torch._C
         self._torch, self._tensor, self._parameter = torch, c.TensorBase, torch.nn.Parameter
         self._saved = c._autograd.SavedTensor
         self._readable = hasattr(self._saved, "data")  # not in torch 2.6

@@ -17,6 +17,8 @@ from ..allocator.places import user_frame
 from .names import Label, Labels, surer
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from ..allocator.places import Frame
     from ..allocator.replay import Block
 
@@ -108,7 +110,7 @@ class Kinds:
         """Return what a block was for."""
         label = self._observed(block)
         if label is None or label.computed:
-            if _is_recomputed(stack) or (self._was_saved(block) and not _is_first_gradient(stack)):
+            if is_recomputed(stack) or (self._was_saved(block) and not _is_first_gradient(stack)):
                 return Label("activations", label.name if label is not None else "")
             if label is None and not block.before and self._outlived_its_pass(block, stack):
                 label = Label("gradients")
@@ -179,7 +181,7 @@ class Kinds:
         return (one.end or {}).get(self._index, _NEVER)
 
 
-def _is_recomputed(stack: list[Frame]) -> bool:
+def is_recomputed(stack: Iterable[Frame]) -> bool:
     """Return whether checkpointing computes an activation again, which the pass then needs."""
     return any(name in _RECOMPUTES and file.endswith(_CHECKPOINT) for file, _, name in stack)
 

@@ -63,7 +63,7 @@ class Allocations:
         self.allocator = CachingAllocator()
         # In their order: the number of an allocation, and its requested bytes; -1 where it is freed.
         self.events: list[tuple[int, int]] = []
-        self._all: list[Allocation] = []
+        self.all: list[Allocation] = []  # by number
         self._at_peak_event = -1
         self._by_storage: dict[int, tuple[Any, Allocation]] = {}
         self._is_over = False
@@ -110,8 +110,8 @@ class Allocations:
         earlier_bytes = allocator.peak_bytes
         block = allocator.allocate(requested_bytes)
         size_bytes = 0 if block is None else block.size_bytes
-        made = Allocation(len(self._all), requested_bytes, place, len(self.events), block, size_bytes)
-        self._all.append(made)
+        made = Allocation(len(self.all), requested_bytes, place, len(self.events), block, size_bytes)
+        self.all.append(made)
         self.events.append((made.number, requested_bytes))
         if allocator.peak_bytes > earlier_bytes:
             self._at_peak_event = made.born
@@ -129,18 +129,10 @@ class Allocations:
         """Stop noting what is freed: the function has returned."""
         self._is_over = True
 
-    def alive(self) -> list[Allocation]:
-        """Return what is alive now, or was when the function had returned."""
-        return [one for one in self._all if one.died is None]
-
     def alive_at_peak(self) -> list[Allocation]:
         """Return what was alive when the most was allocated, for the first time."""
-        at, held = self._at_peak_event, [one for one in self._all if one.size_bytes]
+        at, held = self._at_peak_event, [one for one in self.all if one.size_bytes]
         return [one for one in held if one.born <= at and (one.died is None or one.died > at)]
-
-    def numbered(self, number: int) -> Allocation:
-        """Return the allocation of a number."""
-        return self._all[number]
 
 
 class Kinds(Graphs):
@@ -153,8 +145,8 @@ class Kinds(Graphs):
         from torch.utils import _pytree
 
         super().__init__(torch)
-        self._allocations, self._leaves = allocations, _pytree.tree_leaves
-        self._steps: Counter[int] = Counter()  # by identity of an optimizer
+        self.allocations, self._leaves = allocations, _pytree.tree_leaves
+        self.steps: Counter[int] = Counter()  # by identity of an optimizer, how many it made
 
     def backward(self, original: Callable[..., Any], outputs: Any, *args: Any, **kwargs: Any) -> Any:
         """Run a backward pass, looked at as it begins and ends."""
@@ -166,14 +158,9 @@ class Kinds(Graphs):
 
     def stepped(self, optimizer: Any, *_: Any) -> None:
         """Note the state of an optimizer that has made a step."""
-        self._steps[id(optimizer)] += 1
+        self.steps[id(optimizer)] += 1
         for one in self._leaves(list(optimizer.state.values())):
             self._mark(one, "optimizer state", always=True)
-
-    @property
-    def steps_once(self) -> bool:
-        """Whether an optimizer made one step only, and did not see the state that it made."""
-        return 1 in self._steps.values()
 
     def returned(self, result: Any) -> None:
         """Note what the graph behind a result keeps, for a backward pass that is still to come."""
@@ -188,7 +175,7 @@ class Kinds(Graphs):
             for leaf in filter(self.is_parameter, graph.leaves):
                 self._mark(leaf, "parameters")
             for _, number in graph.saved:
-                made = self._allocations.numbered(number)
+                made = self.allocations.all[number]
                 made.kind = made.kind or "activations"
             for leaf in graph.leaves:
                 self._mark(leaf, "variables")
@@ -196,7 +183,7 @@ class Kinds(Graphs):
 
     def _mark(self, tensor: Any, kind: str, *, always: bool = False) -> None:
         if (known := self.address_of(tensor)) is not None:
-            made = self._allocations.numbered(known[1])
+            made = self.allocations.all[known[1]]
             if always or not made.kind:
                 made.kind = kind
 
@@ -211,14 +198,14 @@ class Kinds(Graphs):
         if not self.is_tensor(value):
             return None
         try:
-            made = self._allocations.allocation_of(value.untyped_storage())
+            made = self.allocations.allocation_of(value.untyped_storage())
         except (RuntimeError, NotImplementedError):  # sparse
             return None
         return None if made is None else (0, made.number)
 
     def rows(self, device: str) -> tuple[AtPeak, ...]:
         """Return what is alive at the peak, by kind and place, the largest first."""
-        alive = self._allocations.alive_at_peak()
+        alive = self.allocations.alive_at_peak()
         places = Places(current_shell())
         places.learn(one.place for one in alive if one.place is not None)
         blocks = (
@@ -242,32 +229,29 @@ class GradientSums:
     """
 
     def __init__(self, torch: ModuleType, allocations: Allocations) -> None:
-        self._torch, self._allocations = torch, allocations
+        self._torch, self.allocations = torch, allocations
         self._least: tuple[int, ...] | None = None
         self._fresh: list[tuple[weakref.ref[Any], str]] = []  # storages of the engine's, what made them
 
     def note(self, name: str, args: tuple[Any, ...], out: Any) -> None:
         """Note the result of an operator; it takes the memory that it would be written to."""
-        if (name not in _NEXT and name not in _IN_PLACE) or not self._is_of_the_engine():
+        torch = self._torch
+        is_backward = torch._C._current_graph_task_id() >= 0 and not torch.is_grad_enabled()
+        if not ((name in _NEXT or name in _IN_PLACE) and is_backward and is_called_by_engine()):
             return
         first = args[0] if args else None
-        if isinstance(first, self._torch.Tensor) and name in _IN_PLACE:
+        if isinstance(first, torch.Tensor) and name in _IN_PLACE:
             storage = first.untyped_storage()
-            is_sum = name == "add" and len(args) == 2 and isinstance(args[1], self._torch.Tensor)
+            is_sum = name == "add" and len(args) == 2 and isinstance(args[1], torch.Tensor)
             maker = next((maker for one, maker in self._fresh if one() is storage), "")
-            is_on_device = self._allocations.allocation_of(storage) is not None
+            is_on_device = self.allocations.allocation_of(storage) is not None
             if is_on_device and (self._is_alone(first, storage) if is_sum else name in _NEXT.get(maker, ())):
-                self._allocations.move(storage, out.untyped_storage())
+                self.allocations.move(storage, out.untyped_storage())
             elif is_sum or name not in ("add", "logit", "sigmoid"):
                 return
         if name in _NEXT:
             self._fresh = [one for one in self._fresh if one[0]() is not None]
             self._fresh.append((weakref.ref(out.untyped_storage()), name))
-
-    def _is_of_the_engine(self) -> bool:
-        torch = self._torch
-        is_backward = torch._C._current_graph_task_id() >= 0 and not torch.is_grad_enabled()
-        return is_backward and is_called_by_engine()
 
     def _is_alone(self, tensor: Any, storage: Any) -> bool:
         """Return whether the engine alone holds a gradient, which fills its storage."""

@@ -226,7 +226,9 @@ def batched(fn: Callable[..., Any], arguments: Arguments, torch: ModuleType) -> 
     named = list(named_arguments(fn, arguments))
     tensors: list[tuple[str, Any]] = []
     for _, name, value in named:
-        _mapped(value, partial(_noted, tensors, name), torch)
+        found: list[Any] = []
+        _mapped(value, found.append, torch)
+        tensors += [(name, one) for one in found]
     numbers = [one for one in named if type(one[2]) is int and one[2] > 0]
     number = next((one for one in numbers if _NAME.fullmatch(one[1])), None)
     first = [one for _, one in tensors if _has_batch(one, torch)][:1]
@@ -241,10 +243,6 @@ def batched(fn: Callable[..., Any], arguments: Arguments, torch: ModuleType) -> 
     more = [f"{len(names) - _NAMES} more"] if len(names) > _NAMES else []
     holders = f"the leading dimension {size} of {listed([*names[:_NAMES], *more])}" if names else ""
     return Batched(arguments, size, place, listed([one for one in (label, holders) if one]))
-
-
-def _noted(tensors: list[tuple[str, Any]], name: str, tensor: Any) -> None:
-    tensors.append((name, tensor))
 
 
 def _mapped(value: Any, change: Callable[[Any], Any], torch: ModuleType) -> Any:

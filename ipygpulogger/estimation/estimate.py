@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -95,7 +96,7 @@ def estimate(
     varied = batched(fn, arguments, torch) if sizes else Batched(arguments)
     limit = MemoryLimit(given_bytes, given_bytes, note=_CONTEXT) if given_bytes else limit_of(index, torch)
     name = device_id(BACKEND, index)
-    found = _run(fn, arguments, name, torch)
+    found = _run(fn, arguments, name)
     available_bytes = limit.available_bytes
     if available_bytes is not None and not given_bytes:
         available_bytes += found.held_bytes
@@ -103,8 +104,12 @@ def estimate(
     notes = [*(found.notes if found.peak_bytes else [nothing]), *([limit.note] if limit.note else [])]
     batches: list[BatchEstimate] = []
     for size in sizes:
-        one = found if size == varied.size else _tried(fn, varied.resized(size, torch), name, torch)
-        batches.append(_of_batch(size, one, available_bytes))
+        one = found if size == varied.size else _tried(fn, varied.resized(size, torch), name)
+        if isinstance(one, str):
+            batches.append(BatchEstimate(size, None, None, None, None, one))
+        else:
+            fits = fit(one.peak_bytes, one.reserved_bytes, available_bytes, one.fits_within)
+            batches.append(BatchEstimate(size, one.peak_bytes, one.reserved_bytes, *fits))
     return Estimate(
         label_of(fn),
         name,
@@ -122,7 +127,7 @@ def estimate(
     )
 
 
-def _run(fn: Callable[..., Any], arguments: Arguments, device: str, torch: ModuleType) -> Run:
+def _run(fn: Callable[..., Any], arguments: Arguments, device: str) -> Run:
     from .run import run
 
     with _running:
@@ -130,27 +135,19 @@ def _run(fn: Callable[..., Any], arguments: Arguments, device: str, torch: Modul
             raise RuntimeError("estimate cannot be called by a function that is being estimated")
         _depth[0] = 1
         try:
-            with torch.set_grad_enabled(torch.is_grad_enabled()):
-                return run(fn, arguments.args, arguments.kwargs, device)
+            return run(fn, arguments.args, arguments.kwargs, device)
         finally:
             _depth[0] = 0
 
 
-def _tried(fn: Callable[..., Any], arguments: Arguments, device: str, torch: ModuleType) -> Run | str:
+def _tried(fn: Callable[..., Any], arguments: Arguments, device: str) -> Run | str:
     """Return the run with another batch size, or why it failed: not every function takes every size."""
     try:
-        return _run(fn, arguments, device, torch)
+        return _run(fn, arguments, device)
     except Exception as error:
         if is_from_a_handler(error):
             raise
         return clipped(printable(named(error)), _ERROR)
-
-
-def _of_batch(size: int, found: Run | str, available_bytes: int | None) -> BatchEstimate:
-    if isinstance(found, str):
-        return BatchEstimate(size, None, None, None, None, found)
-    fits = fit(found.peak_bytes, found.reserved_bytes, available_bytes, found.fits_within)
-    return BatchEstimate(size, found.peak_bytes, found.reserved_bytes, *fits)
 
 
 class MemoryLimit(NamedTuple):
@@ -178,8 +175,10 @@ def limit_of(index: int, torch: ModuleType) -> MemoryLimit:
     free_bytes = memory.free_bytes
     if limit_bytes is not None:
         free_bytes = min(free_bytes, max(0, limit_bytes - reserved_bytes))
-    note = ""
-    if reserved_bytes == 0 and not _has_context(index):
+    note, has_context = "", False
+    with contextlib.suppress(*torch_state.TORCH_ERRORS):
+        has_context = torch_state.accelerator() == BACKEND and torch_state.has_context(index)
+    if reserved_bytes == 0 and not has_context:
         note = f"This process does not use {name} so far: its context will take some of what is available."
     return MemoryLimit(memory.total_bytes, free_bytes + reusable_bytes, note=note)
 
@@ -197,10 +196,3 @@ def _of_allocator(index: int) -> tuple[int, int, int | None]:
                 reusable_bytes = reserved_bytes - allocated_bytes - (counter.pools_bytes() or 0)
                 return reserved_bytes, max(0, reusable_bytes), counter.limit_bytes()
     return 0, 0, torch_state.limit_bytes(index)
-
-
-def _has_context(index: int) -> bool:
-    try:
-        return torch_state.accelerator() == BACKEND and torch_state.has_context(index)
-    except torch_state.TORCH_ERRORS:
-        return False

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Any
 
+from ..breakdown.kinds import is_recomputed
+from ..runtime.objects import walk_stack
 from .allocations import GradientSums
 from .fake_tensors import really
 from .kernels import Kernels, is_seed, kept_bytes
@@ -11,7 +14,6 @@ from .values import (
     EstimateError,
     Values,
     is_called_by_user,
-    is_recomputed,
     library_line,
     user_line,
     written,
@@ -208,7 +210,9 @@ class Operators:
         elif self._allocations.allocation_of(storage) is None:
             made = self._allocations.add(storage, user_line(), least_bytes=least_bytes)
             self.allocates = True
-            if self._torch._C._current_graph_task_id() >= 0 and is_recomputed():
+            codes = (frame.f_code for frame in walk_stack(sys._getframe(1)))
+            is_backward = self._torch._C._current_graph_task_id() >= 0
+            if is_backward and is_recomputed((code.co_filename, 0, code.co_name) for code in codes):
                 made.kind = "activations"
 
     def _made(self, func: Any, args: Any, out: Any) -> Any:

@@ -15,7 +15,7 @@ import sys
 import threading
 from collections import OrderedDict, deque
 from functools import partial
-from operator import attrgetter
+from operator import attrgetter, is_
 from typing import TYPE_CHECKING, Any
 
 from ..runtime.objects import walk_stack
@@ -57,8 +57,7 @@ class Restored:
 
     def container(self, holder: Any) -> None:
         """Note the items of a dictionary, list, deque or set."""
-        put = _fill_dict if isinstance(holder, dict) else _fill_set if isinstance(holder, set) else _fill_list
-        self._note(partial(put, holder), _items(holder))
+        self._note(partial(_fill, holder), _items(holder))
 
     def place(self, *access: Callable[..., Any], args: tuple[Any, ...] = ()) -> Any:
         """Note what one place holds, and return it; None if there is nothing.
@@ -109,31 +108,24 @@ def _items(holder: Any) -> list[Any]:
     return list(holder)
 
 
-def _is_same(holder: Any, values: list[Any]) -> bool:
-    return [id(one) for one in _items(holder)] == [id(one) for one in values]
-
-
-def _fill_list(holder: Any, values: list[Any]) -> None:
-    if isinstance(holder, deque):
-        if not _is_same(holder, values):
-            deque.clear(holder)
-            deque.extend(holder, values)
-    elif not _is_same(holder, values):
+def _fill(holder: Any, values: list[Any]) -> None:
+    """Give a container its items again, with no method of the user's."""
+    now = _items(holder)
+    if len(now) == len(values) and all(map(is_, now, values)):
+        return
+    if isinstance(holder, list):
         list.__setitem__(holder, slice(None), values)
-
-
-def _fill_set(holder: set[Any], values: list[Any]) -> None:
-    if {id(one) for one in holder} != {id(one) for one in values}:
-        set.clear(holder)
-        set.update(holder, values)
-
-
-def _fill_dict(holder: dict[Any, Any], values: list[Any]) -> None:
-    if not _is_same(holder, values):
+    elif isinstance(holder, dict):
         kind: Any = OrderedDict if isinstance(holder, OrderedDict) else dict
         kind.clear(holder)
         for key, value in zip(values[::2], values[1::2], strict=True):
             kind.__setitem__(holder, key, value)
+    elif isinstance(holder, deque):
+        deque.clear(holder)
+        deque.extend(holder, values)
+    else:
+        set.clear(holder)
+        set.update(holder, values)
 
 
 def _read(get: Callable[[], Any]) -> Any:
@@ -173,6 +165,7 @@ def _settings(torch: ModuleType) -> Iterator[State]:
         lambda: (torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()),
         lambda old: torch.autograd.set_detect_anomaly(*old),
     )
+    yield torch.is_grad_enabled, torch.set_grad_enabled
     yield torch.is_warn_always_enabled, torch.set_warn_always
     yield torch.is_autocast_cache_enabled, torch.set_autocast_cache_enabled
     for kind in ("cuda", "cpu"):

@@ -216,10 +216,9 @@ class FakeRun:
         if started:
             yield f"What other threads allocate is not counted: one is started{_at(started)}."
         yield from _of_operators(self.operators.names, has_cudnn=self._torch.backends.cudnn.enabled)
-        alive = self._allocations.alive() if self._kinds.steps_once else ()
-        made = [one for one in alive if one.kind == "optimizer state" and one.place is not None]
-        made_bytes = sum(one.size_bytes for one in made)
-        if made_bytes >= MB:
+        alive = [one for one in self._allocations.all if one.died is None and one.place is not None]
+        made_bytes = sum(one.size_bytes for one in alive if one.kind == "optimizer state")
+        if made_bytes >= MB and 1 in self._kinds.steps.values():  # else it saw the state that it made
             yield (
                 f"The call makes {rounded_mb(made_bytes)} MB of optimizer state, with which the next one"
                 " begins: to count it from the start, estimate a function that makes two steps."

@@ -27,7 +27,6 @@ _OF_ONE = _SAME | {"logical_not", "_is_all_true", "_is_any_true"}  # results tha
 _COMPARED = {name: getattr(operator, name) for name in ("eq", "ne", "lt", "le", "gt", "ge")}
 _MOST_READS = 10_000  # of a value by one line
 
-_RECOMPUTES = frozenset(("recompute_fn", "unpack_hook"))
 _OURS = f"{__name__.rpartition('.')[0]}."
 _ENGINE = "_engine_run_backward"
 _CHECKING = ("torch.nn.", "torch.distributions.")
@@ -214,16 +213,6 @@ def library_line() -> str:
     if caller is None or name.partition(".")[0] == "torch" or is_users(caller.f_code.co_filename):
         return ""
     return f"{name}:{caller.f_lineno}"
-
-
-def is_recomputed() -> bool:
-    """Return whether checkpointing computes an activation again."""
-    for frame in walk_stack(sys._getframe(1)):
-        if frame.f_code.co_name in _RECOMPUTES and frame.f_code.co_filename.endswith("checkpoint.py"):
-            return True
-        if frame.f_code.co_name == _ENGINE:
-            return False
-    return False
 
 
 def is_called_by_user() -> bool:

@@ -81,6 +81,7 @@ def test_counts(net):
         (lambda y: X[: int(y.max())], "aten._local_scalar_dense"),
         (lambda y: y[y > 0], "aten.index.Tensor"),
         (torch.unique, "aten._unique2"),
+        (lambda y: torch.equal(y, y), "aten.equal"),
     ],
 )
 def test_what_depends_on_data(decides, named):
@@ -101,6 +102,7 @@ def test_errors(net, monkeypatch):
     next(waiting)
     last = refused(waiting.send, X, kind=StopIteration)[-1]  # the first call has ended it
     assert "more than once" in last and "cpu" in last
+    assert "1.0 stood for values" in refused(lambda y: torch.zeros(y.max().item(), 10), Y, kind=TypeError)[-1]
     told = refused(lambda _: [5][int(torch.rand(()).item())], X, kind=IndexError)
     assert any(one.startswith("1.0 stood for values of tensors") and "test_run.py:" in one for one in told)
     monkeypatch.setattr(values, "_MOST_READS", 20)
