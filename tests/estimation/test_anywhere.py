@@ -1,8 +1,11 @@
 """Wherever a model and its optimizer live, an estimate tells the same and leaves all as it was."""
 
+import contextvars
 import signal
 import sys
+import threading
 import types
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -41,13 +44,20 @@ class Holder:
     """Has the pair as an attribute of the class, and hands it out."""
 
     pair = None
+    _one = None
+
+    def __new__(cls):
+        if cls._one is None:
+            cls._one = super().__new__(cls)
+        return cls._one
 
     @classmethod
     def get(cls):
         return cls.pair
 
 
-GLOBAL, MADE = None, {}
+GLOBAL = PROXIES = REFERENCES = None
+LOCAL, VARIABLE, MADE = threading.local(), contextvars.ContextVar("pair"), {}
 exec("class Made: pass", MADE)
 
 
@@ -67,6 +77,33 @@ def behind_a_classmethod(pair):
     return Holder.get
 
 
+def in_a_singleton(pair):
+    Holder().mine = pair
+    return lambda: Holder().mine
+
+
+def in_a_thread_local(pair):
+    LOCAL.pair = pair
+    return lambda: LOCAL.pair
+
+
+def in_a_context_variable(pair):
+    VARIABLE.set(pair)
+    return VARIABLE.get
+
+
+def behind_weak_references(pair):
+    global REFERENCES  # noqa: PLW0603 - as above
+    REFERENCES = [weakref.ref(one) for one in pair]
+    return lambda: [one() for one in REFERENCES]
+
+
+def behind_proxies(pair):
+    global PROXIES  # noqa: PLW0603 - as above
+    PROXIES = [weakref.proxy(one) for one in pair]
+    return lambda: PROXIES
+
+
 def in_sys_modules(pair):
     sys.modules["mine_hidden"] = types.ModuleType("mine_hidden")
     sys.modules["mine_hidden"].pair = pair
@@ -79,11 +116,12 @@ def in_a_mapping_proxy(pair):
 
 
 def in_a_generator(pair):
-    def forever(mine):
+    def forever():
+        mine = pair
         while True:
             yield mine
 
-    made = forever(pair)
+    made = forever()
     next(made)
     return lambda: next(made)
 
@@ -100,8 +138,12 @@ def behind_a_builtin(pair):
 
 
 PLACES = [
-    in_a_global, in_a_class, behind_a_classmethod, in_sys_modules, in_a_mapping_proxy, in_a_generator,
+    in_a_global, in_a_class, behind_a_classmethod, in_a_singleton, in_a_thread_local, in_a_context_variable,
+    behind_weak_references, behind_proxies, in_sys_modules, in_a_mapping_proxy, in_a_generator,
     in_a_class_of_exec, behind_a_builtin,
+]  # fmt: skip
+UNSEEN = [
+    in_a_thread_local, in_a_context_variable, behind_weak_references, behind_proxies, in_sys_modules, behind_a_builtin,
 ]  # fmt: skip
 
 
@@ -189,10 +231,11 @@ def state(model, optimizer):
 @example(behind_a_builtin, "converted", 0, None, True, "cpu")
 @example(behind_a_builtin, "attribute", 4, KeyboardInterrupt, True, "cuda:0")
 @example(in_a_class, "nothing", 0, None, False, "cpu")
+@example(in_a_thread_local, "nothing", 0, None, True, "cpu")
 def test_wherever_it_lives(cuda, place, change, point, raised, has_stepped, device):
     """The figure is that of a global, and nothing changes, however it ends."""
     # What an optimizer that no walk finds has for a rate is known when it makes a step.
-    if change == "rate" and place in (behind_a_builtin, in_sys_modules):
+    if change == "rate" and place in UNSEEN:
         change = "nothing"
     pair, other = made(has_stepped, device), made(has_stepped, device)
     step = step_of(place(pair), CHANGES[change], point, raised)
@@ -211,7 +254,9 @@ def test_wherever_it_lives(cuda, place, change, point, raised, has_stepped, devi
         del error
     assert state(*pair) == before
     in_a_global(None)
-    Holder.pair = MADE["Made"].pair = None
+    for name in (Holder, MADE["Made"], LOCAL, Holder()):
+        name.pair = name.mine = None
+    VARIABLE.set(None)
     sys.modules.pop("mine_hidden", None)
 
 
