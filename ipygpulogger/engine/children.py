@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from ..sources.system.forked import Sharing
     from ..sources.system.process import Ended
     from .child_peaks import SharedBounds
-    from .interval import Interval
     from .machine import Machine
+    from .peaks import Interval
 
 LARGEST = 4  # children that are named
 _NEEDED_BYTES = 5 * MB  # those that needed so much come first

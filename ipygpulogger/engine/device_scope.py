@@ -13,8 +13,8 @@ from ..records import DRIVER, DeviceUsage, Metric, Peak
 from ..records.units import MB
 from ..sources import Unavailable
 from ..sources.nvidia.nvml import ENERGY_RESOLVES_S
-from .interval import peak_of_sum
 from .ledger import ALLOCATED, NOTHING, RESERVED, may_use_others
+from .peaks import peak_of_sum
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -22,9 +22,8 @@ if TYPE_CHECKING:
     from ..records import Timeline
     from ..sources import Device
     from ..sources.nvidia.nvml import Nvml
-    from .interval import Interval
     from .ledger import Allowance, DeviceSnapshot, Shares
-    from .peaks import PeakTracker
+    from .peaks import Interval, PeakTracker
 
 METRICS = {"energy": "J", "utilization": "%"}  # each name, with its unit
 

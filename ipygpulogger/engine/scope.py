@@ -21,9 +21,9 @@ from ..runtime import clock
 from ..sources import Device, Unavailable
 from .children import Children
 from .device_scope import METRICS, DeviceScope, TimeSeries, energy_now_j, metric, without_unused
-from .interval import peak_of_sum
 from .ledger import Allowance, uses
 from .machine import machine
+from .peaks import peak_of_sum
 from .sampler import Measuring
 from .settling import without
 
@@ -33,10 +33,9 @@ if TYPE_CHECKING:
     from ..records import DeviceUsage
     from ..runtime.wrappers import Call
     from ..sources.nvidia.nvml import NvmlDevice
-    from .interval import Interval
     from .ledger import Shares
     from .machine import Machine
-    from .peaks import PeakTracker
+    from .peaks import Interval, PeakTracker
 
 M = TypeVar("M", bound=Measurement)
 

@@ -21,9 +21,8 @@ from ..sources import Unavailable
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from ..engine.interval import Interval
     from ..engine.machine import Machine
-    from ..engine.peaks import PeakTracker
+    from ..engine.peaks import Interval, PeakTracker
     from ..records import Sizes
     from ..sources import Device
 

@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ipygpulogger.engine.interval import peak_of_sum
-from ipygpulogger.engine.peaks import SEGMENT_SLACK_BYTES, PeakTracker
+from ipygpulogger.engine.peaks import SEGMENT_SLACK_BYTES, PeakTracker, peak_of_sum
 from ipygpulogger.records import Peak
 from ipygpulogger.sources import Counter, Observation, Reading, Unavailable
 
