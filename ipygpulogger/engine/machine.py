@@ -92,7 +92,7 @@ class Machine:
             with self._lock, self.own_imports.importing():
                 from .child_peaks import ChildPeaks
 
-                self._child_peaks = self._child_peaks or ChildPeaks(self.process, self._open_children)
+                self._child_peaks = self._child_peaks or ChildPeaks(self)
         return self._child_peaks
 
     def resident_bytes(self) -> int:
@@ -165,14 +165,8 @@ class Machine:
             listed = self.nvml.devices()  # opened here, by one thread at a time
             self.discover()
             self.scopes.add(scope)
-        return listed
-
-    def watch_children(self, scope: Measuring) -> None:
-        """Sample the children of a scope that opens, or those that it starts later."""
-        if scope.children is not None and scope.children.any_before:
-            self.sampler.start(scope)
-        else:
             self._programs.put_on()
+        return listed
 
     def leave(self, scope: Measuring) -> None:
         """Unregister a scope that has ended."""
@@ -246,9 +240,9 @@ class Machine:
         self.nvml.after_fork_in_child()
         self.frameworks.ask(methodcaller("after_fork_in_child"), self.frameworks.loaded())
 
-    def _open_children(self) -> list[Children]:
+    def open_children(self) -> list[Children]:
         """Return the part of every open scope that is about child processes."""
-        return [scope.children for scope in self.scopes if scope.children is not None]
+        return [children for scope in self.scopes if (children := scope.with_children()) is not None]
 
     def _end_orphans(self) -> None:
         """Close the scopes whose call has ended."""

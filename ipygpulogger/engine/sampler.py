@@ -32,13 +32,13 @@ class Measuring:
     """An open measurement, as the machine treats it: a `scope.Scope`, the lines of a cell, a recording.
 
     Unless it overrides them, it needs no samples, and its caller ends it.
-
-    Attributes:
-        children: Its part that is about child processes; None where they do not concern it.
     """
 
-    children: Children | None = None
-    sees_children = False  # already while it opens
+    sees_children = False
+
+    def with_children(self) -> Children | None:
+        """Return its part that is about child processes; None where they do not concern it."""
+        return None
 
     def adopt(self, tracker: PeakTracker, device: Device, *, sure: bool) -> None:
         """Measure a device that a framework began to use, from zero; `sure` if no reset was unseen."""
@@ -212,7 +212,8 @@ class Sampler:
         wait_s: float | None = self._delay_s
         while True:
             with contextlib.suppress(Empty):
-                calls.get(timeout=wait_s)
+                if calls.get(timeout=wait_s):
+                    return
             with self._lock:
                 if self._calls is not calls:
                     return

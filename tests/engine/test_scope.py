@@ -311,7 +311,7 @@ def test_an_interrupt_while_opening_leaves_nothing(fresh, monkeypatch):
     """Ctrl-C at any step of opening: no scope, no interval, nobody holding the machine."""
     steps = [
         (fresh.nvml, "devices"),
-        (fresh, "watch_children"),
+        (fresh, "enter"),
         (fresh, "snapshot"),
         (fresh.ram, "open"),
     ]
