@@ -60,10 +60,7 @@ class ChildPeaks:
         self._shared = SharedBounds(0, 0)  # as of then
 
     def observe(self, opening: Children | None = None, *, reset: bool = True) -> list[ChildProcess] | None:
-        """Read every descendant, and fold the reading into the open scopes; return those that live.
-
-        A scope that opens now gets an interval of each. None where the kernel does not list children.
-        """
+        """Read and return every living descendant, for all open scopes; None if none are listed."""
         with self._lock:
             found: dict[ChildProcess, PeakTracker] = {}
 
@@ -154,10 +151,7 @@ class ChildPeaks:
             forks.forget(pid)
 
     def walk(self, living: Iterable[ChildProcess], limit_s: float) -> SharedBounds:
-        """Find what forked children have for themselves, and return what they share with each other only.
-
-        Their pages are walked anew, for so long at most, if any process changed that may share some.
-        """
+        """Find what forks have for themselves, unless nothing changed; return what they share."""
         families: dict[ChildProcess | None, list[ChildProcess]] = {}  # by the program; None is this process
         for child in living:
             if child.forked:
@@ -196,11 +190,7 @@ class ChildPeaks:
 
 
 def at_least_bytes(child: ChildProcess) -> int:
-    """Return what a child surely has for itself, without a walk of its pages.
-
-    What it inherited and still shares only becomes less, unless it forks. Of files and shared memory it may
-    have more in common with others than at the last walk.
-    """
+    """Return what a child surely has for itself, without a walk: what it inherited only becomes less."""
     if not child.forked:
         return child.current_bytes
     if child.shares is not None:

@@ -75,12 +75,7 @@ class Allocators:
         self._pinned: dict[str, PeakTracker] = {}  # by framework
 
     def discover(self, imported: list[Framework]) -> Iterator[tuple[Device | None, PeakTracker, bool]]:
-        """Create a tracker for each allocator of these frameworks that was initialised since the last call.
-
-        Yields:
-            The device, or None for page-locked host memory; the tracker of its peaks; whether it is certain
-            that every reset of these peaks by the user was noticed.
-        """
+        """Yield device (None: pinned), tracker, and whether no reset was unseen, of each new allocator."""
         late = self._frameworks.hold(imported)
         for framework, counters in self._frameworks.counters(imported):
             for counter in counters:
@@ -171,10 +166,7 @@ class Devices:
         return bool(devices) and all(self.is_hidden(device.uuid) for device in devices)
 
     def is_hidden(self, uuid: str | None) -> bool:
-        """Return whether CUDA certainly hides a device from this process.
-
-        Once CUDA is initialised, its own list decides, not `CUDA_VISIBLE_DEVICES`.
-        """
+        """Return whether CUDA certainly hides a device; once it is initialised, its own list decides."""
         shown = driver.count()
         if shown is None:
             return any(device.uuid == uuid for device in self._nvml.hidden())

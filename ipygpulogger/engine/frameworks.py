@@ -80,14 +80,7 @@ class Frameworks:
         user_resets: Callable[[Framework, int | None, Callable[[], None]], None] | None = None,
         importing: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
-        """Find the frameworks, importing none.
-
-        Args:
-            notes: Where to say that one is left out.
-            known: By default those of this package and of the entry points.
-            user_resets: See `Framework.on_user_reset`.
-            importing: Encloses the import of an adapter.
-        """
+        """Find the frameworks, importing none; `known` instead of ours and those of the entry points."""
         self._notes, self._user_resets, self._importing = notes, user_resets, importing
         self._adding = threading.RLock()
         self._failed: dict[str, str] = {}  # the error of each one that is left out, by name
@@ -123,11 +116,7 @@ class Frameworks:
     def ask(
         self, question: Callable[[Framework], T], of: Iterable[Framework] | None = None
     ) -> list[tuple[Framework, T]]:
-        """Call a function with each framework, and permanently leave out those for which it fails.
-
-        Returns:
-            Each framework that answered, with its answer; by default of those that are imported.
-        """
+        """Return what each framework answers; one that fails is left out for good."""
         answers = []
         for framework in self.imported() if of is None else of:
             try:
@@ -159,11 +148,7 @@ class Frameworks:
         return None
 
     def hold(self, of: Iterable[Framework] | None = None) -> set[str]:
-        """Keep the user's own counters true from now on, until `release`.
-
-        Returns:
-            The names of those that were in use before: resets by the user may have gone unnoticed.
-        """
+        """Keep the user's counters true until `release`; return the names of those in use before."""
         held = self.imported() if of is None else of
         for framework in held:  # first: after an interrupt below, `release` reaches all of them
             self._held[id(framework)] = framework

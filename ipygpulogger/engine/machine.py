@@ -41,12 +41,7 @@ if TYPE_CHECKING:
 
 
 class Machine:
-    """Every source of this process, and what all scopes share. One per process: `machine()`.
-
-    Attributes:
-        notes: What could not be measured.
-        failed_snapshot: Of torch's allocator, from the last recording in which an allocation failed.
-    """
+    """Every source of this process, and what all scopes share. One per process: `machine()`."""
 
     def __init__(
         self,

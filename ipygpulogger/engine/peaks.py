@@ -144,10 +144,7 @@ class Interval:
 
 
 def peak_of_sum(intervals: Sequence[Interval], series: int) -> Peak:
-    """Return the peak of the sum of several counters, such as those of two frameworks on one device.
-
-    If at most one of them changed, it is as exact as theirs. Else they may have peaked at different times.
-    """
+    """Return the peak of a sum, as of two frameworks on one device; exact if at most one of them changed."""
     peaks = [interval.peak(series) for interval in intervals]
     if len(peaks) == 1:
         return peaks[0]
@@ -208,10 +205,7 @@ class PeakTracker:
         return self.look().readings[series].current_bytes
 
     def last_bytes(self) -> int:
-        """Return what was in use at the last look if nothing was allocated since, else what is in use now.
-
-        Memory that was freed since still counts. It costs a fifth of a look.
-        """
+        """Return what was in use at the last look if nothing was allocated since, for a fifth of a look."""
         last = self._last
         if last is None or not last.stamp or self.counter.stamp() != last.stamp:
             return self.current_bytes()
@@ -223,10 +217,7 @@ class PeakTracker:
         return self._lifetime[series]
 
     def _fold(self, observation: Observation) -> None:
-        """Raise the peaks to an observation, having found out whether something else reset the counter.
-
-        Within its precision even a peak may fall: Linux reports the exact resident size if that is higher.
-        """
+        """Raise the peaks to an observation, having found out whether something else reset the counter."""
         precision_bytes = self.counter.precision_bytes
         peaks = [reading.peak_bytes or 0 for reading in observation.readings]
         highest = self._since_reset or peaks
@@ -261,10 +252,7 @@ class PeakTracker:
             return interval
 
     def adopt(self, *, sure: bool = True) -> Interval:
-        """Open an interval, from zero, over a counter that did not exist when the scope began.
-
-        It is `sure` if the counter has certainly not been reset since.
-        """
+        """Open an interval from zero over a counter that is new; it is `sure` if it was never reset."""
         with self._lock:
             if not self._open:
                 self.counter.watch(on=True)
@@ -312,11 +300,7 @@ class PeakTracker:
         return False
 
     def next_segment(self, interval: Interval, *, reset: bool = True) -> list[Segment]:
-        """Close an open interval and open it again at the same moment, at a third of what both would cost.
-
-        It resets only where the peak is more than `SEGMENT_SLACK_BYTES` above what is in use. Returns the
-        segment of each series that ends here; the interval's figures are those of the new one.
-        """
+        """End the segment of each series and begin the next, for a third of a close and an open."""
         with self._lock:
             counter, observation, fresh = self.counter, self.look(), False
             slack_bytes = min(counter.precision_bytes, SEGMENT_SLACK_BYTES)

@@ -29,10 +29,7 @@ if TYPE_CHECKING:
 
 
 class Measuring:
-    """An open measurement, as the machine treats it: a `scope.Scope`, the lines of a cell, a recording.
-
-    Unless it overrides them, it needs no samples, and its caller ends it.
-    """
+    """An open measurement, as the machine treats it: a `scope.Scope`, the lines of a cell, a recording."""
 
     sees_children = False
 
@@ -63,14 +60,7 @@ class Measuring:
     def device_sampled(
         self, uuid: str, used_bytes: int, other_bytes: int | None, found: Shares | None
     ) -> None:
-        """Record a sample of a device.
-
-        Args:
-            uuid: The device.
-            used_bytes: In use on the whole device.
-            other_bytes: The part outside the allocators; None if they changed while NVML was read.
-            found: Which processes hold that part, if it jumped and the driver reported it.
-        """
+        """Record a device's use, that outside the allocators if they were still, and whose, if it jumped."""
 
 
 class OpenScopes(WeakIdentitySet[Measuring]):
@@ -88,10 +78,7 @@ class OpenScopes(WeakIdentitySet[Measuring]):
 def sample_device(
     scopes: Sequence[Measuring], device: Device, trackers: Sequence[PeakTracker], nvml: Nvml, ledger: Ledger
 ) -> None:
-    """Read the memory of a device, and pass it to the scopes.
-
-    What was outside the allocators at that moment is known only if they did not change while NVML was read.
-    """
+    """Read the memory of a device, and pass it to the scopes."""
     uuid = device.uuid or ""
     device_scopes = [one for scope in scopes for one in scope.device_scopes() if one.device.uuid == uuid]
     # One that could not be read as the scopes opened is none of theirs: they have the driver's figures alone.

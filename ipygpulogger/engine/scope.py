@@ -21,7 +21,7 @@ from ..runtime import clock
 from ..sources import Device, Unavailable
 from ..sources.system.forked import forks
 from ..sources.system.process import children_ended
-from .device_scope import METRICS, DeviceScope, TimeSeries, energy_now_j, metric, without_unused
+from .device_scope import METRICS, DeviceScope, TimeSeries, metric, without_unused
 from .ledger import Allowance, uses
 from .machine import machine
 from .peaks import peak_of_sum
@@ -141,10 +141,7 @@ class Scope(Measuring):
         return self._during is not None and not self._during.running()
 
     def result(self, kind: type[M], label: str, **more: Any) -> M:
-        """Take the second snapshot and return a record; of a scope still open, the figures so far.
-
-        `more` are further fields of its kind.
-        """
+        """Return a record, with `more` fields of its kind; of a scope still open, the figures so far."""
         assert self._ram is not None, "open() comes first"
         if not self._closed:
             self.time_s = clock.monotonic_s() - self._start_s
@@ -176,11 +173,7 @@ class Scope(Measuring):
         )
 
     def so_far(self, label: str) -> Measurement:
-        """Return the figures so far of the open scope, without the slow parts of `result`; for any thread.
-
-        Neither children nor processes are read, no note is made. Where memory outside the allocators changed,
-        only theirs is known.
-        """
+        """Return the figures so far, in any thread: no children, processes or notes."""
         assert self._ram is not None and self._start_s, "open() comes first"  # noqa: PT018 - one
         time_s = clock.monotonic_s() - self._start_s
         before_bytes, now_bytes = self._ram.before_bytes(), self._machine.ram.current_bytes()
@@ -322,7 +315,7 @@ class Scope(Measuring):
             self._note(reason)
             return
         if "energy" in self._metrics:
-            device_scope.energy_j = energy_now_j(self._machine.nvml, device.uuid or "")
+            device_scope.begin_energy(self._machine.nvml)
         self._device_scopes[_raw_key(device) if device.backend == DRIVER else device.key] = device_scope
 
     def _begin_raw(self, listed: Iterable[NvmlDevice]) -> None:

@@ -334,17 +334,7 @@ def _named(linenos: Sequence[int], place: str) -> str:
 def outermost_loops(
     filename: str, name: str, first_lineno: int, *, is_function: bool
 ) -> list[tuple[int, int]]:
-    """Return the first and the last line of each loop that is in no other loop of the same code object.
-
-    The code object is found by its name and its first line, which is that of its first decorator. Empty where
-    the source is not available, and for a lambda or a comprehension.
-
-    Args:
-        filename: The file of the code object, by which `linecache` has its source.
-        name: Its name.
-        first_lineno: Its first line.
-        is_function: False for the code of a whole cell or module.
-    """
+    """Return first and last line of each outermost loop of a code object, as far as there is source."""
     source = "".join(linecache.getlines(filename))
     flags = ast.PyCF_ONLY_AST | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
     try:

@@ -167,10 +167,7 @@ class LineMemories(Measuring):
         return self._ended is line
 
     def hold(self, holder: Holder, line: LineMemory | None, *, continues: bool = False) -> None:
-        """Read every counter, and attribute what a frame uses from here on to a line; to None for no line.
-
-        `continues`: the line, which ended last, was not over: its last interval is opened again.
-        """
+        """Read every counter; a frame's memory is from here on that of a line, which may go on, or of none."""
         with self._lock:
             self._read_counters()
             held, holder.held = holder.held, line

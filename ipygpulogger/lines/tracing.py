@@ -91,10 +91,7 @@ class TracingBackend:
             return why_not
 
     def unsubscribe(self, subscriber: Subscriber) -> None:
-        """Stop reporting to a subscriber; after the last one, tracing is switched off.
-
-        Calling it again changes nothing, or finishes what an interrupt cut short, in `subscribe` too.
-        """
+        """Stop reporting to a subscriber; after the last tracing is off. Again, it does what is left."""
         with self._lock:
             self.subscribers = tuple(other for other in self.subscribers if other is not subscriber)
             for key, (code, followers, asked) in tuple(self._followed.items()):

@@ -149,10 +149,6 @@ SCENES = {
         "open a; segment a; +50; segment a; -150; segment a; segment a",
         [(1000, 1000, 1000), (1050, 1050, 1050), (1050, 1050, 900), (900, 900, 900)], {}, 1,
     ),
-    "after that the next has a counter of its own": (
-        "open a; +500; -500; segment a; +200; -200; segment a; +300; -300; segment a",
-        [(1500, 1500, 1000), (1200, 1200, 1000), (1300, 1300, 1000)], {}, 3,
-    ),
     "a blip before the reset of a segment is read": (
         "open a; -100; early 700; segment a; segment a", [(1600, 1600, 900), (900, 900, 900)], {}, 1,
     ),
@@ -166,15 +162,6 @@ SCENES = {
         "open a; open b; -100; rise 500; segment b; peek a; -500; close a",
         [(1400, 1400, 1400), (1400, 1400)], {"a": (1400, 1400)}, 1,
     ),
-    "a rise with the reset of an opening": (
-        "open a; -100; rise 500; open b; peek a; -500; close a", [(1400, 1400)], {"a": (1400, 1400)}, 1,
-    ),
-    "a rise with the user's reset": (
-        "open a; -100; rise 500; user; peek a; -500; close a", [(1400, 1400)], {"a": (1400, 1400)}, 1,
-    ),
-    "a peak at what is in use needs no reset": (
-        "open o; +500; open a; +300; -900; close a; close o", [], {"a": (1800, 1800), "o": (1800, 1800)}, 0,
-    ),
     "an opening whose reset fails is under the old record": (
         "open o; +500; -500; refuse; open a; +200; fold a; peek a; +600; close a",
         [(1200, 1500)], {"a": (1800, 1800)}, 0,
@@ -183,25 +170,11 @@ SCENES = {
         "open a; +500; -500; refuse; segment a; +200; fold a; peek a; +600; close a",
         [(1500, 1500, 1000), (1200, 1500)], {"a": (1800, 1800)}, 0,
     ),
-    "a fold leaves all open and changes none that ended": (
-        "open a; open b; close b; +300; fold b; peek a; fold a; peek a; -300; close a",
-        [(1000, 1000), (1300, 1300)], {"a": (1300, 1300), "b": (1000, 1000)}, 0,
-    ),
     "a counter that stops telling its peak": (
         "open a; +500; fold a; uncount; close a; open b", [], {"a": (1500, None), "b": (1500, None)}, 0,
     ),
-    "the user's reset is done, whoever measures": (
-        "+500; -500; user; open a; +500; -500; user; close a", [], {"a": (1500, 1500)}, 2,
-    ),
     "an opening frees those under an old record": (
         "open o; +5000; -5000; open! a; open b; +300; -300; close a", [], {"a": (1300, 6000)}, 1,
-    ),
-    "a segment frees them": (
-        "open o; +5000; -5000; open! a; segment o; +300; -300; close a",
-        [(6000, 6000, 1000)], {"a": (1300, 6000)}, 1,
-    ),
-    "the user frees them": (
-        "open o; +5000; -5000; open! a; user; +300; -300; close a", [], {"a": (1300, 6000)}, 1,
     ),
     "a reported reset makes sampled whoever looks": (
         "open a; +500; -500; erase!; look; close a; open b; erase!; close b",
@@ -393,19 +366,6 @@ def test_a_segment_leaves_a_little(grain):
     assert "reset" in play.run("-1; segment a").model.log
 
 
-def test_a_segment_of_nothing_resets_nothing():
-    """Where nothing was ever in use, no record stands above it."""
-    play = Play(Model(0)).run("open a; segment a")
-    assert (play.told, play.model.log.count("reset")) == ([(0, 0, 0)], 0)
-
-
-def test_a_segment_without_a_stamp_is_at_least():
-    """Nothing certifies that its reset lost nothing, for itself and for all that are open."""
-    play = Play(Model(certified=False)).run("open a; open b; -100; segment b; close a")
-    assert play.told == [(1000, None, 900)]
-    assert play.intervals["a"].peak() == Peak(1000, None, "sampled")
-
-
 def test_what_a_handler_raises_goes_on():
     """Ctrl-C during the reset of a segment is the user's."""
     play = Play(Model()).run("open a; -100")
@@ -451,19 +411,6 @@ def test_the_last_figure_holds_while_nothing_was_allocated(certified):
     assert tracker.last_bytes() == 710
 
 
-@pytest.mark.parametrize(
-    ("peak_class", "highest"), [("resettable", 6000), ("monotone", 6000), ("sampled", 5000)]
-)
-def test_the_lifetime_is_read_when_it_is_asked_for(peak_class, highest):
-    """Nobody need have measured anything; and what is in use counts where nothing tells a peak."""
-    play = Play(Model(peak_class=peak_class))
-    assert play.tracker.lifetime_peak_bytes() == 1000
-    assert play.run("+4000").tracker.lifetime_peak_bytes() == 5000
-    assert play.run("+1000; -5500").tracker.lifetime_peak_bytes() == highest
-    assert play.run("open a; close a").tracker.lifetime_peak_bytes() == highest
-    assert PeakTracker(Model(0, peak_class=peak_class)).lifetime_peak_bytes() == 0
-
-
 @pytest.mark.parametrize(("grain", "noticed"), [(0, True), (1, False), (2, False)])
 def test_a_peak_that_falls_by_more_than_its_grain_was_reset(grain, noticed):
     """Down to nothing, by a single byte; within the grain of the counter it may sink by itself."""
@@ -479,14 +426,6 @@ def test_an_interval_that_missed_its_owners_looks_is_never_exact(end):
     for name, quality in (("a", "sampled"), ("b", "exact")):
         getattr(other, end)(play.intervals[name])
         assert play.intervals[name].peak().quality == quality
-
-
-@pytest.mark.parametrize("program", ["adopt a; adopt b", "open a; adopt b", "adopt a; open b"])
-def test_watched_while_anything_is_open(program):
-    """Told once when the first begins, however it does, and once when the last ends."""
-    play = Play(Model()).run(program)
-    assert play.run("close a").model.watched == [True]
-    assert play.run("close b").model.watched == [True, False]
 
 
 # -- several series, several counters ----------------------------------------------------------------
@@ -599,14 +538,6 @@ def test_what_is_no_reading_is_refused(readings):
         with pytest.raises(Unavailable, match="Model fails: "):
             play.run(step)
     assert play.intervals["a"].peak(1).quality == "sampled"
-
-
-def test_no_series_at_all_is_refused_from_the_first():
-    """Nothing is no figure."""
-    model = Model()
-    model.look = lambda: Observation((), ())
-    with pytest.raises(Unavailable, match="not a reading"):
-        PeakTracker(model).look()
 
 
 @pytest.mark.parametrize("error", [OSError("gone"), SystemExit(3), GeneratorExit(), KeyboardInterrupt()])
