@@ -16,7 +16,7 @@ from operator import itemgetter, methodcaller
 from typing import TYPE_CHECKING, TypeVar
 
 from ..runtime.errors import is_from_a_handler, named
-from ..sources import Counter, DeviceCounter, Framework
+from ..sources import DeviceCounter, Framework
 from . import devices
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ class Frameworks:
         """Find the frameworks, importing none; `known` instead of ours and those of the entry points."""
         self._notes, self._user_resets, self._importing = notes, user_resets, importing
         self._adding = threading.RLock()
-        self._failed: dict[str, str] = {}  # the error of each one that is left out, by name
+        self.failed: dict[str, str] = {}  # the error of each one that is left out, by name
         self._known: tuple[Framework, ...] = ()
         self._ours: list[Framework] = []  # among those, the ones of this package
         self._unloaded = dict(_ADAPTERS) if known is None else {}  # by name: ours, not imported so far
@@ -124,16 +124,14 @@ class Frameworks:
             except BaseException as error:
                 if is_from_a_handler(error):
                     raise
-                self._leave_out(framework, error)
+                self._known = tuple(other for other in self._known if other is not framework)
+                self.failed[framework.name] = named(error)
+                self._notes.add(f"the source {framework.name} fails and is left out: {named(error)}")
         return answers
 
     def counters(self, of: Iterable[Framework] | None = None) -> list[tuple[Framework, list[DeviceCounter]]]:
         """Return the counters of the devices that each framework uses; by default those that are imported."""
         return self.ask(_counters_of, of)
-
-    def pinned(self, of: Iterable[Framework]) -> list[tuple[Framework, Counter | None]]:
-        """Return the counter of page-locked host memory of each of these frameworks, None without one."""
-        return self.ask(methodcaller("pinned"), of)
 
     def can_preload(self) -> bool:
         """Return whether `preload` of an imported framework would create a context now."""
@@ -142,10 +140,7 @@ class Frameworks:
     def current_index(self) -> int | None:
         """Return the current device of the first framework that has one; None if none has."""
         answers: list[tuple[Framework, int | None]] = self.ask(methodcaller("current_index"))
-        for _, index in answers:
-            if index is not None:
-                return index
-        return None
+        return next((index for _, index in answers if index is not None), None)
 
     def hold(self, of: Iterable[Framework] | None = None) -> set[str]:
         """Keep the user's counters true until `release`; return the names of those in use before."""
@@ -158,15 +153,6 @@ class Frameworks:
         """Take off the wrappers that keep the user's counters true."""
         self.ask(methodcaller("release"), tuple(self._held.values()))
         self._held.clear()
-
-    def failures(self) -> dict[str, str]:
-        """Return the error of each framework that is left out, by name."""
-        return dict(self._failed)
-
-    def _leave_out(self, framework: Framework, error: BaseException) -> None:
-        self._known = tuple(other for other in self._known if other is not framework)
-        self._failed[framework.name] = named(error)
-        self._notes.add(f"the source {framework.name} fails and is left out: {named(error)}")
 
     def _load(self, names: Iterable[str]) -> None:
         """Import the adapters of these frameworks; one that cannot be imported now is tried again later."""
@@ -215,7 +201,7 @@ class Frameworks:
             except KeyboardInterrupt:
                 raise
             except BaseException as error:
-                self._failed[entry.name] = named(error)
+                self.failed[entry.name] = named(error)
                 self._notes.add(f"the source {entry.name} of {entry.value} fails: {named(error)}")
             else:
                 yield framework

@@ -135,7 +135,7 @@ class Machine:
         from ..sources.system.limit_diagnosis import diagnoses
 
         answers = self.frameworks.ask(methodcaller("diagnose"), self.frameworks.known())
-        failures = self.frameworks.failures().items()
+        failures = self.frameworks.failed.items()
         failed = [Diagnosis(name, "absent", f"fails and is left out: {error}") for name, error in failures]
         found = [diagnosis for _, diagnosis in answers if diagnosis]
         return [self.process.diagnose(), *diagnoses(self.limits), self.nvml.diagnose(), *found, *failed]

@@ -56,15 +56,7 @@ class Scope(Measuring):
         metrics: Container[str] = (),
         during: Call | None = None,
     ) -> None:
-        """Prepare; nothing is measured before `open`.
-
-        Args:
-            on: The machine; by default the process's own.
-            reset_peaks: Reset the kernel's high-water mark of resident memory.
-            all_devices: Include the devices that this process does not use.
-            metrics: What else to measure on each device, of `device_scope.METRICS`.
-            during: A call that the scope must not outlive, for callers that get no event at its end.
-        """
+        """Prepare; `during` is a call that the scope must not outlive, if no event comes at its end."""
         self._machine = on or machine()
         self._reset_peaks, self._all_devices = reset_peaks, all_devices
         self._metrics, self._during = metrics, during
@@ -78,7 +70,7 @@ class Scope(Measuring):
         self._ram_tracker: PeakTracker | None = None
         self._ram: Interval | None = None
         self._start_s = self.time_s = 0.0
-        self.ours_before_bytes = self._imports_in_peak_bytes = 0  # see `OwnImports`: before it, and in it
+        self.ours_before_bytes = self._imports_in_peak_bytes = 0  # see `OwnImports`
 
     def open(self) -> Scope:
         """Take the first snapshot, open the peaks' intervals, and start the clock."""
@@ -271,9 +263,9 @@ class Scope(Measuring):
         if self._ram is not None and self._ram_tracker is not None:
             self._read_peak(self._ram_tracker, self._ram, final=final)
             self._imports_in_peak_bytes = on.own_imports.bytes - self.ours_before_bytes
-        self._has_children = self._children is not None or bool(forks.living) or on.process.has_children()
-        if final and self._has_children:
-            self.with_children().close()
+            self._has_children = bool(self._children or forks.living) or on.process.has_children()
+            if final and self._has_children:
+                self.with_children().close()
         on.discover()  # devices first used within the scope
         for tracker, interval in self._pinned.items():
             self._read_peak(tracker, interval, final=final)

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from ..engine.peaks import Interval, PeakTracker
     from ..records import Sizes
     from ..sources import Device
+    from .frame_state import FrameState
 
 
 class _Gauge:
@@ -96,24 +97,9 @@ class LineMemory:
         self.cut_off = False  # whether an interval was left out because its end was not reported
         self.sums: list[_Sum] = []  # for each counter; shorter where no later counter was read
 
-    @property
-    def measured(self) -> bool:
-        """Whether it was ever open."""
-        return bool(self.sums)
-
-    def held_by_others(self, holder: Holder) -> bool:
+    def held_by_others(self, holder: FrameState) -> bool:
         """Return whether the memory of any other frame is attributed to this line now."""
         return self.holders > (holder.held is self)
-
-
-class Holder:
-    """The part of a frame's state that concerns memory."""
-
-    __slots__ = ("held",)
-
-    def __init__(self) -> None:
-        # The line that its memory is attributed to; `LineMemories` alone sets it.
-        self.held: LineMemory | None = None
 
 
 class LineMemories(Measuring):
@@ -166,8 +152,8 @@ class LineMemories(Measuring):
         """Return whether this line ended and no other has started since."""
         return self._ended is line
 
-    def hold(self, holder: Holder, line: LineMemory | None, *, continues: bool = False) -> None:
-        """Read every counter; a frame's memory is from here on that of a line, which may go on, or of none."""
+    def hold(self, holder: FrameState, line: LineMemory | None, *, continues: bool = False) -> None:
+        """Read every counter; a frame's memory is from here on a line's (which may go on) or nobody's."""
         with self._lock:
             self._read_counters()
             held, holder.held = holder.held, line
@@ -180,7 +166,7 @@ class LineMemories(Measuring):
                 if line.holders == 1:
                     self._begin(line, continues=continues)
 
-    def repair(self, holders: Iterable[Holder]) -> None:
+    def repair(self, holders: Iterable[FrameState]) -> None:
         """Count each line's holders again after a boundary was cut short; peaks are only lower bounds."""
         with self._lock:
             held = Counter(holder.held for holder in holders if holder.held is not None)

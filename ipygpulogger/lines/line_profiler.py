@@ -98,7 +98,7 @@ class LineProfiler:
             )
         return tuple(sorted(found, key=lambda line: (line.place, line.lineno)))
 
-    # -- what the tracing back end asks and reports: a `tracing.Subscriber` ------------------
+    # -- what the tracing back end asks and reports ------------------------------------------
 
     def follow(self, frame: FrameType) -> CodeFrames | None:
         """Return what to report this frame's code to; None if it is not to be measured."""

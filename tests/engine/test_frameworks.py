@@ -153,7 +153,7 @@ def test_what_fails_is_left_out_and_said_once(monkeypatch):
     broken.counters = lambda: 1 / 0
     assert frameworks.counters() == [(sound, [])]
     assert frameworks.known() == (sound,)
-    assert frameworks.failures() == {"broken": "ZeroDivisionError: division by zero"}
+    assert frameworks.failed == {"broken": "ZeroDivisionError: division by zero"}
     assert notes.take() == ("the source broken fails and is left out: ZeroDivisionError: division by zero",)
     assert notes.take() == ()
 
