@@ -56,10 +56,7 @@ class Machine:
         self.notes = Notes()
         self.own_imports = OwnImports(self.resident_bytes)
         self.frameworks = Frameworks(
-            self.notes,
-            frameworks,
-            user_resets=self._user_resets,
-            importing=self.own_imports.importing,
+            self.notes, frameworks, user_resets=self._user_resets, importing=self.own_imports.importing
         )
         self.devices = Devices(self.nvml, self.frameworks)
         self.allocators = Allocators(self.frameworks, self.devices)

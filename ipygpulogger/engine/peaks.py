@@ -169,11 +169,6 @@ class PeakTracker:
         self._last: Observation | None = None  # since our last reset; the open intervals know it
         _trackers.add(self)
 
-    @property
-    def is_open(self) -> bool:
-        """Whether any interval is open."""
-        return bool(self._open)
-
     def look(self) -> Observation:
         """Read the counter, and fold the reading into the open intervals; `Unavailable` if it cannot be read.
 

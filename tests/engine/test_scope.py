@@ -218,7 +218,7 @@ def test_a_system_that_gives_no_thread(gpu, fresh, monkeypatch):
 
     monkeypatch.setattr(threading.Thread, "start", refuse)
     assert mb(run(fresh, lambda: blip(64)).gen.peaked_bytes) == 64
-    assert not fresh.sampler.is_wanted
+    assert not fresh.sampler._wanted
 
 
 def test_a_card_in_a_container_where_we_have_a_context(gpu, fresh, raw, monkeypatch):
@@ -300,12 +300,7 @@ def test_a_child_forked_within_a_block_does_not_call_its_peak_exact():
 
 def test_an_interrupt_while_opening_leaves_nothing(fresh, monkeypatch):
     """Ctrl-C at any step of opening: no scope, no interval, nobody holding the machine."""
-    steps = [
-        (fresh.nvml, "devices"),
-        (fresh, "enter"),
-        (fresh, "snapshot"),
-        (fresh.ram, "open"),
-    ]
+    steps = [(fresh.nvml, "devices"), (fresh, "enter"), (fresh, "snapshot"), (fresh.ram, "open")]
     for where, name in steps:
         with monkeypatch.context() as patch:
 
@@ -318,5 +313,5 @@ def test_an_interrupt_while_opening_leaves_nothing(fresh, monkeypatch):
         gc.collect()
         assert not fresh.scopes
         assert not fresh.scopes.loggers
-        assert not fresh.ram.is_open
-        assert not fresh.sampler.is_wanted
+        assert not fresh.ram._open
+        assert not fresh.sampler._wanted
