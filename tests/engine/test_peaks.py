@@ -1,11 +1,13 @@
 """Many intervals over one counter: the truth is known, because the counter is ours."""
 
+import contextlib
 import os
 import threading
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from ipygpulogger.engine.peaks import SEGMENT_SLACK_BYTES, PeakTracker, peak_of_sum
 from ipygpulogger.records import Peak
@@ -195,17 +197,10 @@ def test_scenes(scene):
 
 # -- any program ------------------------------------------------------------------------------------
 
-NAMES = st.integers(0, 9)
-steps = st.lists(
-    st.one_of(
-        st.tuples(st.just("move"), st.integers(-400, 400)),
-        st.tuples(st.just("blip"), st.integers(1, 900)),
-        st.tuples(st.just("open"), st.booleans()),
-        st.tuples(st.sampled_from(["close", "close again", "break", "fold", "segment", "user"]), NAMES),
-        st.tuples(st.just("erase"), st.booleans()),
-    ),
-    max_size=40,
-)
+KINDS = [("resettable", True), ("resettable", False), ("monotone", True), ("sampled", True)]
+WHICH = st.integers(0, 9)
+any_open = precondition(lambda self: self.open)
+resettable = precondition(lambda self: self.model.peak_class == "resettable")
 
 
 class Truth:
@@ -216,13 +211,29 @@ class Truth:
         self.blipped = self.erased = self.ever_erased = self.lost = False
 
 
-class AnyProgram:
-    """Plays any program on a model, and judges every peak by the story of the model."""
+class AnyProgram(RuleBasedStateMachine):
+    """Whatever nests, overlaps, resets, fails or slips in between: the truth lies in the bounds of every peak.
 
-    def __init__(self, model):
-        self.model, self.tracker, self.open, self.ended = model, PeakTracker(model), [], []
+    It is exact where nothing could be lost.
+    """
+
+    @initialize(kind=st.sampled_from(KINDS))
+    def begin(self, kind):
+        self.model = Model(peak_class=kind[0], certified=kind[1])
+        self.tracker, self.open, self.ended = PeakTracker(self.model), [], []
         self.any_lost = False
 
+    @rule(size=st.integers(-400, 400))
+    def move(self, size):
+        self.model.move(max(size, -self.model.now[0]))
+
+    @rule(reset=st.booleans())
+    def opens(self, reset):
+        interval = self.tracker.open(reset=reset)
+        self.open.append(Truth(interval, len(self.model.story) - 1, reset=reset))
+
+    @resettable
+    @rule(size=st.integers(1, 900))
     def blip_at_next_reset(self, size):
         def blip():
             self.model.before_reset = lambda: None
@@ -233,19 +244,15 @@ class AnyProgram:
 
         self.model.before_reset = blip
 
-    def judge(self, one, lo_bytes, hi_bytes):
-        model, truth = self.model, max(self.model.story[one.began :])
-        assert lo_bytes <= truth
-        if one.erased or one.lost or model.peak_class == "sampled":
-            assert hi_bytes is None
-            return
-        assert hi_bytes is None or truth <= hi_bytes
-        if model.certified:
-            assert hi_bytes is not None
-        if one.reset and not one.blipped and model.certified and model.peak_class == "resettable":
-            assert lo_bytes == hi_bytes
+    @resettable
+    @rule()
+    def user_resets(self):
+        self.any_lost |= not self.open  # then the tracker need not know of it
+        self.tracker.user_resets(self.model.reset)
 
-    def erase(self, *, reported):
+    @resettable
+    @rule(reported=st.booleans())
+    def other_code_resets(self, reported):
         if not reported:
             self.tracker.look()  # the only witness of the peak before
         for one in self.open:
@@ -253,70 +260,66 @@ class AnyProgram:
             one.ever_erased |= one.erased
         self.model.highest, self.model.erased = list(self.model.now), reported
         self.tracker.look()
+        self.any_lost = True
 
-    def end(self, one, *, broken):
-        self.open.remove(one)
-        self.ended.append(one)
-        self.model.broken, one.lost = broken, broken
-        try:
-            self.tracker.close(one.interval)
-        except Unavailable:
-            assert broken
-        self.model.broken = False
-        self.judge(one, *bounds(one.interval.peak()))
-        assert ("the model" in self.tracker.loss(one.interval)) == one.ever_erased
+    @any_open
+    @rule(which=WHICH)
+    def fold(self, which):
+        self.tracker.fold(self.open[which % len(self.open)].interval)
 
-    def segment(self, one):
+    @any_open
+    @rule(which=WHICH)
+    def next_segment(self, which):
+        one = self.open[which % len(self.open)]
         (segment,) = self.tracker.next_segment(one.interval)
         self.judge(one, *bounds(segment))
         assert segment.after_bytes == self.model.now[0]
         one.began, one.blipped, one.erased = len(self.model.story) - 1, False, False
         one.reset = one.reset or self.model.peak_class == "resettable"
 
-    def run(self, program):  # noqa: C901 - one branch a step
-        model, tracker = self.model, self.tracker
-        for what, value in program:
-            if what == "move":
-                model.move(max(value, -model.now[0]))
-            elif what == "open":
-                interval = tracker.open(reset=value)
-                self.open.append(Truth(interval, len(model.story) - 1, reset=value))
-            elif what == "close again" and self.ended:
-                tracker.close(self.ended[value % len(self.ended)].interval)
-            elif what in ("blip", "user", "erase") and model.peak_class == "resettable":
-                if what == "blip":
-                    self.blip_at_next_reset(value)
-                elif what == "user":
-                    self.any_lost |= not self.open  # then the tracker need not know of it
-                    tracker.user_resets(model.reset)
-                else:
-                    self.erase(reported=value)
-                    self.any_lost = True
-            elif self.open and what in ("close", "break", "fold", "segment"):
-                one = self.open[value % len(self.open)]
-                if what == "fold":
-                    tracker.fold(one.interval)
-                elif what == "segment":
-                    self.segment(one)
-                else:
-                    self.end(one, broken=what == "break")
-            assert model.watched == [i % 2 == 0 for i in range(len(model.watched))]  # told once each time
-            assert len(model.watched) % 2 == bool(self.open)
+    @any_open
+    @rule(which=WHICH, broken=st.booleans())
+    def close(self, which, broken=False):
+        one = self.open.pop(which % len(self.open))
+        self.ended.append(one)
+        self.model.broken = one.lost = broken
+        with pytest.raises(Unavailable) if broken else contextlib.nullcontext():
+            self.tracker.close(one.interval)
+        self.model.broken = False
+        self.judge(one, *bounds(one.interval.peak()))
+        assert ("the model" in self.tracker.loss(one.interval)) == one.ever_erased
+
+    @precondition(lambda self: self.ended)
+    @rule(which=WHICH)
+    def close_again(self, which):
+        self.tracker.close(self.ended[which % len(self.ended)].interval)
+
+    def judge(self, one, lo_bytes, hi_bytes):
+        model, truth = self.model, max(self.model.story[one.began :])
+        assert lo_bytes <= truth
+        if one.erased or one.lost or model.peak_class == "sampled":
+            assert hi_bytes is None
+            return
+        assert hi_bytes is None or truth <= hi_bytes
+        assert hi_bytes is not None or not model.certified
+        if one.reset and not one.blipped and model.certified and model.peak_class == "resettable":
+            assert lo_bytes == hi_bytes
+
+    @invariant()
+    def watched_while_anything_is_open(self):
+        watched = self.model.watched
+        assert watched == [i % 2 == 0 for i in range(len(watched))]  # told once each time
+        assert len(watched) % 2 == bool(self.open)
+
+    def teardown(self):
         while self.open:
-            self.end(self.open[0], broken=False)
-        if model.peak_class != "sampled" and not self.any_lost:
-            assert tracker.lifetime_peak_bytes() == max(model.story)
+            self.close(0)
+        if self.model.peak_class != "sampled" and not self.any_lost:
+            assert self.tracker.lifetime_peak_bytes() == max(self.model.story)
 
 
-@pytest.mark.parametrize(
-    ("peak_class", "certified"),
-    [("resettable", True), ("resettable", False), ("monotone", True), ("sampled", True)],
-)
-@settings(max_examples=250, deadline=None)
-@given(steps)
-def test_the_truth_lies_in_the_bounds(peak_class, certified, program):
-    """Whatever nests, overlaps, resets, fails or slips in between; exact where nothing could be lost."""
-    AnyProgram(Model(peak_class=peak_class, certified=certified)).run(program)
+TestAnyProgram = AnyProgram.TestCase
+TestAnyProgram.settings = settings(max_examples=500, stateful_step_count=40, deadline=None)
 
 
 # -- what is read, and when -------------------------------------------------------------------------
