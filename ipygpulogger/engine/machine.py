@@ -165,7 +165,6 @@ class Machine:
         with self._lock:
             self.settling.ran = True
             self.scopes.discard(scope)
-        self._end_orphans()
         self._rest()
 
     def discover(self) -> None:
