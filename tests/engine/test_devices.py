@@ -191,6 +191,26 @@ def test_nobody_tells_whose(cuda, on, outside, how):
     assert "owner unknown" not in text.report(again)
 
 
+def test_neighbours_come_and_go(cuda, on):
+    """3000 MB that appear, and 700 MB that were there and leave: consumed never changes, both are shown."""
+    row = cuda.dev[0].add_process(1, 700 * MB)
+
+    def come():
+        cuda.dev[0].add_process(2, 3000 * MB)
+
+    def go():
+        row.kind = 0
+
+    come_result, go_result = run(on, come), run(on, go)
+    for result, before_mb, after_mb in ((come_result, 700, 3700), (go_result, 3700, 3000)):
+        usage = gpu_of(result)
+        assert (usage.consumed_bytes, usage.peaked_bytes, usage.unattributed_bytes) == (0, 0, 0)
+        assert (usage.neighbours_before_bytes // MB, usage.neighbours_bytes // MB) == (before_mb, after_mb)
+        assert usage.peak.quality == "exact"
+        assert f"(other processes {after_mb} MB)" in text.report(result)
+    assert "other processes" not in text.report(run(on))
+
+
 # -- faults ----------------------------------------------------------------------------------------
 
 

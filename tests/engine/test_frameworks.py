@@ -105,6 +105,13 @@ def test_ours_come_first_in_their_order(monkeypatch):
     assert frameworks.known() == (first, second, third)
 
 
+def test_two_of_one_name_are_both_asked(monkeypatch):
+    """Another distribution may know of arrays of torch's that we do not."""
+    one, other = Spy(), Spy()
+    put(monkeypatch, "spied")
+    assert Frameworks(Notes(), [one, other]).imported() == [one, other]
+
+
 def test_what_came_late_is_told_by_name(monkeypatch):
     """It was in use before anybody measured."""
     one, late = Spy("one"), Spy("late")
