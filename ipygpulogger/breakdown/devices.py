@@ -23,9 +23,8 @@ from .rows import Breakdown
 
 if TYPE_CHECKING:
     from ..allocator.replay import Moment
-    from ..engine.interval import Interval
     from ..engine.machine import Machine
-    from ..engine.peaks import PeakTracker
+    from ..engine.peaks import Interval, PeakTracker
     from ..records import Peak
     from ..sources import Device
     from ..sources.torch.history import DeviceHistory

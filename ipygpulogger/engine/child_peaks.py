@@ -1,8 +1,5 @@
 """The peaks of child processes, and what forked ones share.
 
-A page that n processes share counts for each of them as 1/n of its size (Pss). Summed over a program and all
-its forks that gives each page once. Without what the program itself has, it is what its forks have.
-
 The kernel keeps one high-water mark for each process, and every scope wants its own peak. So a `PeakTracker`
 does for each child what another does for this process: it folds each reading into every open scope, and it
 alone resets the mark.
@@ -23,15 +20,14 @@ from ..sources.system.forked import WALK_S_PER_BYTE, forks, sharing
 from .peaks import PeakTracker
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Iterable
 
-    from ..records import ChildUsage
-    from ..sources.system.forked import Card, Sharing
-    from ..sources.system.process import Process
+    from ..sources.system.forked import Card
     from .children import Children
+    from .machine import Machine
 
-_SMALL_BYTES = 5 * MB  # of so much that ended within the scope nothing is said, as of `!echo hi`
 NEARLY_BYTES = MB  # if what children share is known as well as that, nothing is said
+_STILL_BYTES = 2**20  # the pages that this process may change before those of its forks are walked again
 
 
 class SharedBounds(NamedTuple):
@@ -46,151 +42,6 @@ class SharedBounds(NamedTuple):
         return self.hi_bytes is not None and self.hi_bytes - self.lo_bytes < NEARLY_BYTES
 
 
-NOTHING = SharedBounds(0, 0)
-
-
-def is_small(usage: ChildUsage) -> bool:
-    """Return whether a child had little more than what every fork copies."""
-    return max(usage.before_bytes, usage.peak.lo_bytes) < _SMALL_BYTES
-
-
-def most_at_once(found: dict[ChildProcess, ChildUsage]) -> int | None:
-    """Return the most that all can have had at once: the peaks of those that lived together, if known."""
-    most_bytes = 0
-    for newest in found:  # most of them live just after one is born
-        at_ns, sum_bytes = newest.life_ns[0], 0
-        for child, usage in found.items():
-            born_ns, left_ns = child.life_ns
-            if usage.peak.hi_bytes is None:
-                return None
-            if born_ns <= at_ns and (left_ns is None or left_ns >= at_ns):
-                sum_bytes += usage.peak.hi_bytes
-        most_bytes = max(most_bytes, sum_bytes)
-    return most_bytes
-
-
-def one_moved(found: dict[ChildProcess, ChildUsage]) -> int:
-    """Return the most that all certainly had at once: one at its peak, and those that did not move."""
-    still_bytes, moved_bytes = 0, 0
-    for child in found.values():
-        lo_bytes, hi_bytes = child.peak.lo_bytes, child.peak.hi_bytes
-        if not child.ended and child.before_bytes == child.after_bytes == lo_bytes == hi_bytes:
-            still_bytes += lo_bytes
-        else:
-            moved_bytes = max(moved_bytes, lo_bytes)
-    return still_bytes + moved_bytes
-
-
-def families(children: Iterable[ChildProcess]) -> dict[ChildProcess | None, list[ChildProcess]]:
-    """Return the forked children by the program that all of them come from; None is this process."""
-    found: dict[ChildProcess | None, list[ChildProcess]] = {}
-    for child in children:
-        if child.forked:
-            root = child.parent
-            while root is not None and root.forked:
-                root = root.parent
-            found.setdefault(root, []).append(child)
-    return found
-
-
-def without_program(members: Sequence[Sharing], count: int) -> SharedBounds:
-    """Return bounds of what `count` forks share, without a walk of the pages of their program.
-
-    A page of the program counts at least 1/(n+1) with n forks, one of n forks alone at least 1/n. So what
-    the proportional shares of those that were walked exceed the former by bounds what is not the program's.
-    """
-    if count < 2:
-        return NOTHING
-    proportional_bytes = excess_bytes = 0.0
-    for one in members:
-        if one.anonymous_pss_bytes is None:
-            return SharedBounds(0, None)
-        private_bytes = max(0, one.private_anonymous_bytes - one.shmem_bytes)
-        share_bytes = max(0, one.anonymous_pss_bytes - private_bytes)
-        proportional_bytes += share_bytes
-        excess_bytes += max(0.0, share_bytes - (one.anonymous_bytes - private_bytes) / (count + 1))
-    return SharedBounds(0, int(min(proportional_bytes, excess_bytes * count * (count + 1) / 2)))
-
-
-def with_program(members: Sequence[Sharing], program: Sharing) -> SharedBounds:
-    """Return what forks share, with the pages of the program that they come from."""
-    most = without_program(members, len(members))
-    if most.hi_bytes is None or program.anonymous_pss_bytes is None:
-        return most
-    sum_bytes = program.anonymous_pss_bytes - program.anonymous_bytes
-    sum_bytes += sum((one.anonymous_pss_bytes or 0) - one.private_anonymous_bytes for one in members)
-    hi_bytes = min(most.hi_bytes, max(0, sum_bytes + sum(one.shmem_bytes for one in members)))
-    return SharedBounds(min(max(0, sum_bytes), hi_bytes), hi_bytes)
-
-
-class Families:
-    """Remembers whose walks still hold, and what was found with the pages of the programs that forked."""
-
-    def __init__(self) -> None:
-        self._roots: dict[ChildProcess | None, object] = {}  # what changes with the memory of each program
-        self._members: set[ChildProcess] = set()
-        self._share = False  # whether the forks may share pages with each other only
-        self._found: dict[ChildProcess | None, tuple[object, SharedBounds]] = {}
-
-    def forget_stale(
-        self, groups: Mapping[ChildProcess | None, Sequence[ChildProcess]], own_state: object
-    ) -> bool:
-        """Forget all walks if pages may be shared with others than before, without their owner having run.
-
-        `own_state` changes with the memory of this process.
-        """
-        members = {child for group in groups.values() for child in group}
-        nested = any(child.parent is not root for root, group in groups.items() for child in group)
-        ran = members != self._members or not all(child.is_walked for child in members)
-        roots = {root: own_state if root is None else root.state for root in groups}
-        stale = any(self._roots.get(root, state) != state for root, state in roots.items())
-        stale = stale or ((nested or self._share) and ran)
-        self._roots, self._members, self._share = roots, members, nested
-        if stale:
-            for child in members:
-                child.forget_walk()
-        return stale
-
-    def find(
-        self, groups: Mapping[ChildProcess | None, Sequence[ChildProcess]], limit_s: float
-    ) -> SharedBounds:
-        """Return what all forks share with each other; walks of the programs' pages may take so long."""
-        found, lo_bytes = {}, 0
-        hi_bytes: int | None = 0
-        for root, members in groups.items():
-            walked = [child.shares for child in members if child.shares is not None and child.is_walked]
-            shared = without_program(walked, len(members))  # the peaks of others include what they share
-            if len(walked) == len(members) and not shared.is_known:
-                state: object = (self._roots[root], walked)
-                was = self._found.get(root)
-                if was is not None and was[0] == state:
-                    shared = was[1]
-                elif (program := _walk(root, limit_s)) is not None:
-                    limit_s -= (program.private_bytes + program.shared_bytes) * WALK_S_PER_BYTE
-                    shared = with_program(walked, program)
-                found[root] = state, shared
-            lo_bytes += shared.lo_bytes
-            hi_bytes = None if hi_bytes is None or shared.hi_bytes is None else hi_bytes + shared.hi_bytes
-        self._found = found
-        result = SharedBounds(lo_bytes, hi_bytes)
-        self._share = self._share or lo_bytes >= NEARLY_BYTES or not result.is_known
-        return result
-
-
-def _walk(root: ChildProcess | None, limit_s: float) -> Sharing | None:
-    """Return how much memory a process shares; None if reading it would take too long, or fails."""
-    try:
-        current_bytes = linux.resident_bytes() if root is None else root.current_bytes
-        if current_bytes * WALK_S_PER_BYTE > limit_s:
-            return None
-        return sharing(linux.rollup_bytes(os.getpid() if root is None else root.pid), 0)
-    except (OSError, ValueError):
-        return None
-
-
-_STILL_BYTES = 2**20  # the pages that this process may change before those of its forks are walked again
-
-
 class ChildPeaks:
     """Every descendant of this process, with the tracker of its peaks.
 
@@ -199,20 +50,17 @@ class ChildPeaks:
     processes need within a scope of this one is known as a lower bound only.
     """
 
-    def __init__(self, process: Process, open_scopes: Callable[[], Iterable[Children]]) -> None:
-        """Prepare; `open_scopes` returns the part of every open scope that is about children."""
-        self._descendants, self._open_scopes = process.descendants, open_scopes
+    def __init__(self, on: Machine) -> None:
+        self._on = on
         self._measuring_themselves: set[int] = set()  # process ids
         self._trackers: dict[ChildProcess, PeakTracker] = {}
         self._lock = threading.RLock()
-        self._families = Families()
-        self._state = 0, 0  # page faults and size of this process when its forks were last walked anew
+        self._own = 0, 0  # page faults and size of this process when its forks were last walked anew
+        self._walked: object = None  # what changes with the memory that the forks may share
+        self._shared = SharedBounds(0, 0)  # as of then
 
     def observe(self, opening: Children | None = None, *, reset: bool = True) -> list[ChildProcess] | None:
-        """Read every descendant, and fold the reading into the open scopes; return those that live.
-
-        A scope that opens now gets an interval of each. None where the kernel does not list children.
-        """
+        """Read and return every living descendant, for all open scopes; None if none are listed."""
         with self._lock:
             found: dict[ChildProcess, PeakTracker] = {}
 
@@ -225,16 +73,16 @@ class ChildPeaks:
                         interval.mark_sampled()
                 else:
                     tracker.look()
-                if child.forked and child.inherited_bytes is None and child.parent is not None:
-                    child.inherited_bytes = child.parent.high_bytes
+                if child.forked and child.inherited_bytes is None:
+                    child.inherited_bytes = self._most_inherited_bytes(child)
                 found[child] = tracker
 
-            living = self._descendants.visit(read)
+            living = self._on.process.descendants.visit(read)
             self._take_what_was_left(living or ())
             self._trackers = {child: found[child] for child in living or ()}
             if living:
-                total_bytes = sum(map(self.at_least_bytes, living))
-                for scope in self._open_scopes():
+                total_bytes = sum(map(at_least_bytes, living))
+                for scope in self._on.open_children():
                     scope.together_bytes = max(scope.together_bytes, total_bytes)
             return living
 
@@ -242,7 +90,7 @@ class ChildPeaks:
         """Leave the mark of a child to itself from now on, because it measures itself."""
         with self._lock:
             self._measuring_themselves.add(pid)
-            for scope in self._open_scopes():
+            for scope in self._on.open_children():
                 for child, interval in tuple(scope.intervals.items()):
                     if child.pid == pid:
                         interval.mark_sampled()
@@ -255,7 +103,7 @@ class ChildPeaks:
     def _tracker_of(self, child: ChildProcess) -> PeakTracker:
         """Return the tracker of a new child, which was born within every scope that is open already."""
         tracker, life = PeakTracker(child), None
-        for scope in self._open_scopes():
+        for scope in self._on.open_children():
             if life is None:
                 life = tracker.adopt()
                 if not child.is_seen_from_its_start(self._earlier(child)):
@@ -263,6 +111,13 @@ class ChildPeaks:
             if not scope.ended:
                 scope.intervals[child] = life
         return tracker
+
+    def _most_inherited_bytes(self, child: ChildProcess) -> int:
+        if child.parent is not None:
+            return child.parent.high_bytes
+        with suppress(Unavailable):
+            return self._on.ram.lifetime_peak_bytes()
+        return child.high_bytes
 
     def _earlier(self, child: ChildProcess) -> ChildProcess | None:
         """Return what had the pid of a child before it called exec, as far as that is known."""
@@ -295,27 +150,32 @@ class ChildPeaks:
                 continue
             forks.forget(pid)
 
-    def walk(self, living: Iterable[ChildProcess], limit_s: float, *, again: bool) -> SharedBounds | None:
-        """Find what the forked ones share with each other, in so much time; None if none is forked.
-
-        `again`: also of those of which it was found before, unless nothing changed since.
-        """
-        forked = [child for child in living if child.forked]
-        if not forked:
-            return None
-        groups = families(forked)
-        again = self._families.forget_stale(groups, self._own_state()) or again
-        new = [child for child in forked if again or child.shares is None]
-        for child in sorted(new, key=lambda child: child.walk_s()):
-            took_s = child.walk_s()
-            if took_s > limit_s:
-                break
-            limit_s -= took_s
-            try:
-                child.walk()
-            except (OSError, ValueError, Unavailable):  # it ended meanwhile, or that is not allowed
-                continue
-        return self._families.find(groups, limit_s)
+    def walk(self, living: Iterable[ChildProcess], limit_s: float) -> SharedBounds:
+        """Find what forks have for themselves, unless nothing changed; return what they share."""
+        families: dict[ChildProcess | None, list[ChildProcess]] = {}  # by the program; None is this process
+        for child in living:
+            if child.forked:
+                root = child.parent
+                while root is not None and root.forked:
+                    root = root.parent
+                families.setdefault(root, []).append(child)
+        if not families:
+            return SharedBounds(0, 0)
+        forked = [child for family in families.values() for child in family]
+        state = self._own_state(), [root and root.state for root in families], set(forked)
+        if state != self._walked or not all(child.is_walked for child in forked):
+            self._walked = state
+            for child in sorted(forked, key=lambda child: child.current_bytes):
+                child.forget_walk()
+                limit_s -= child.walk_s()
+                if limit_s >= 0:
+                    with suppress(OSError, ValueError, Unavailable):  # it ended, or that is not allowed
+                        child.walk()
+            each = [_shared_by(root, family, limit_s) for root, family in families.items()]
+            highest_bytes = [one.hi_bytes for one in each if one.hi_bytes is not None]
+            hi_bytes = sum(highest_bytes) if len(highest_bytes) == len(each) else None
+            self._shared = SharedBounds(sum(one.lo_bytes for one in each), hi_bytes)
+        return self._shared
 
     def _own_state(self) -> object:
         """Return what changes as soon as this process may have changed more than a little of its memory."""
@@ -323,26 +183,45 @@ class ChildPeaks:
             faults, size_bytes = sum(linux.faults_and_mark()[0]), linux.resident_bytes()
         except (OSError, ValueError):
             return object()
-        was_faults, was_bytes = self._state
+        was_faults, was_bytes = self._own
         if abs(size_bytes - was_bytes) + (faults - was_faults) * linux.PAGE_BYTES > _STILL_BYTES:
-            self._state = faults, size_bytes
-        return self._state
+            self._own = faults, size_bytes
+        return self._own
 
-    @staticmethod
-    def at_least_bytes(child: ChildProcess) -> int:
-        """Return what a child surely has for itself, without a walk of its pages.
 
-        What it inherited and still shares only becomes less, unless it forks. Of files and shared memory it
-        may have more in common with others than at the last walk.
-        """
-        if not child.forked:
-            return child.current_bytes
-        if child.shares is not None:
-            more_bytes = max(0, child.mapped_bytes - child.shares.mapped_bytes)
-            return max(0, child.current_bytes - child.shares.shared_bytes - more_bytes)
-        if child.inherited_bytes is None:
-            return 0
-        return max(0, child.current_bytes - child.mapped_bytes - child.inherited_bytes)
+def at_least_bytes(child: ChildProcess) -> int:
+    """Return what a child surely has for itself, without a walk: what it inherited only becomes less."""
+    if not child.forked:
+        return child.current_bytes
+    if child.shares is not None:
+        more_bytes = max(0, child.mapped_bytes - child.shares.mapped_bytes)
+        return max(0, child.current_bytes - child.shares.shared_bytes - more_bytes)
+    return max(0, child.current_bytes - child.mapped_bytes - (child.inherited_bytes or 0))
+
+
+def _shared_by(root: ChildProcess | None, family: list[ChildProcess], limit_s: float) -> SharedBounds:
+    """Return bounds of what the forks of one program share with each other, but not with the program.
+
+    A page that n processes share counts for each of them as 1/n of its size (Pss). Summed over a program and
+    all its forks each page counts once: without what the program has, it is what its forks have. Where a walk
+    of the program would take too long, it is at most what the forks share in proportion.
+    """
+    if len(family) < 2:
+        return SharedBounds(0, 0)
+    walked = [child.shares for child in family if child.shares is not None and child.is_walked]
+    known_bytes, in_proportion_bytes = 0, 0
+    for one in walked:  # the peaks of the others include what they share
+        if one.anonymous_pss_bytes is None:
+            return SharedBounds(0, None)
+        in_proportion_bytes += one.anonymous_pss_bytes - one.private_anonymous_bytes
+    shmem_bytes = sum(one.shmem_bytes for one in walked)
+    with suppress(OSError, ValueError):
+        current_bytes = linux.resident_bytes() if root is None else root.current_bytes
+        if len(walked) == len(family) and current_bytes * WALK_S_PER_BYTE <= limit_s:
+            program = sharing(linux.rollup_bytes(os.getpid() if root is None else root.pid), 0)
+            in_proportion_bytes += (program.anonymous_pss_bytes or 0) - program.anonymous_bytes
+            known_bytes = max(0, in_proportion_bytes)
+    return SharedBounds(known_bytes, max(0, in_proportion_bytes + shmem_bytes))
 
 
 def _is_alive(card: Card) -> bool:

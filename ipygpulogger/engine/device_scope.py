@@ -13,8 +13,8 @@ from ..records import DRIVER, DeviceUsage, Metric, Peak
 from ..records.units import MB
 from ..sources import Unavailable
 from ..sources.nvidia.nvml import ENERGY_RESOLVES_S
-from .interval import peak_of_sum
 from .ledger import ALLOCATED, NOTHING, RESERVED, may_use_others
+from .peaks import peak_of_sum
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -22,19 +22,10 @@ if TYPE_CHECKING:
     from ..records import Timeline
     from ..sources import Device
     from ..sources.nvidia.nvml import Nvml
-    from .interval import Interval
     from .ledger import Allowance, DeviceSnapshot, Shares
-    from .peaks import PeakTracker
+    from .peaks import Interval, PeakTracker
 
 METRICS = {"energy": "J", "utilization": "%"}  # each name, with its unit
-
-
-def energy_now_j(nvml: Nvml, uuid: str) -> float | Unavailable:
-    """Return the driver's energy counter of a device, in joules, or why it cannot be read."""
-    try:
-        return nvml.energy_j(uuid)
-    except Unavailable as reason:
-        return reason
 
 
 def metric(name: str, nvml: Nvml, on: DeviceScope, began: datetime, time_s: float) -> Metric:
@@ -58,10 +49,7 @@ FIRST_STRIDE_S = 0.05
 
 
 class TimeSeries:
-    """At most `POINTS` points, evenly spread in time; each is the highest sample of its stride.
-
-    When it is full, the stride doubles, and of every two points the higher one is kept.
-    """
+    """At most `POINTS` points, each the highest of its stride, which doubles when there are more."""
 
     def __init__(self) -> None:
         self._stride_s = FIRST_STRIDE_S
@@ -81,10 +69,7 @@ class TimeSeries:
     def between(
         self, before_bytes: int | None, after_bytes: int | None, end_s: float
     ) -> tuple[tuple[float, int], ...]:
-        """Return the points between the scope's two ends; nothing where nothing was sampled.
-
-        Samples beyond its end, which excludes the cost of measuring, are moved there.
-        """
+        """Return the points between the scope's two ends; nothing where nothing was sampled."""
         if not self._points:
             return ()
         inner = [(min(at, end_s), size) for at, size in tuple(self._points.values()) if at > 0]
@@ -119,13 +104,18 @@ class DeviceScope:
         self.energy_j: float | Unavailable = Unavailable("first used within this scope")  # at the beginning
         self.metrics: tuple[Metric, ...] = ()
 
+    def begin_energy(self, nvml: Nvml) -> None:
+        """Read the driver's energy counter, or why it cannot be read."""
+        try:
+            self.energy_j = nvml.energy_j(self.device.uuid or "")
+        except Unavailable as reason:
+            self.energy_j = reason
+
     def inherit(self, raw: DeviceScope) -> None:
         """Take over what was seen of the same device while no framework used it yet."""
-        self.neighbours_before_bytes = raw.neighbours_before_bytes
-        self.listed_peak_bytes = raw.listed_peak_bytes
-        self.series, self.energy_j = raw.series, raw.energy_j
+        for name in ("neighbours_before_bytes", "listed_peak_bytes", "series", "energy_j", "_jumped"):
+            setattr(self, name, getattr(raw, name))
         self.highest_used_bytes, self.seen_bytes = raw.highest_used_bytes, raw.seen_bytes
-        self._jumped = raw._jumped
 
     def leave_allocators(self) -> None:
         """Go on with what the driver reports alone: an allocator that was read before cannot be read now."""
@@ -217,16 +207,15 @@ class DeviceScope:
             timeline=timeline,
         )
 
-    def _ends(self, after: DeviceSnapshot) -> list[DeviceSnapshot]:
-        return [after] if self.before is None else [self.before, after]
-
     def _ends_bytes(self, after: DeviceSnapshot) -> list[int]:
         """Return what was in use outside the allocators at both ends, where that is known."""
-        return [other for held in self._ends(after) if (other := held.other) is not None]
+        ends_bytes = self.before and self.before.other, after.other
+        return [size_bytes for size_bytes in ends_bytes if size_bytes is not None]
 
     def _unlisted_bytes(self, after: DeviceSnapshot) -> int:
         """Return the unattributed memory at that end of the scope where it was less."""
-        return min((held.unlisted for held in self._ends(after) if held.unlisted is not None), default=0)
+        ends_bytes = self.before and self.before.unlisted, after.unlisted
+        return min((size_bytes for size_bytes in ends_bytes if size_bytes is not None), default=0)
 
     def _neighbours_peak_bytes(self, after: DeviceSnapshot) -> int | None:
         if self.listed_peak_bytes is None or after.memory is None:
@@ -292,10 +281,7 @@ class DeviceScope:
 
 
 def without_unused(found: list[DeviceScope]) -> list[DeviceScope]:
-    """Return the devices worth a look at the end of a scope.
-
-    On the others this process certainly holds nothing, nor did it at the beginning; this is noted there.
-    """
+    """Return the devices worth a look at the end: on the others this process held and holds nothing."""
     raws = [one for one in found if one.device.backend == DRIVER and not (one.before and one.before.own)]
     ordinals = {one.device.index for one in found if one.device.backend == "cuda"}
     if not raws or may_use_others(ordinals):

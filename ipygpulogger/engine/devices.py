@@ -12,9 +12,12 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import suppress
 from dataclasses import replace
 from functools import cache
 from importlib.machinery import PathFinder
+from operator import methodcaller
+from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from ..sources.nvidia import driver
@@ -24,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from importlib.metadata import EntryPoint
 
-    from ..sources import Device, DeviceCounter, DeviceMemory, Framework
+    from ..sources import Counter, Device, DeviceCounter, DeviceMemory, Framework
     from ..sources.nvidia.nvml import Nvml
     from .frameworks import Frameworks
 
@@ -52,18 +55,12 @@ def _may_be_offered() -> bool:
             return True
         except (FileNotFoundError, PermissionError):
             continue
-        if any(_names_it(folder, name) for name in names if name.endswith((".dist-info", ".egg-info"))):
-            return True
+        for name in names:
+            if name.endswith((".dist-info", ".egg-info")):
+                with suppress(FileNotFoundError, NotADirectoryError, PermissionError):
+                    if GROUP.encode() in Path(folder, name, "entry_points.txt").read_bytes():
+                        return True
     return False
-
-
-def _names_it(folder: str, distribution: str) -> bool:
-    try:
-        file = os.open(os.path.join(folder, distribution, "entry_points.txt"), os.O_RDONLY)  # noqa: PTH118
-    except (FileNotFoundError, NotADirectoryError, PermissionError):
-        return False
-    with os.fdopen(file, "rb", buffering=0) as text:
-        return GROUP.encode() in text.read()
 
 
 class Allocators:
@@ -75,12 +72,7 @@ class Allocators:
         self._pinned: dict[str, PeakTracker] = {}  # by framework
 
     def discover(self, imported: list[Framework]) -> Iterator[tuple[Device | None, PeakTracker, bool]]:
-        """Create a tracker for each allocator of these frameworks that was initialised since the last call.
-
-        Yields:
-            The device, or None for page-locked host memory; the tracker of its peaks; whether it is certain
-            that every reset of these peaks by the user was noticed.
-        """
+        """Yield device (None: pinned), tracker, and whether no reset was unseen, of each new allocator."""
         late = self._frameworks.hold(imported)
         for framework, counters in self._frameworks.counters(imported):
             for counter in counters:
@@ -89,7 +81,10 @@ class Allocators:
                     device = self._devices.identify(counter.device)
                     tracker = self._trackers[key] = PeakTracker(counter)
                     yield device, tracker, framework.name not in late
-        for framework, pinned in self._frameworks.pinned(imported):
+        answers: list[tuple[Framework, Counter | None]] = self._frameworks.ask(
+            methodcaller("pinned"), imported
+        )
+        for framework, pinned in answers:
             if pinned is not None and framework.name not in self._pinned:
                 tracker = self._pinned[framework.name] = PeakTracker(pinned)
                 yield None, tracker, True
@@ -171,10 +166,7 @@ class Devices:
         return bool(devices) and all(self.is_hidden(device.uuid) for device in devices)
 
     def is_hidden(self, uuid: str | None) -> bool:
-        """Return whether CUDA certainly hides a device from this process.
-
-        Once CUDA is initialised, its own list decides, not `CUDA_VISIBLE_DEVICES`.
-        """
+        """Return whether CUDA certainly hides a device; once it is initialised, its own list decides."""
         shown = driver.count()
         if shown is None:
             return any(device.uuid == uuid for device in self._nvml.hidden())

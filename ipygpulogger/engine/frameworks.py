@@ -16,7 +16,7 @@ from operator import itemgetter, methodcaller
 from typing import TYPE_CHECKING, TypeVar
 
 from ..runtime.errors import is_from_a_handler, named
-from ..sources import Counter, DeviceCounter, Framework
+from ..sources import DeviceCounter, Framework
 from . import devices
 
 if TYPE_CHECKING:
@@ -80,17 +80,10 @@ class Frameworks:
         user_resets: Callable[[Framework, int | None, Callable[[], None]], None] | None = None,
         importing: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
-        """Find the frameworks, importing none.
-
-        Args:
-            notes: Where to say that one is left out.
-            known: By default those of this package and of the entry points.
-            user_resets: See `Framework.on_user_reset`.
-            importing: Encloses the import of an adapter.
-        """
+        """Find the frameworks, importing none; `known` instead of ours and those of the entry points."""
         self._notes, self._user_resets, self._importing = notes, user_resets, importing
         self._adding = threading.RLock()
-        self._failed: dict[str, str] = {}  # the error of each one that is left out, by name
+        self.failed: dict[str, str] = {}  # the error of each one that is left out, by name
         self._known: tuple[Framework, ...] = ()
         self._ours: list[Framework] = []  # among those, the ones of this package
         self._unloaded = dict(_ADAPTERS) if known is None else {}  # by name: ours, not imported so far
@@ -123,11 +116,7 @@ class Frameworks:
     def ask(
         self, question: Callable[[Framework], T], of: Iterable[Framework] | None = None
     ) -> list[tuple[Framework, T]]:
-        """Call a function with each framework, and permanently leave out those for which it fails.
-
-        Returns:
-            Each framework that answered, with its answer; by default of those that are imported.
-        """
+        """Return what each framework answers; one that fails is left out for good."""
         answers = []
         for framework in self.imported() if of is None else of:
             try:
@@ -135,16 +124,14 @@ class Frameworks:
             except BaseException as error:
                 if is_from_a_handler(error):
                     raise
-                self._leave_out(framework, error)
+                self._known = tuple(other for other in self._known if other is not framework)
+                self.failed[framework.name] = named(error)
+                self._notes.add(f"the source {framework.name} fails and is left out: {named(error)}")
         return answers
 
     def counters(self, of: Iterable[Framework] | None = None) -> list[tuple[Framework, list[DeviceCounter]]]:
         """Return the counters of the devices that each framework uses; by default those that are imported."""
         return self.ask(_counters_of, of)
-
-    def pinned(self, of: Iterable[Framework]) -> list[tuple[Framework, Counter | None]]:
-        """Return the counter of page-locked host memory of each of these frameworks, None without one."""
-        return self.ask(methodcaller("pinned"), of)
 
     def can_preload(self) -> bool:
         """Return whether `preload` of an imported framework would create a context now."""
@@ -153,17 +140,10 @@ class Frameworks:
     def current_index(self) -> int | None:
         """Return the current device of the first framework that has one; None if none has."""
         answers: list[tuple[Framework, int | None]] = self.ask(methodcaller("current_index"))
-        for _, index in answers:
-            if index is not None:
-                return index
-        return None
+        return next((index for _, index in answers if index is not None), None)
 
     def hold(self, of: Iterable[Framework] | None = None) -> set[str]:
-        """Keep the user's own counters true from now on, until `release`.
-
-        Returns:
-            The names of those that were in use before: resets by the user may have gone unnoticed.
-        """
+        """Keep the user's counters true until `release`; return the names of those in use before."""
         held = self.imported() if of is None else of
         for framework in held:  # first: after an interrupt below, `release` reaches all of them
             self._held[id(framework)] = framework
@@ -173,15 +153,6 @@ class Frameworks:
         """Take off the wrappers that keep the user's counters true."""
         self.ask(methodcaller("release"), tuple(self._held.values()))
         self._held.clear()
-
-    def failures(self) -> dict[str, str]:
-        """Return the error of each framework that is left out, by name."""
-        return dict(self._failed)
-
-    def _leave_out(self, framework: Framework, error: BaseException) -> None:
-        self._known = tuple(other for other in self._known if other is not framework)
-        self._failed[framework.name] = named(error)
-        self._notes.add(f"the source {framework.name} fails and is left out: {named(error)}")
 
     def _load(self, names: Iterable[str]) -> None:
         """Import the adapters of these frameworks; one that cannot be imported now is tried again later."""
@@ -230,7 +201,7 @@ class Frameworks:
             except KeyboardInterrupt:
                 raise
             except BaseException as error:
-                self._failed[entry.name] = named(error)
+                self.failed[entry.name] = named(error)
                 self._notes.add(f"the source {entry.name} of {entry.value} fails: {named(error)}")
             else:
                 yield framework

@@ -123,15 +123,7 @@ class Ledger:
         *,
         processes: bool = True,
     ) -> DeviceSnapshot:
-        """Return a snapshot of a device, with the driver's list of processes where that is needed.
-
-        Args:
-            device: The device.
-            trackers: Those of the frameworks' allocators there whose counters can be read.
-            counters: Of all allocators there, which may report the whole device where NVML does not.
-            levels: What each of these trackers' allocators holds, if it was read just now.
-            processes: False for any thread at any time: without a CUDA call or the list of processes.
-        """
+        """Return a snapshot, with the driver's list of processes where that is needed and allowed."""
         uuid = device.uuid or ""
         levels = _levels(trackers) if levels is None else levels
         for _ in range(QUIET_TRIES):
@@ -174,11 +166,7 @@ class Ledger:
         return Shares(outside, outside, listed)
 
     def held_by(self, pids: Collection[int]) -> dict[int, int]:
-        """Return what these processes hold on all devices together, if the driver lists it of each device.
-
-        Called after the snapshots of a scope's end, whose per-process usage is used again. A device that this
-        process does not use is queried only if its use changed.
-        """
+        """Return what these processes hold on all devices together, if the driver lists it of each device."""
         lists, held = [self._listed_now(device.uuid) for device in self._nvml.devices()], {}
         for pid in pids if lists else ():
             sizes = [None if listed is None else listed.get(pid, 0) for listed in lists]

@@ -41,12 +41,7 @@ if TYPE_CHECKING:
 
 
 class Machine:
-    """Every source of this process, and what all scopes share. One per process: `machine()`.
-
-    Attributes:
-        notes: What could not be measured.
-        failed_snapshot: Of torch's allocator, from the last recording in which an allocation failed.
-    """
+    """Every source of this process, and what all scopes share. One per process: `machine()`."""
 
     def __init__(
         self,
@@ -61,10 +56,7 @@ class Machine:
         self.notes = Notes()
         self.own_imports = OwnImports(self.resident_bytes)
         self.frameworks = Frameworks(
-            self.notes,
-            frameworks,
-            user_resets=self._user_resets,
-            importing=self.own_imports.importing,
+            self.notes, frameworks, user_resets=self._user_resets, importing=self.own_imports.importing
         )
         self.devices = Devices(self.nvml, self.frameworks)
         self.allocators = Allocators(self.frameworks, self.devices)
@@ -92,7 +84,7 @@ class Machine:
             with self._lock, self.own_imports.importing():
                 from .child_peaks import ChildPeaks
 
-                self._child_peaks = self._child_peaks or ChildPeaks(self.process, self._open_children)
+                self._child_peaks = self._child_peaks or ChildPeaks(self)
         return self._child_peaks
 
     def resident_bytes(self) -> int:
@@ -140,7 +132,7 @@ class Machine:
         from ..sources.system.limit_diagnosis import diagnoses
 
         answers = self.frameworks.ask(methodcaller("diagnose"), self.frameworks.known())
-        failures = self.frameworks.failures().items()
+        failures = self.frameworks.failed.items()
         failed = [Diagnosis(name, "absent", f"fails and is left out: {error}") for name, error in failures]
         found = [diagnosis for _, diagnosis in answers if diagnosis]
         return [self.process.diagnose(), *diagnoses(self.limits), self.nvml.diagnose(), *found, *failed]
@@ -165,21 +157,14 @@ class Machine:
             listed = self.nvml.devices()  # opened here, by one thread at a time
             self.discover()
             self.scopes.add(scope)
-        return listed
-
-    def watch_children(self, scope: Measuring) -> None:
-        """Sample the children of a scope that opens, or those that it starts later."""
-        if scope.children is not None and scope.children.any_before:
-            self.sampler.start(scope)
-        else:
             self._programs.put_on()
+        return listed
 
     def leave(self, scope: Measuring) -> None:
         """Unregister a scope that has ended."""
         with self._lock:
             self.settling.ran = True
             self.scopes.discard(scope)
-        self._end_orphans()
         self._rest()
 
     def discover(self) -> None:
@@ -246,9 +231,9 @@ class Machine:
         self.nvml.after_fork_in_child()
         self.frameworks.ask(methodcaller("after_fork_in_child"), self.frameworks.loaded())
 
-    def _open_children(self) -> list[Children]:
+    def open_children(self) -> list[Children]:
         """Return the part of every open scope that is about child processes."""
-        return [scope.children for scope in self.scopes if scope.children is not None]
+        return [children for scope in self.scopes if (children := scope.with_children()) is not None]
 
     def _end_orphans(self) -> None:
         """Close the scopes whose call has ended."""

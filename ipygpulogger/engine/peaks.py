@@ -18,21 +18,143 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
+from ..records import Peak
 from ..runtime.errors import is_from_a_handler, named
 from ..runtime.objects import WeakIdentitySet
 from ..sources import Unavailable
-from .interval import Interval
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from ..sources import Counter, Observation
-    from .interval import Segment
+    from ..sources import Counter, Observation, Reading
 
 QUIET_TRIES = 4  # attempts to read and reset without a change of the stamp by other threads
 SEGMENT_SLACK_BYTES = 2**18  # a peak this little above what is in use needs no reset, if the precision allows
+
+
+class Segment(NamedTuple):
+    """The peak of one series between two boundaries of an interval, as of a visit of a line, and its end."""
+
+    lo_bytes: int
+    hi_bytes: int | None
+    after_bytes: int
+
+
+class _Series:
+    """One series of an interval: what was in use at its beginning, and the bounds of its peak."""
+
+    __slots__ = ("before_bytes", "hi_bytes", "lo_bytes", "older_peak_bytes", "sampled")
+
+    def __init__(self, reading: Reading, fresh: bool) -> None:
+        self.before_bytes = self.lo_bytes = self.hi_bytes = reading.current_bytes
+        self.sampled = reading.peak_bytes is None
+        # Without a reset the counter still holds an older peak: it bounds this interval's own, and only a
+        # reading above it certainly belongs to this interval.
+        self.older_peak_bytes = None if fresh else reading.peak_bytes
+        if not fresh:
+            self.fold(reading)
+
+    def fold(self, reading: Reading) -> None:
+        """Raise the peak to a reading of the counter, if it is higher."""
+        current_bytes, peak_bytes, seen_bytes = reading
+        at_least = highest = max(current_bytes, seen_bytes)
+        if peak_bytes is None:
+            self.sampled = True
+        elif peak_bytes > highest:
+            highest = peak_bytes
+            if self.older_peak_bytes is None or peak_bytes > self.older_peak_bytes:
+                at_least = peak_bytes
+        self.lo_bytes = max(self.lo_bytes, at_least)
+        self.hi_bytes = max(self.hi_bytes, highest)
+
+
+class Interval:
+    """One interval over one counter: what was in use when it opened, and the bounds of its peak.
+
+    Only its `PeakTracker` makes it, reads the counter for it, and calls what changes it.
+
+    Attributes:
+        moved: Whether memory may have been allocated or freed since it opened.
+        reset_elsewhere: Whether something other than the tracker may have reset the counter meanwhile.
+        ended: Whether its peak is final.
+    """
+
+    __slots__ = ("__weakref__", "_precision_bytes", "_series", "_stamp", "ended", "moved", "reset_elsewhere")
+
+    def __init__(self, observation: Observation, *, fresh: bool, precision_bytes: int) -> None:
+        self.reset_elsewhere = self.ended = False
+        self._precision_bytes = precision_bytes
+        self._begin(observation, [fresh] * len(observation.readings))
+
+    def _begin(self, observation: Observation, fresh: Sequence[bool]) -> None:
+        self._stamp, self.moved = observation.stamp, not observation.stamp
+        self._series = list(map(_Series, observation.readings, fresh))
+
+    @property
+    def before(self) -> list[int]:
+        """What was in use when the interval opened, by series."""
+        return [series.before_bytes for series in self._series]
+
+    def before_bytes(self, series: int = 0) -> int:
+        """Return what was in use when the interval opened."""
+        return self._series[series].before_bytes
+
+    def peak(self, series: int = 0) -> Peak:
+        """Return the highest use so far."""
+        one = self._series[series]
+        return Peak.within(one.lo_bytes, None if one.sampled else one.hi_bytes, self._precision_bytes)
+
+    def fold(self, observation: Observation) -> None:
+        """Raise the peaks of all series to what the counter shows, where that is higher."""
+        self.moved = self.moved or observation.stamp != self._stamp
+        for series, reading in zip(self._series, observation.readings, strict=True):
+            self.moved = self.moved or reading.current_bytes != series.before_bytes
+            series.fold(reading)
+
+    def widen(self, observation: Observation, growth_bytes: Sequence[int | None]) -> None:
+        """Raise the upper bounds for what a reset may have lost: of each series, at most its growth."""
+        for series, reading, growth in zip(self._series, observation.readings, growth_bytes, strict=True):
+            if growth is None:
+                series.sampled = True
+            else:
+                series.hi_bytes = max(series.hi_bytes, reading.current_bytes + growth)
+
+    def mark_sampled(self, *, reset_elsewhere: bool = False) -> None:
+        """Mark the peak as a lower bound: its counter was reset by other code, or is not read any more."""
+        self.reset_elsewhere = self.reset_elsewhere or reset_elsewhere
+        for series in self._series:
+            series.sampled = True
+
+    def counter_was_reset(self) -> None:
+        """Note that the tracker reset the counter, so that its next peak lies within this interval."""
+        for series in self._series:
+            series.older_peak_bytes = None
+
+    def next_segment(self, observation: Observation, *, fresh: bool) -> list[Segment]:
+        """End the segment of each series and begin the next, `fresh` if the counter was just reset."""
+        readings = observation.readings
+        ended = [
+            Segment(one.lo_bytes, None if one.sampled else one.hi_bytes, reading.current_bytes)
+            for one, reading in zip(self._series, readings, strict=True)
+        ]
+        self._begin(observation, [fresh or r.peak_bytes == r.current_bytes for r in readings])
+        return ended
+
+
+def peak_of_sum(intervals: Sequence[Interval], series: int) -> Peak:
+    """Return the peak of a sum, as of two frameworks on one device; exact if at most one of them changed."""
+    peaks = [interval.peak(series) for interval in intervals]
+    if len(peaks) == 1:
+        return peaks[0]
+    still_bytes = [0 if interval.moved else interval.before_bytes(series) for interval in intervals]
+    lo_bytes = max(
+        peak.lo_bytes + sum(still_bytes) - still for peak, still in zip(peaks, still_bytes, strict=True)
+    )
+    highest_bytes = [peak.hi_bytes for peak in peaks if peak.hi_bytes is not None]
+    hi_bytes = sum(highest_bytes) if len(highest_bytes) == len(peaks) else None
+    return Peak.within(lo_bytes, hi_bytes, sum(peak.precision_bytes for peak in peaks))
 
 
 class PeakTracker:
@@ -47,11 +169,6 @@ class PeakTracker:
         self._last: Observation | None = None  # since our last reset; the open intervals know it
         _trackers.add(self)
 
-    @property
-    def is_open(self) -> bool:
-        """Whether any interval is open."""
-        return bool(self._open)
-
     def look(self) -> Observation:
         """Read the counter, and fold the reading into the open intervals; `Unavailable` if it cannot be read.
 
@@ -62,7 +179,10 @@ class PeakTracker:
                 observation, last = self.counter.look(), self._last
                 if observation == last and not observation.reset_elsewhere:
                     return last
-                self._check(observation)
+                readings = observation.readings
+                whole = all(type(one.current_bytes + (one.peak_bytes or 0)) is int for one in readings)
+                if not readings or not whole or len(readings) != len(self._lifetime or readings):
+                    raise ValueError(f"not a reading: {observation}")  # noqa: TRY301 - as any other failure
             except Unavailable:
                 raise
             except BaseException as error:  # one of another distribution may fail in any way
@@ -80,10 +200,7 @@ class PeakTracker:
         return self.look().readings[series].current_bytes
 
     def last_bytes(self) -> int:
-        """Return what was in use at the last look if nothing was allocated since, else what is in use now.
-
-        Memory that was freed since still counts. It costs a fifth of a look.
-        """
+        """Return what was in use at the last look if nothing was allocated since, for a fifth of a look."""
         last = self._last
         if last is None or not last.stamp or self.counter.stamp() != last.stamp:
             return self.current_bytes()
@@ -94,17 +211,8 @@ class PeakTracker:
         self.look()
         return self._lifetime[series]
 
-    def _check(self, observation: Observation) -> None:
-        readings = observation.readings
-        whole = all(type(one.current_bytes + (one.peak_bytes or 0)) is int for one in readings)
-        if not readings or not whole or len(readings) != len(self._lifetime or readings):
-            raise ValueError(f"not a reading: {observation}")
-
     def _fold(self, observation: Observation) -> None:
-        """Raise the peaks to an observation, having found out whether something else reset the counter.
-
-        Within its precision even a peak may fall: Linux reports the exact resident size if that is higher.
-        """
+        """Raise the peaks to an observation, having found out whether something else reset the counter."""
         precision_bytes = self.counter.precision_bytes
         peaks = [reading.peak_bytes or 0 for reading in observation.readings]
         highest = self._since_reset or peaks
@@ -121,10 +229,7 @@ class PeakTracker:
         self._last = observation
 
     def open(self, *, reset: bool = True) -> Interval:
-        """Open an interval.
-
-        Unless `reset`, and where the counter cannot be reset, an older peak may bound the interval's own.
-        """
+        """Open an interval; unless the counter can be reset, and is, an older peak may bound its own."""
         with self._lock:
             counter = self.counter
             if not self._open:
@@ -142,10 +247,7 @@ class PeakTracker:
             return interval
 
     def adopt(self, *, sure: bool = True) -> Interval:
-        """Open an interval, from zero, over a counter that did not exist when the scope began.
-
-        It is `sure` if the counter has certainly not been reset since.
-        """
+        """Open an interval from zero over a counter that is new; it is `sure` if it was never reset."""
         with self._lock:
             if not self._open:
                 self.counter.watch(on=True)
@@ -193,11 +295,7 @@ class PeakTracker:
         return False
 
     def next_segment(self, interval: Interval, *, reset: bool = True) -> list[Segment]:
-        """Close an open interval and open it again at the same moment, at a third of what both would cost.
-
-        It resets only where the peak is more than `SEGMENT_SLACK_BYTES` above what is in use. Returns the
-        segment of each series that ends here; the interval's figures are those of the new one.
-        """
+        """End the segment of each series and begin the next, for a third of a close and an open."""
         with self._lock:
             counter, observation, fresh = self.counter, self.look(), False
             slack_bytes = min(counter.precision_bytes, SEGMENT_SLACK_BYTES)
@@ -229,11 +327,10 @@ class PeakTracker:
 
     def _reset(self, reset: Callable[[], None], before: Observation) -> Observation:
         """Reset after a look, and return the look after; what may be lost between widens the open ones."""
-        if self._open:
-            for _ in range(QUIET_TRIES):
-                earlier, before = before, self.look()
-                if before.stamp == earlier.stamp:
-                    break
+        for _ in range(QUIET_TRIES if self._open else 0):
+            earlier, before = before, self.look()
+            if before.stamp == earlier.stamp:
+                break
         self._reset_counter(reset)
         return self._look_after_reset(before)
 

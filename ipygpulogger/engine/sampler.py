@@ -29,16 +29,13 @@ if TYPE_CHECKING:
 
 
 class Measuring:
-    """An open measurement, as the machine treats it: a `scope.Scope`, the lines of a cell, a recording.
+    """An open measurement, as the machine treats it: a `scope.Scope`, the lines of a cell, a recording."""
 
-    Unless it overrides them, it needs no samples, and its caller ends it.
+    sees_children = False
 
-    Attributes:
-        children: Its part that is about child processes; None where they do not concern it.
-    """
-
-    children: Children | None = None
-    sees_children = False  # already while it opens
+    def with_children(self) -> Children | None:
+        """Return its part that is about child processes; None where they do not concern it."""
+        return None
 
     def adopt(self, tracker: PeakTracker, device: Device, *, sure: bool) -> None:
         """Measure a device that a framework began to use, from zero; `sure` if no reset was unseen."""
@@ -63,14 +60,7 @@ class Measuring:
     def device_sampled(
         self, uuid: str, used_bytes: int, other_bytes: int | None, found: Shares | None
     ) -> None:
-        """Record a sample of a device.
-
-        Args:
-            uuid: The device.
-            used_bytes: In use on the whole device.
-            other_bytes: The part outside the allocators; None if they changed while NVML was read.
-            found: Which processes hold that part, if it jumped and the driver reported it.
-        """
+        """Record a device's use, that outside the allocators if they were still, and whose, if it jumped."""
 
 
 class OpenScopes(WeakIdentitySet[Measuring]):
@@ -88,10 +78,7 @@ class OpenScopes(WeakIdentitySet[Measuring]):
 def sample_device(
     scopes: Sequence[Measuring], device: Device, trackers: Sequence[PeakTracker], nvml: Nvml, ledger: Ledger
 ) -> None:
-    """Read the memory of a device, and pass it to the scopes.
-
-    What was outside the allocators at that moment is known only if they did not change while NVML was read.
-    """
+    """Read the memory of a device, and pass it to the scopes."""
     uuid = device.uuid or ""
     device_scopes = [one for scope in scopes for one in scope.device_scopes() if one.device.uuid == uuid]
     # One that could not be read as the scopes opened is none of theirs: they have the driver's figures alone.
@@ -212,7 +199,8 @@ class Sampler:
         wait_s: float | None = self._delay_s
         while True:
             with contextlib.suppress(Empty):
-                calls.get(timeout=wait_s)
+                if calls.get(timeout=wait_s):
+                    return
             with self._lock:
                 if self._calls is not calls:
                     return

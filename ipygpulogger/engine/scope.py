@@ -19,24 +19,25 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from ..records import DRIVER, DeviceHolding, Measurement, Peak, RamUsage, Usage
 from ..runtime import clock
 from ..sources import Device, Unavailable
-from .children import Children
-from .device_scope import METRICS, DeviceScope, TimeSeries, energy_now_j, metric, without_unused
-from .interval import peak_of_sum
+from ..sources.system.forked import forks
+from ..sources.system.process import children_ended
+from .device_scope import METRICS, DeviceScope, TimeSeries, metric, without_unused
 from .ledger import Allowance, uses
 from .machine import machine
+from .peaks import peak_of_sum
 from .sampler import Measuring
 from .settling import without
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable
 
-    from ..records import DeviceUsage
+    from ..records import ChildrenUsage, DeviceUsage
     from ..runtime.wrappers import Call
     from ..sources.nvidia.nvml import NvmlDevice
-    from .interval import Interval
+    from .children import Children
     from .ledger import Shares
     from .machine import Machine
-    from .peaks import PeakTracker
+    from .peaks import Interval, PeakTracker
 
 M = TypeVar("M", bound=Measurement)
 
@@ -55,37 +56,32 @@ class Scope(Measuring):
         metrics: Container[str] = (),
         during: Call | None = None,
     ) -> None:
-        """Prepare; nothing is measured before `open`.
-
-        Args:
-            on: The machine; by default the process's own.
-            reset_peaks: Reset the kernel's high-water mark of resident memory.
-            all_devices: Include the devices that this process does not use.
-            metrics: What else to measure on each device, of `device_scope.METRICS`.
-            during: A call that the scope must not outlive, for callers that get no event at its end.
-        """
+        """Prepare; `during` is a call that the scope must not outlive, if no event comes at its end."""
         self._machine = on or machine()
         self._reset_peaks, self._all_devices = reset_peaks, all_devices
         self._metrics, self._during = metrics, during
-        self._end = threading.RLock()  # held by the thread that closes it
+        self._making_children = threading.Lock()
         self._ram_series = TimeSeries()
         self._device_scopes: dict[tuple[str, int], DeviceScope] = {}
         self._pinned: dict[PeakTracker, Interval] = {}
         self._notes: list[str] = []
-        self._sampling = self._closed = self._over = False
+        self._sampling = self._closed = self._over = self._has_children = False
+        self._children: Children | None = None  # until there is any
         self._ram_tracker: PeakTracker | None = None
         self._ram: Interval | None = None
         self._start_s = self.time_s = 0.0
-        self.ours_before_bytes = self._imports_in_peak_bytes = 0  # see `OwnImports`: before it, and in it
+        self.ours_before_bytes = self._imports_in_peak_bytes = 0  # see `OwnImports`
 
     def open(self) -> Scope:
         """Take the first snapshot, open the peaks' intervals, and start the clock."""
         on = self._machine
         try:
+            self._ended_before = children_ended()
             listed = on.enter(self)
             self.started_at = clock.utc_now()
-            self.children = Children(on, reset=self._reset_peaks)
-            on.watch_children(self)
+            if forks.living or self._ended_before.more:
+                self.with_children().begin(reset=self._reset_peaks)
+                on.sampler.start(self)
             for device, trackers in on.allocators.by_device():
                 if device.key not in self._device_scopes:  # since `enter` another thread may `adopt` it
                     self._begin(device, trackers)
@@ -108,20 +104,17 @@ class Scope(Measuring):
     def close(self) -> None:
         """Stop the clock, then read the final peaks; again, it does what an interrupt left to do."""
         now_s = clock.monotonic_s()
-        if self._over or not self._end.acquire(blocking=False):
+        if self._over:
             return
+        if not self._closed:
+            self._closed, self.time_s = True, now_s - self._start_s
         try:
-            if not self._closed:
-                self._closed, self.time_s = True, now_s - self._start_s
-            try:
-                self._read_peaks(final=True)
-            finally:
-                self._sampling = False
-                self._machine.sampler.stop(self)
-                self._machine.leave(self)
-            self._over = True  # last: after an interrupt above, the next `close` does all of it again
+            self._read_peaks(final=True)
         finally:
-            self._end.release()
+            self._sampling = False
+            self._machine.sampler.stop(self)
+            self._machine.leave(self)
+        self._over = True  # last: after an interrupt above, the next `close` does all of it again
 
     def __del__(self) -> None:
         try:
@@ -140,11 +133,8 @@ class Scope(Measuring):
         return self._during is not None and not self._during.running()
 
     def result(self, kind: type[M], label: str, **more: Any) -> M:
-        """Take the second snapshot and return a record; of a scope still open, the figures so far.
-
-        `more` are further fields of its kind.
-        """
-        assert self._ram is not None and self.children is not None, "open() comes first"  # noqa: PT018
+        """Return a record, with `more` fields of its kind; of a scope still open, the figures so far."""
+        assert self._ram is not None, "open() comes first"
         if not self._closed:
             self.time_s = clock.monotonic_s() - self._start_s
             self._read_peaks(final=False)
@@ -162,7 +152,7 @@ class Scope(Measuring):
             timeline=self._ram_series.between(before_bytes, after_bytes, self.time_s),
             precision_bytes=precision_bytes,
         )
-        more |= {"children": self.children.usage(self._ram, self.time_s), "pinned": pinned}
+        more |= {"children": self._children_usage(self._ram), "pinned": pinned}
         notes = *self._notes, *on.take_notes()
         return kind(
             label=label,
@@ -175,11 +165,7 @@ class Scope(Measuring):
         )
 
     def so_far(self, label: str) -> Measurement:
-        """Return the figures so far of the open scope, without the slow parts of `result`; for any thread.
-
-        Neither children nor processes are read, no note is made. Where memory outside the allocators changed,
-        only theirs is known.
-        """
+        """Return the figures so far, in any thread: no children, processes or notes."""
         assert self._ram is not None and self._start_s, "open() comes first"  # noqa: PT018 - one
         time_s = clock.monotonic_s() - self._start_s
         before_bytes, now_bytes = self._ram.before_bytes(), self._machine.ram.current_bytes()
@@ -217,6 +203,21 @@ class Scope(Measuring):
                     device_scope.before = raw.before  # this process was there already, without a framework
         self._begin_interval(device_scope.intervals, tracker, partial(tracker.adopt, sure=sure))
         self._device_scopes[device.key] = device_scope
+
+    def with_children(self) -> Children:
+        """Return its part that is about child processes; see `Measuring`."""
+        if self._children is None:
+            with self._machine.own_imports.importing():
+                from .children import Children
+            with self._making_children:  # the sampler's thread and another one may be the first
+                self._children = self._children or Children(self._machine, self._ended_before)
+        return self._children
+
+    def _children_usage(self, ram: Interval) -> ChildrenUsage | None:
+        ended = children_ended(more=False)
+        if not self._has_children and ended == self._ended_before._replace(more=False):
+            return None
+        return self.with_children().usage(ram, self.time_s)
 
     def device_scopes(self) -> list[DeviceScope]:
         """Return the part of this scope on each device."""
@@ -262,8 +263,9 @@ class Scope(Measuring):
         if self._ram is not None and self._ram_tracker is not None:
             self._read_peak(self._ram_tracker, self._ram, final=final)
             self._imports_in_peak_bytes = on.own_imports.bytes - self.ours_before_bytes
-        if final and self.children is not None:
-            self.children.close()
+            self._has_children = bool(self._children or forks.living) or on.process.has_children()
+            if final and self._has_children:
+                self.with_children().close()
         on.discover()  # devices first used within the scope
         for tracker, interval in self._pinned.items():
             self._read_peak(tracker, interval, final=final)
@@ -305,7 +307,7 @@ class Scope(Measuring):
             self._note(reason)
             return
         if "energy" in self._metrics:
-            device_scope.energy_j = energy_now_j(self._machine.nvml, device.uuid or "")
+            device_scope.begin_energy(self._machine.nvml)
         self._device_scopes[_raw_key(device) if device.backend == DRIVER else device.key] = device_scope
 
     def _begin_raw(self, listed: Iterable[NvmlDevice]) -> None:

@@ -25,12 +25,7 @@ _MOST_BYTES = 4 * 2**20  # more than any import of ours takes: the rest is what 
 
 
 class OwnImports:
-    """Adds up what our late imports take.
-
-    Attributes:
-        bytes: Resident memory taken so far and not given back; a measurement subtracts by how much it rose
-            meanwhile, and adds by how much it fell.
-    """
+    """Adds up what our late imports take: the resident bytes so far that were not given back."""
 
     def __init__(self, resident_bytes: Callable[[], int]) -> None:
         self._resident_bytes = resident_bytes
@@ -69,11 +64,7 @@ def without(imports_bytes: int, peak: Peak) -> Peak:
 
 
 class Settling:
-    """Garbage collection, the frameworks' caches, and the context of the current device.
-
-    Attributes:
-        ran: Whether the user's code ran since the last full collection.
-    """
+    """Garbage collection, the frameworks' caches, the context of the current device."""
 
     def __init__(self, frameworks: Frameworks) -> None:
         self._frameworks, self.ran = frameworks, True
@@ -83,11 +74,7 @@ class Settling:
         self._frameworks.ask(methodcaller("preload"))
 
     def settle(self, *, gc_collect: bool, clear_cache: bool) -> None:
-        """Collect all garbage and empty the frameworks' caches.
-
-        Where no scope ended since the last full collection, only the two younger generations are collected:
-        a full one costs 0.1 s once torch is imported (measured).
-        """
+        """Collect garbage, all of it if a scope ended since (0.1 s once torch is there); empty the caches."""
         if gc_collect:
             if self.ran:
                 self.ran = False

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import CodeType, FrameType
 
-    from .tracing import Subscriber
+    from .line_profiler import LineProfiler
 
 _TOOL_IDS = 3, 4, 5, 2  # 0 and 1 are the debugger's and coverage's; 2 and 5, by custom, others' too
 _NAME = "ipygpulogger"  # the tool's name, as other tools see it
@@ -171,11 +171,11 @@ class SysSetTrace(TracingBackend):
         self._yields: dict[int, frozenset[int]] = {}
         self._raised: set[int] = set()  # frames that an exception is about to leave
         self._enough: dict[int, set[int]] = {}  # by the code's id, lines not to be reported any more
-        self._threads: dict[Subscriber, int] = {}  # the thread that each subscribed on
+        self._threads: dict[LineProfiler, int] = {}  # the thread that each subscribed on
         # One object each: a bound method is a new one every time.
         self._trace_calls, self._trace_events = self._on_call, self._on_event
 
-    def subscribe(self, subscriber: Subscriber) -> str | None:
+    def subscribe(self, subscriber: LineProfiler) -> str | None:
         """Subscribe as in any back end, unless this thread has another trace function."""
         with self._lock:
             if sys.gettrace() not in (None, self._trace_calls):
@@ -206,7 +206,7 @@ class SysSetTrace(TracingBackend):
         self._raised.clear()
         self._enough.clear()
 
-    def unsubscribe(self, subscriber: Subscriber) -> None:
+    def unsubscribe(self, subscriber: LineProfiler) -> None:
         """Unsubscribe as in any back end; a trace function that another tool has set since stays."""
         if (
             subscriber in self.subscribers

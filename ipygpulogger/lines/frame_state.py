@@ -18,7 +18,7 @@ from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE, CO_GENERATOR, CO_OPTIMIZED
 from typing import TYPE_CHECKING
 
 from . import tracing
-from .line_memory import Holder, LineMemory
+from .line_memory import LineMemory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -67,14 +67,14 @@ class Line:
             self.time_s += now_s - self._since_s
 
 
-class FrameState(Holder):
+class FrameState:
     """The line that one frame is at."""
 
-    __slots__ = ("line", "offset", "suspended")
+    __slots__ = ("held", "line", "offset", "suspended")
 
     def __init__(self, offset: int = -1) -> None:
-        super().__init__()
         self.line: Line | None = None
+        self.held: LineMemory | None = None  # that its memory is attributed to; `LineMemories` alone sets it
         self.offset = offset  # where in the bytecode the line started
         self.suspended = False
 
@@ -145,7 +145,7 @@ class LineTable:
     def ran(self) -> Iterator[tuple[str, int, Line]]:
         """Yield file, line number and entry of each line that ran."""
         for (filename, lineno), line in self._lines.items():
-            if line.hits or line.memory.measured:
+            if line.hits or line.memory.sums:
                 yield filename, lineno, line
 
     def notes(self, place_of: Callable[[str], tuple[str, int]]) -> Iterator[str]:
@@ -155,7 +155,7 @@ class LineTable:
 
 
 class CodeFrames:
-    """The lines of one code object and the frames that run it: a `tracing.Follower`."""
+    """The lines of one code object and the frames that run it: what a `TracingBackend` reports to."""
 
     def __init__(self, table: LineTable, code: CodeType) -> None:
         self._line_of, self._memory = table.line, table.memory
@@ -334,17 +334,7 @@ def _named(linenos: Sequence[int], place: str) -> str:
 def outermost_loops(
     filename: str, name: str, first_lineno: int, *, is_function: bool
 ) -> list[tuple[int, int]]:
-    """Return the first and the last line of each loop that is in no other loop of the same code object.
-
-    The code object is found by its name and its first line, which is that of its first decorator. Empty where
-    the source is not available, and for a lambda or a comprehension.
-
-    Args:
-        filename: The file of the code object, by which `linecache` has its source.
-        name: Its name.
-        first_lineno: Its first line.
-        is_function: False for the code of a whole cell or module.
-    """
+    """Return first and last line of each outermost loop of a code object, as far as there is source."""
     source = "".join(linecache.getlines(filename))
     flags = ast.PyCF_ONLY_AST | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
     try:

@@ -21,11 +21,11 @@ from ..sources import Unavailable
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from ..engine.interval import Interval
     from ..engine.machine import Machine
-    from ..engine.peaks import PeakTracker
+    from ..engine.peaks import Interval, PeakTracker
     from ..records import Sizes
     from ..sources import Device
+    from .frame_state import FrameState
 
 
 class _Gauge:
@@ -97,24 +97,9 @@ class LineMemory:
         self.cut_off = False  # whether an interval was left out because its end was not reported
         self.sums: list[_Sum] = []  # for each counter; shorter where no later counter was read
 
-    @property
-    def measured(self) -> bool:
-        """Whether it was ever open."""
-        return bool(self.sums)
-
-    def held_by_others(self, holder: Holder) -> bool:
+    def held_by_others(self, holder: FrameState) -> bool:
         """Return whether the memory of any other frame is attributed to this line now."""
         return self.holders > (holder.held is self)
-
-
-class Holder:
-    """The part of a frame's state that concerns memory."""
-
-    __slots__ = ("held",)
-
-    def __init__(self) -> None:
-        # The line that its memory is attributed to; `LineMemories` alone sets it.
-        self.held: LineMemory | None = None
 
 
 class LineMemories(Measuring):
@@ -167,11 +152,8 @@ class LineMemories(Measuring):
         """Return whether this line ended and no other has started since."""
         return self._ended is line
 
-    def hold(self, holder: Holder, line: LineMemory | None, *, continues: bool = False) -> None:
-        """Read every counter, and attribute what a frame uses from here on to a line; to None for no line.
-
-        `continues`: the line, which ended last, was not over: its last interval is opened again.
-        """
+    def hold(self, holder: FrameState, line: LineMemory | None, *, continues: bool = False) -> None:
+        """Read every counter; a frame's memory is from here on a line's (which may go on) or nobody's."""
         with self._lock:
             self._read_counters()
             held, holder.held = holder.held, line
@@ -184,7 +166,7 @@ class LineMemories(Measuring):
                 if line.holders == 1:
                     self._begin(line, continues=continues)
 
-    def repair(self, holders: Iterable[Holder]) -> None:
+    def repair(self, holders: Iterable[FrameState]) -> None:
         """Count each line's holders again after a boundary was cut short; peaks are only lower bounds."""
         with self._lock:
             held = Counter(holder.held for holder in holders if holder.held is not None)

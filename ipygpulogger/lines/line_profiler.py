@@ -44,10 +44,7 @@ class LineProfiler:
         self._running = self._measured = False
 
     def start(self) -> None:
-        """Measure from here on. Lines that run already are open from here, and have no hit for that.
-
-        Start it before the clock of what is measured. It never raises: what is not possible becomes a note.
-        """
+        """Measure from here on. It never raises: what is not possible becomes a note."""
         if self._running:
             return
         self._running = True
@@ -80,11 +77,7 @@ class LineProfiler:
         return *self._lost, *self._table.notes(place_of)
 
     def result(self, place_of: Callable[[str], tuple[str, int]]) -> tuple[LineUsage, ...]:
-        """Return what each line used that ran, by place and number, the cell's own lines first; after `stop`.
-
-        `place_of` returns, for a file's name, the place as `LineUsage` has it, and what to add to its line
-        numbers.
-        """
+        """Return what each line used; `place_of` gives a file's place, and what to add to its numbers."""
         if not self._measured:
             return ()
         found = []
@@ -105,7 +98,7 @@ class LineProfiler:
             )
         return tuple(sorted(found, key=lambda line: (line.place, line.lineno)))
 
-    # -- what the tracing back end asks and reports: a `tracing.Subscriber` ------------------
+    # -- what the tracing back end asks and reports ------------------------------------------
 
     def follow(self, frame: FrameType) -> CodeFrames | None:
         """Return what to report this frame's code to; None if it is not to be measured."""

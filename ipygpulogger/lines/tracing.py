@@ -2,7 +2,7 @@
 
 There is one back end per process, `sys.monitoring` or before Python 3.12 `sys.settrace`, with any number of
 subscribers. It asks a subscriber once for each code object whether to follow that code. Events of every frame
-that runs it are reported to the `Follower` that the subscriber returned.
+that runs it are reported to the `CodeFrames` that the subscriber, a `LineProfiler`, returned.
 
 No frame is kept alive. No exception of ours reaches the user's code, only one that the user's own signal
 handler raised while we ran.
@@ -13,7 +13,7 @@ from __future__ import annotations
 import sys
 import threading
 import weakref
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..runtime.clock import monotonic_s, this_thread
 from ..runtime.errors import is_from_a_handler, named
@@ -23,37 +23,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from types import CodeType, FrameType
 
+    from .frame_state import CodeFrames
+    from .line_profiler import LineProfiler
+
 ENDED = "tracing was ended or taken over meanwhile: lines that ran after that are not measured"
 name_of = type.__dict__["__name__"].__get__  # without asking a metaclass, which is the user's
-
-
-class Follower(Protocol):
-    """Receives the events of a code object's frames; the clock ``now_s`` excludes the cost of tracing."""
-
-    def line(self, frame: FrameType, lineno: int, now_s: float) -> bool:
-        """Start a line, which is about to run; return whether its next runs need not be reported."""
-
-    def resumed(self, frame: FrameType, now_s: float) -> None:
-        """Go on with a generator or a coroutine, which may have been thrown into."""
-
-    def suspended(self, frame: FrameType, now_s: float) -> None:
-        """Suspend a generator that yields; that a coroutine awaits is not reported."""
-
-    def ended(self, frame: FrameType, now_s: float) -> None:
-        """End a frame: it returns, or an exception leaves it."""
-
-    def repair(self) -> None:
-        """Put right what was cut short: an exception of a signal handler passed through us."""
-
-
-class Subscriber(Protocol):
-    """Follows the lines of some code objects."""
-
-    def follow(self, frame: FrameType) -> Follower | None:
-        """Return what follows this frame's code, or None; called once for each code object."""
-
-    def cut_off(self, sentence: str) -> None:
-        """Note why nothing more is reported, not even the end of the lines that run now."""
 
 
 def now_s() -> float:
@@ -65,8 +39,8 @@ class Followed(NamedTuple):
     """A code object with followers; kept alive, so that no other takes its id."""
 
     code: CodeType  # the code object
-    followers: tuple[tuple[Subscriber, Follower], ...] = ()  # who follows it, and for which subscriber
-    asked: tuple[Subscriber, ...] = ()  # every subscriber that was asked
+    followers: tuple[tuple[LineProfiler, CodeFrames], ...] = ()  # who follows it, and for which subscriber
+    asked: tuple[LineProfiler, ...] = ()  # every subscriber that was asked
 
 
 class TracingBackend:
@@ -74,12 +48,12 @@ class TracingBackend:
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
-        self.subscribers: tuple[Subscriber, ...] = ()
+        self.subscribers: tuple[LineProfiler, ...] = ()
         self._followed: dict[int, Followed] = {}
-        self._unsure: set[Follower] = set()  # to be repaired once the stack has room
+        self._unsure: set[CodeFrames] = set()  # to be repaired once the stack has room
         self._unwanted: dict[int, weakref.ref[CodeType]] = {}  # without followers; not kept alive
 
-    def subscribe(self, subscriber: Subscriber) -> str | None:
+    def subscribe(self, subscriber: LineProfiler) -> str | None:
         """Report to a subscriber from here on; return why that is impossible, None where it is done."""
         with self._lock:
             why_not = None if self.subscribers else self._begin()
@@ -90,11 +64,8 @@ class TracingBackend:
                 self._follow_the_stack()
             return why_not
 
-    def unsubscribe(self, subscriber: Subscriber) -> None:
-        """Stop reporting to a subscriber; after the last one, tracing is switched off.
-
-        Calling it again changes nothing, or finishes what an interrupt cut short, in `subscribe` too.
-        """
+    def unsubscribe(self, subscriber: LineProfiler) -> None:
+        """Stop reporting to a subscriber; after the last tracing is off. Again, it does what is left."""
         with self._lock:
             self.subscribers = tuple(other for other in self.subscribers if other is not subscriber)
             for key, (code, followers, asked) in tuple(self._followed.items()):
@@ -199,7 +170,7 @@ class TracingBackend:
             overhead.s += monotonic_s() - began_s
         return enough
 
-    def _failed(self, subscriber: Subscriber, follower: Follower, error: BaseException) -> None:
+    def _failed(self, subscriber: LineProfiler, follower: CodeFrames, error: BaseException) -> None:
         """Raise what a signal handler of the user's raised in us; any error of ours ends the subscription."""
         if isinstance(error, RecursionError):  # the user's stack is full: no fault of ours
             self._unsure.add(follower)
@@ -215,7 +186,7 @@ class TracingBackend:
             follower.repair()
             self._unsure.discard(follower)
 
-    def _fail(self, subscriber: Subscriber, error: Exception) -> None:
+    def _fail(self, subscriber: LineProfiler, error: Exception) -> None:
         """End the subscription of one that failed, with the reason."""
         try:
             self.unsubscribe(subscriber)

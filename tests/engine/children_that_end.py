@@ -187,11 +187,7 @@ def dataloader(how, epochs, *, cells, persistent=False):
     import torch
 
     loader = torch.utils.data.DataLoader(
-        Items(how),
-        batch_size=1,
-        num_workers=2,
-        multiprocessing_context=how,
-        persistent_workers=persistent,
+        Items(how), batch_size=1, num_workers=2, multiprocessing_context=how, persistent_workers=persistent
     )
     if cells:
         for _ in range(epochs):

@@ -8,7 +8,7 @@ from ipygpulogger.engine.device_scope import JUMP_BYTES, DeviceScope
 from ipygpulogger.engine.ledger import Allowance, DeviceSnapshot, Shares
 from ipygpulogger.engine.peaks import PeakTracker
 from ipygpulogger.records import DRIVER, Metric, Peak
-from ipygpulogger.sources import Counter, Device, DeviceMemory, Observation, Reading, Unavailable
+from ipygpulogger.sources import Counter, Device, DeviceMemory, Observation, Reading
 
 MB = 2**20
 TOTAL = 1 << 40
@@ -417,17 +417,6 @@ def test_what_an_allocator_does_not_tell():
     for story in (Story(tells_reserved=False), more, Story(**RAW_ALONE)):
         usage = story.end()
         assert (usage.reserved_bytes, usage.reserved_peak) == (None, None)
-
-
-def test_before_anything_is_known():
-    """A scope that has seen nothing; then the highest of what it saw."""
-    scope = DeviceScope(GPU)
-    assert (scope.highest_used_bytes, scope.highest_other_bytes, scope.seen_bytes) == (0, 0, 0)
-    assert isinstance(scope.energy_j, Unavailable)
-    scope.sampled(5, 3, Shares(1, 2, 0))
-    scope.sampled(4, None, None)
-    assert (scope.highest_used_bytes, scope.highest_other_bytes, scope.seen_bytes) == (5, 3, 2)
-    assert scope.listed_peak_bytes == 0
 
 
 def test_what_was_seen_before_a_framework_came_is_inherited():

@@ -152,16 +152,23 @@ def test_an_interrupt_leaves_nothing_held(monkeypatch, step):
     assert [spy.asked[-1] for spy in spies] == ["release", "release"]
 
 
-def test_what_fails_is_left_out_and_said_once(monkeypatch):
+@pytest.mark.parametrize(
+    ("counters", "why"),
+    [
+        (lambda: 1 / 0, "ZeroDivisionError: division by zero"),
+        (lambda: [42], "TypeError: 42 is not a DeviceCounter"),
+    ],
+)
+def test_what_fails_is_left_out_and_said_once(monkeypatch, counters, why):
     """The others are asked on, in this round and the next."""
     notes, broken, sound = Notes(), Spy("broken"), Spy("sound")
     put(monkeypatch, "broken", "sound")
     frameworks = Frameworks(notes, [broken, sound])
-    broken.counters = lambda: 1 / 0
+    broken.counters = counters
     assert frameworks.counters() == [(sound, [])]
     assert frameworks.known() == (sound,)
-    assert frameworks.failures() == {"broken": "ZeroDivisionError: division by zero"}
-    assert notes.take() == ("the source broken fails and is left out: ZeroDivisionError: division by zero",)
+    assert frameworks.failed == {"broken": why}
+    assert notes.take() == (f"the source broken fails and is left out: {why}",)
     assert notes.take() == ()
 
 

@@ -212,20 +212,6 @@ def test_what_is_remembered(clock):
     assert ledger.take(GPU, [card], [], processes=False).own is None
 
 
-def test_a_quiet_device_is_looked_at_once(clock):
-    """One question for the memory, one for the processes, then one for the memory alone."""
-    card = Card()
-    ledger = Ledger(card)
-    for processes, asked in (
-        (True, ["memory", "processes"]),
-        (True, ["memory"]),
-        (False, ["memory"]),
-    ):
-        ledger.take(GPU, [card], [], processes=processes)
-        assert card.asked == asked
-        card.asked.clear()
-
-
 @pytest.mark.parametrize(
     ("outside", "looks"), [("still", 1), ("moved", 2), ("asked long ago", 2), ("unknown", 2)]
 )
@@ -245,16 +231,6 @@ def test_the_allocators_are_read_again_only_if_something_outside_them_may_have_m
     read.clear()
     assert ledger.take(GPU, [owner], [], [[300, 300]]) == card.snapshot()
     assert not read  # it was told what they hold
-
-
-def test_what_moves_in_an_allocator_between_the_two_reads(clock):
-    """Another thread allocates after the allocator was read and before the driver answers: it is noticed."""
-    card, look = Card(), Card.device_memory
-    ledger = Ledger(card)
-    ledger.take(GPU, [card], [])
-    card.memory = lambda _: (card.allocate(500) if card.reserved < 1000 else None, look(card))[1]
-    assert ledger.take(GPU, [card], []) == card.snapshot()
-    assert card.reserved == 1000
 
 
 @pytest.mark.parametrize("moves", [1, 2, 3])
@@ -337,16 +313,6 @@ def test_a_device_that_no_framework_uses(clock, contexts, ordinals, own, asked):
     assert (held.own, card.slow_questions()) == (own, asked)
     assert uses(RAW) == (1 in ordinals if ordinals else None if ordinals == () else False)
     assert uses(GPU)  # of a framework: whatever the CUDA library says
-
-
-def test_nothing_of_us_without_a_context_is_zero(clock, contexts):
-    """CUDA is loaded and the list does not name us: we hold nothing there, and the others hold what they do."""
-    contexts.ordinals = ()
-    card = Card(mine=0, listed=300)
-    held = Ledger(card).take(RAW, [], [])
-    assert (held.own, held.listed, held.neighbours) == (0, 300, 300)
-    contexts.ordinals = (1,)  # with a context it cannot be nothing
-    assert Ledger(card).take(RAW, [], []).own is None
 
 
 @pytest.mark.parametrize(

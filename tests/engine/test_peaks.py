@@ -1,14 +1,15 @@
 """Many intervals over one counter: the truth is known, because the counter is ours."""
 
+import contextlib
 import os
 import threading
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from ipygpulogger.engine.interval import peak_of_sum
-from ipygpulogger.engine.peaks import SEGMENT_SLACK_BYTES, PeakTracker
+from ipygpulogger.engine.peaks import SEGMENT_SLACK_BYTES, PeakTracker, peak_of_sum
 from ipygpulogger.records import Peak
 from ipygpulogger.sources import Counter, Observation, Reading, Unavailable
 
@@ -150,10 +151,6 @@ SCENES = {
         "open a; segment a; +50; segment a; -150; segment a; segment a",
         [(1000, 1000, 1000), (1050, 1050, 1050), (1050, 1050, 900), (900, 900, 900)], {}, 1,
     ),
-    "after that the next has a counter of its own": (
-        "open a; +500; -500; segment a; +200; -200; segment a; +300; -300; segment a",
-        [(1500, 1500, 1000), (1200, 1200, 1000), (1300, 1300, 1000)], {}, 3,
-    ),
     "a blip before the reset of a segment is read": (
         "open a; -100; early 700; segment a; segment a", [(1600, 1600, 900), (900, 900, 900)], {}, 1,
     ),
@@ -167,15 +164,6 @@ SCENES = {
         "open a; open b; -100; rise 500; segment b; peek a; -500; close a",
         [(1400, 1400, 1400), (1400, 1400)], {"a": (1400, 1400)}, 1,
     ),
-    "a rise with the reset of an opening": (
-        "open a; -100; rise 500; open b; peek a; -500; close a", [(1400, 1400)], {"a": (1400, 1400)}, 1,
-    ),
-    "a rise with the user's reset": (
-        "open a; -100; rise 500; user; peek a; -500; close a", [(1400, 1400)], {"a": (1400, 1400)}, 1,
-    ),
-    "a peak at what is in use needs no reset": (
-        "open o; +500; open a; +300; -900; close a; close o", [], {"a": (1800, 1800), "o": (1800, 1800)}, 0,
-    ),
     "an opening whose reset fails is under the old record": (
         "open o; +500; -500; refuse; open a; +200; fold a; peek a; +600; close a",
         [(1200, 1500)], {"a": (1800, 1800)}, 0,
@@ -184,25 +172,11 @@ SCENES = {
         "open a; +500; -500; refuse; segment a; +200; fold a; peek a; +600; close a",
         [(1500, 1500, 1000), (1200, 1500)], {"a": (1800, 1800)}, 0,
     ),
-    "a fold leaves all open and changes none that ended": (
-        "open a; open b; close b; +300; fold b; peek a; fold a; peek a; -300; close a",
-        [(1000, 1000), (1300, 1300)], {"a": (1300, 1300), "b": (1000, 1000)}, 0,
-    ),
     "a counter that stops telling its peak": (
         "open a; +500; fold a; uncount; close a; open b", [], {"a": (1500, None), "b": (1500, None)}, 0,
     ),
-    "the user's reset is done, whoever measures": (
-        "+500; -500; user; open a; +500; -500; user; close a", [], {"a": (1500, 1500)}, 2,
-    ),
     "an opening frees those under an old record": (
         "open o; +5000; -5000; open! a; open b; +300; -300; close a", [], {"a": (1300, 6000)}, 1,
-    ),
-    "a segment frees them": (
-        "open o; +5000; -5000; open! a; segment o; +300; -300; close a",
-        [(6000, 6000, 1000)], {"a": (1300, 6000)}, 1,
-    ),
-    "the user frees them": (
-        "open o; +5000; -5000; open! a; user; +300; -300; close a", [], {"a": (1300, 6000)}, 1,
     ),
     "a reported reset makes sampled whoever looks": (
         "open a; +500; -500; erase!; look; close a; open b; erase!; close b",
@@ -223,17 +197,10 @@ def test_scenes(scene):
 
 # -- any program ------------------------------------------------------------------------------------
 
-NAMES = st.integers(0, 9)
-steps = st.lists(
-    st.one_of(
-        st.tuples(st.just("move"), st.integers(-400, 400)),
-        st.tuples(st.just("blip"), st.integers(1, 900)),
-        st.tuples(st.just("open"), st.booleans()),
-        st.tuples(st.sampled_from(["close", "close again", "break", "fold", "segment", "user"]), NAMES),
-        st.tuples(st.just("erase"), st.booleans()),
-    ),
-    max_size=40,
-)
+KINDS = [("resettable", True), ("resettable", False), ("monotone", True), ("sampled", True)]
+WHICH = st.integers(0, 9)
+any_open = precondition(lambda self: self.open)
+resettable = precondition(lambda self: self.model.peak_class == "resettable")
 
 
 class Truth:
@@ -244,13 +211,29 @@ class Truth:
         self.blipped = self.erased = self.ever_erased = self.lost = False
 
 
-class AnyProgram:
-    """Plays any program on a model, and judges every peak by the story of the model."""
+class AnyProgram(RuleBasedStateMachine):
+    """Whatever nests, overlaps, resets, fails or slips in between: the truth lies in the bounds of every peak.
 
-    def __init__(self, model):
-        self.model, self.tracker, self.open, self.ended = model, PeakTracker(model), [], []
+    It is exact where nothing could be lost.
+    """
+
+    @initialize(kind=st.sampled_from(KINDS))
+    def begin(self, kind):
+        self.model = Model(peak_class=kind[0], certified=kind[1])
+        self.tracker, self.open, self.ended = PeakTracker(self.model), [], []
         self.any_lost = False
 
+    @rule(size=st.integers(-400, 400))
+    def move(self, size):
+        self.model.move(max(size, -self.model.now[0]))
+
+    @rule(reset=st.booleans())
+    def opens(self, reset):
+        interval = self.tracker.open(reset=reset)
+        self.open.append(Truth(interval, len(self.model.story) - 1, reset=reset))
+
+    @resettable
+    @rule(size=st.integers(1, 900))
     def blip_at_next_reset(self, size):
         def blip():
             self.model.before_reset = lambda: None
@@ -261,19 +244,15 @@ class AnyProgram:
 
         self.model.before_reset = blip
 
-    def judge(self, one, lo_bytes, hi_bytes):
-        model, truth = self.model, max(self.model.story[one.began :])
-        assert lo_bytes <= truth
-        if one.erased or one.lost or model.peak_class == "sampled":
-            assert hi_bytes is None
-            return
-        assert hi_bytes is None or truth <= hi_bytes
-        if model.certified:
-            assert hi_bytes is not None
-        if one.reset and not one.blipped and model.certified and model.peak_class == "resettable":
-            assert lo_bytes == hi_bytes
+    @resettable
+    @rule()
+    def user_resets(self):
+        self.any_lost |= not self.open  # then the tracker need not know of it
+        self.tracker.user_resets(self.model.reset)
 
-    def erase(self, *, reported):
+    @resettable
+    @rule(reported=st.booleans())
+    def other_code_resets(self, reported):
         if not reported:
             self.tracker.look()  # the only witness of the peak before
         for one in self.open:
@@ -281,71 +260,66 @@ class AnyProgram:
             one.ever_erased |= one.erased
         self.model.highest, self.model.erased = list(self.model.now), reported
         self.tracker.look()
+        self.any_lost = True
 
-    def end(self, one, *, broken):
-        self.open.remove(one)
-        self.ended.append(one)
-        self.model.broken, one.lost = broken, broken
-        try:
-            self.tracker.close(one.interval)
-        except Unavailable:
-            assert broken
-        self.model.broken = False
-        self.judge(one, *bounds(one.interval.peak()))
-        assert ("the model" in self.tracker.loss(one.interval)) == one.ever_erased
+    @any_open
+    @rule(which=WHICH)
+    def fold(self, which):
+        self.tracker.fold(self.open[which % len(self.open)].interval)
 
-    def segment(self, one):
+    @any_open
+    @rule(which=WHICH)
+    def next_segment(self, which):
+        one = self.open[which % len(self.open)]
         (segment,) = self.tracker.next_segment(one.interval)
         self.judge(one, *bounds(segment))
         assert segment.after_bytes == self.model.now[0]
         one.began, one.blipped, one.erased = len(self.model.story) - 1, False, False
         one.reset = one.reset or self.model.peak_class == "resettable"
 
-    def run(self, program):  # noqa: C901 - one branch a step
-        model, tracker = self.model, self.tracker
-        for what, value in program:
-            if what == "move":
-                model.move(max(value, -model.now[0]))
-            elif what == "open":
-                interval = tracker.open(reset=value)
-                self.open.append(Truth(interval, len(model.story) - 1, reset=value))
-            elif what == "close again" and self.ended:
-                tracker.close(self.ended[value % len(self.ended)].interval)
-            elif what in ("blip", "user", "erase") and model.peak_class == "resettable":
-                if what == "blip":
-                    self.blip_at_next_reset(value)
-                elif what == "user":
-                    self.any_lost |= not self.open  # then the tracker need not know of it
-                    tracker.user_resets(model.reset)
-                else:
-                    self.erase(reported=value)
-                    self.any_lost = True
-            elif self.open and what in ("close", "break", "fold", "segment"):
-                one = self.open[value % len(self.open)]
-                if what == "fold":
-                    tracker.fold(one.interval)
-                elif what == "segment":
-                    self.segment(one)
-                else:
-                    self.end(one, broken=what == "break")
-            assert tracker.is_open == bool(self.open)
-            assert model.watched == [i % 2 == 0 for i in range(len(model.watched))]  # told once each time
-            assert len(model.watched) % 2 == bool(self.open)
+    @any_open
+    @rule(which=WHICH, broken=st.booleans())
+    def close(self, which, broken=False):
+        one = self.open.pop(which % len(self.open))
+        self.ended.append(one)
+        self.model.broken = one.lost = broken
+        with pytest.raises(Unavailable) if broken else contextlib.nullcontext():
+            self.tracker.close(one.interval)
+        self.model.broken = False
+        self.judge(one, *bounds(one.interval.peak()))
+        assert ("the model" in self.tracker.loss(one.interval)) == one.ever_erased
+
+    @precondition(lambda self: self.ended)
+    @rule(which=WHICH)
+    def close_again(self, which):
+        self.tracker.close(self.ended[which % len(self.ended)].interval)
+
+    def judge(self, one, lo_bytes, hi_bytes):
+        model, truth = self.model, max(self.model.story[one.began :])
+        assert lo_bytes <= truth
+        if one.erased or one.lost or model.peak_class == "sampled":
+            assert hi_bytes is None
+            return
+        assert hi_bytes is None or truth <= hi_bytes
+        assert hi_bytes is not None or not model.certified
+        if one.reset and not one.blipped and model.certified and model.peak_class == "resettable":
+            assert lo_bytes == hi_bytes
+
+    @invariant()
+    def watched_while_anything_is_open(self):
+        watched = self.model.watched
+        assert watched == [i % 2 == 0 for i in range(len(watched))]  # told once each time
+        assert len(watched) % 2 == bool(self.open)
+
+    def teardown(self):
         while self.open:
-            self.end(self.open[0], broken=False)
-        if model.peak_class != "sampled" and not self.any_lost:
-            assert tracker.lifetime_peak_bytes() == max(model.story)
+            self.close(0)
+        if self.model.peak_class != "sampled" and not self.any_lost:
+            assert self.tracker.lifetime_peak_bytes() == max(self.model.story)
 
 
-@pytest.mark.parametrize(
-    ("peak_class", "certified"),
-    [("resettable", True), ("resettable", False), ("monotone", True), ("sampled", True)],
-)
-@settings(max_examples=250, deadline=None)
-@given(steps)
-def test_the_truth_lies_in_the_bounds(peak_class, certified, program):
-    """Whatever nests, overlaps, resets, fails or slips in between; exact where nothing could be lost."""
-    AnyProgram(Model(peak_class=peak_class, certified=certified)).run(program)
+TestAnyProgram = AnyProgram.TestCase
+TestAnyProgram.settings = settings(max_examples=500, stateful_step_count=40, deadline=None)
 
 
 # -- what is read, and when -------------------------------------------------------------------------
@@ -394,19 +368,6 @@ def test_a_segment_leaves_a_little(grain):
     assert "reset" in play.run("-1; segment a").model.log
 
 
-def test_a_segment_of_nothing_resets_nothing():
-    """Where nothing was ever in use, no record stands above it."""
-    play = Play(Model(0)).run("open a; segment a")
-    assert (play.told, play.model.log.count("reset")) == ([(0, 0, 0)], 0)
-
-
-def test_a_segment_without_a_stamp_is_at_least():
-    """Nothing certifies that its reset lost nothing, for itself and for all that are open."""
-    play = Play(Model(certified=False)).run("open a; open b; -100; segment b; close a")
-    assert play.told == [(1000, None, 900)]
-    assert play.intervals["a"].peak() == Peak(1000, None, "sampled")
-
-
 def test_what_a_handler_raises_goes_on():
     """Ctrl-C during the reset of a segment is the user's."""
     play = Play(Model()).run("open a; -100")
@@ -420,8 +381,7 @@ def test_what_a_handler_raises_goes_on():
 
 
 @pytest.mark.parametrize(
-    "who",
-    ["look", "open c", "open! c", "adopt c", "fold b", "lifetime_peak_bytes", "close b"],
+    "who", ["look", "open c", "open! c", "adopt c", "fold b", "lifetime_peak_bytes", "close b"]
 )
 def test_what_a_sampler_saw_counts_whoever_asked(who):
     """It tells it once: any look gives it to all that are open, and to the lifetime."""
@@ -452,19 +412,6 @@ def test_the_last_figure_holds_while_nothing_was_allocated(certified):
     assert tracker.last_bytes() == 710
 
 
-@pytest.mark.parametrize(
-    ("peak_class", "highest"), [("resettable", 6000), ("monotone", 6000), ("sampled", 5000)]
-)
-def test_the_lifetime_is_read_when_it_is_asked_for(peak_class, highest):
-    """Nobody need have measured anything; and what is in use counts where nothing tells a peak."""
-    play = Play(Model(peak_class=peak_class))
-    assert play.tracker.lifetime_peak_bytes() == 1000
-    assert play.run("+4000").tracker.lifetime_peak_bytes() == 5000
-    assert play.run("+1000; -5500").tracker.lifetime_peak_bytes() == highest
-    assert play.run("open a; close a").tracker.lifetime_peak_bytes() == highest
-    assert PeakTracker(Model(0, peak_class=peak_class)).lifetime_peak_bytes() == 0
-
-
 @pytest.mark.parametrize(("grain", "noticed"), [(0, True), (1, False), (2, False)])
 def test_a_peak_that_falls_by_more_than_its_grain_was_reset(grain, noticed):
     """Down to nothing, by a single byte; within the grain of the counter it may sink by itself."""
@@ -480,14 +427,6 @@ def test_an_interval_that_missed_its_owners_looks_is_never_exact(end):
     for name, quality in (("a", "sampled"), ("b", "exact")):
         getattr(other, end)(play.intervals[name])
         assert play.intervals[name].peak().quality == quality
-
-
-@pytest.mark.parametrize("program", ["adopt a; adopt b", "open a; adopt b", "adopt a; open b"])
-def test_watched_while_anything_is_open(program):
-    """Told once when the first begins, however it does, and once when the last ends."""
-    play = Play(Model()).run(program)
-    assert play.run("close a").model.watched == [True]
-    assert play.run("close b").model.watched == [True, False]
 
 
 # -- several series, several counters ----------------------------------------------------------------
@@ -600,14 +539,6 @@ def test_what_is_no_reading_is_refused(readings):
         with pytest.raises(Unavailable, match="Model fails: "):
             play.run(step)
     assert play.intervals["a"].peak(1).quality == "sampled"
-
-
-def test_no_series_at_all_is_refused_from_the_first():
-    """Nothing is no figure."""
-    model = Model()
-    model.look = lambda: Observation((), ())
-    with pytest.raises(Unavailable, match="not a reading"):
-        PeakTracker(model).look()
 
 
 @pytest.mark.parametrize("error", [OSError("gone"), SystemExit(3), GeneratorExit(), KeyboardInterrupt()])

@@ -11,12 +11,11 @@ import time
 import weakref
 from functools import partial
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 
 import pytest
-from memory import MB, Block, blip
+from memory import MB, blip
 
-from ipygpulogger import measure
 from ipygpulogger.engine import machine as machines
 from ipygpulogger.engine.frameworks import Notes
 from ipygpulogger.engine.machine import Machine, machine
@@ -25,7 +24,6 @@ from ipygpulogger.records import Measurement
 from ipygpulogger.render import text
 from ipygpulogger.runtime import clock
 from ipygpulogger.runtime.wrappers import Call
-from ipygpulogger.sources import Device, DeviceCounter, Framework
 from ipygpulogger.sources.nvidia import driver
 
 
@@ -51,15 +49,6 @@ def run(on, *steps, **options):
 
 
 # -- general RAM -----------------------------------------------------------------------------------
-
-
-def test_consumed_peaked_used(fresh):
-    """64 MB kept and 200 MB needed for a moment are told apart."""
-    kept = []
-    result = run(fresh, lambda: blip(264), lambda: kept.append(Block(64)))
-    assert mb(result.gen.consumed_bytes) in range(63, 66)
-    assert mb(result.gen.peaked_bytes) in range(198, 203)
-    kept[0].free()
 
 
 def test_without_resets_the_users_ru_maxrss_stays():
@@ -247,39 +236,6 @@ def test_a_card_in_a_container_where_we_have_a_context(gpu, fresh, raw, monkeypa
     )
 
 
-class Strange(Framework):
-    name = "strange"
-
-    def __init__(self, look):
-        counter = type("Counter", (DeviceCounter,), {"look": look, "peak_class": "sampled"})
-        self.one = counter()
-        self.one.device = Device("cuda", 7, "strange")
-
-    def counters(self):
-        return [self.one]
-
-
-@pytest.fixture
-def strange(monkeypatch):
-    """The module of that name is imported."""
-    monkeypatch.setitem(sys.modules, "strange", ModuleType("strange"))
-
-
-def test_a_stranger_without_counters(strange):
-    """A source that offers something else is left out, and said once."""
-
-    class Wrong(Strange):
-        def counters(self):
-            return [42]
-
-    on = Machine(frameworks=[Wrong(lambda _: None)])
-    first = run(on)
-    assert first.gen.after_bytes
-    assert "42 is not a DeviceCounter" in " ".join(first.notes)
-    assert run(on).notes == ()
-    on.close()
-
-
 # -- settling --------------------------------------------------------------------------------------
 
 
@@ -294,38 +250,3 @@ def test_settling_costs_once(fresh, monkeypatch):
     fresh.settling.settle(gc_collect=True, clear_cache=True)
     fresh.settling.settle(gc_collect=False, clear_cache=True)
     assert calls == [2, 1, 2]
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
-def test_a_child_forked_within_a_block_does_not_call_its_peak_exact():
-    """The parent's counter says nothing of the child: what it ends there is "at least"."""
-    with measure() as m:
-        pid = os.fork()
-        if pid == 0:
-            m.__exit__(None, None, None)
-            os._exit(0 if m.gen.peak.quality == "sampled" else 1)
-    assert os.waitpid(pid, 0)[1] == 0
-
-
-def test_an_interrupt_while_opening_leaves_nothing(fresh, monkeypatch):
-    """Ctrl-C at any step of opening: no scope, no interval, nobody holding the machine."""
-    steps = [
-        (fresh.nvml, "devices"),
-        (fresh, "watch_children"),
-        (fresh, "snapshot"),
-        (fresh.ram, "open"),
-    ]
-    for where, name in steps:
-        with monkeypatch.context() as patch:
-
-            def interrupt(*_, **__):
-                raise KeyboardInterrupt
-
-            patch.setattr(where, name, interrupt)
-            with pytest.raises(KeyboardInterrupt):
-                Scope(fresh).open()
-        gc.collect()
-        assert not fresh.scopes
-        assert not fresh.scopes.loggers
-        assert not fresh.ram.is_open
-        assert not fresh.sampler.is_wanted

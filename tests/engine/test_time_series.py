@@ -3,6 +3,7 @@
 from itertools import pairwise
 from statistics import median
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -45,35 +46,6 @@ def test_a_steady_sampler_is_spread_evenly():
     assert max(strides) <= 2 * median(strides)
 
 
-def test_the_highest_of_a_short_burst_survives_hours():
-    """One high sample at the start, four hours of low ones: it is still there."""
-    samples = [(0.2, 5_000), *((1.0 + 0.25 * i, 10) for i in range(4 * 4 * 3600))]
-    assert (0.2, 5_000) in course(samples, 4 * 3600.0 + 2)
-
-
-def test_nothing_sampled_is_no_course():
-    """A short scope has none, whatever its ends."""
-    assert course([], 0.05) == ()
-
-
-def test_unknown_ends_are_left_out():
-    """Where an end is unknown the samples stand alone."""
-    assert course([(0.2, 7)], 1.0, None, None) == ((0.2, 7),)
-
-
-def test_neighbours_in_one_stride_become_their_higher():
-    """Two samples in one stride are one point, whichever comes first."""
-    half_s = FIRST_STRIDE_S / 2
-    for sizes in ((3, 9), (9, 3)):
-        samples = [(0.1 + i * half_s / 2, size) for i, size in enumerate(sizes)]
-        assert [size for _, size in course(samples, 1.0)[1:-1]] == [9]
-
-
-def test_of_equals_in_one_stride_the_first_stays():
-    """The time of a point is when that size was reached."""
-    assert course([(0.1, 9), (0.11, 9), (0.12, 9)], 1.0)[1:-1] == ((0.1, 9),)
-
-
 @given(st.integers(1, 300))
 def test_half_of_the_points_go_only_where_one_more_does_not_fit(count):
     """A sample a stride: each is kept while a record has room for it and both ends; then every second goes."""
@@ -84,12 +56,13 @@ def test_half_of_the_points_go_only_where_one_more_does_not_fit(count):
     assert len(points) == len(samples[::stride]) + 2
 
 
-def test_what_was_sampled_before_the_scope_is_not_in_its_course():
-    """The first point is where the scope began, whatever was seen until then, and at that very moment."""
-    assert course([(-0.5, 9), (0.0, 8), (0.2, 5)], 1.0) == ((0.0, 1), (0.2, 5), (1.0, 2))
-
-
-def test_a_scope_that_leaves_out_our_own_cost():
-    """Samples beyond the end of the time that counts are kept at the end: the highest may be there."""
-    points = course([(0.1, 5), (0.2, 6), (0.5, 900)], 0.3)
-    assert points == ((0.0, 1), (0.1, 5), (0.2, 6), (0.3, 900), (0.3, 2))
+@pytest.mark.parametrize(("samples", "end_s", "points"), [
+    ([], 0.05, ()),  # a short scope has no course
+    ([(0.1, 9), (0.11, 9), (0.12, 9)], 1.0, ((0.0, 1), (0.1, 9), (1.0, 2))),  # of equals the first
+    ([(-0.5, 9), (0.0, 8), (0.2, 5)], 1.0, ((0.0, 1), (0.2, 5), (1.0, 2))),  # nothing from before it
+    ([(0.1, 5), (0.2, 6), (0.5, 900)], 0.3, ((0.0, 1), (0.1, 5), (0.2, 6), (0.3, 900), (0.3, 2))),  # our own cost
+])  # fmt: skip
+def test_the_points(samples, end_s, points):
+    """Between both ends; without any where nothing was sampled; without an end that is unknown."""
+    assert course(samples, end_s) == points
+    assert course(samples, end_s, None, None) == points[1:-1]
