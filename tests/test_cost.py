@@ -112,7 +112,7 @@ def measured_here():
 def without_devices(fresh_machine, monkeypatch):
     """A machine without a driver and without frameworks, whatever other tests imported."""
     nvml = Nvml()
-    monkeypatch.setattr(nvml._library, "open", lambda: None)
+    monkeypatch.setattr(nvml, "open", lambda: None)
     use(monkeypatch, Machine(nvml=nvml, frameworks=()))
 
 

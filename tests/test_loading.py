@@ -22,7 +22,8 @@ UNUSED = {  # parts of the package that a user meets later, or never
     *("notebook.cell_lines", "notebook.live_display", "lines.tracing"),
     *("sources.torch", "sources.frameworks", "storage.log"),
     *("render.plot", "render.page", "render.summary", "render.owners"),
-    "sources.system.limit_diagnosis",
+    "sources.system.rss_watcher",
+    "sources.system.child_process",
     *("owners.oom_snapshot", "compat", "cli", "callbacks", "render.displays"),
     *("estimation", "records.estimate", "render.estimate"),
 }

@@ -53,12 +53,13 @@ RISING = """
     import psutil
     from memory import MB, blip
     from ipygpulogger.engine.peaks import PeakTracker
-    from ipygpulogger.sources.system.high_water_mark import RisingPeak
+    from ipygpulogger.sources.system.rss_watcher import RisingPeak
     current = lambda: psutil.Process().memory_info().rss
     tracker = PeakTracker(RisingPeak(current, lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024))
     blip(200)
     low = tracker.open(); blip(50); tracker.close(low)
     high = tracker.open(); blip(400); tracker.close(high)
+    tracker.counter.close()
     for one in (low, high):
         peak = one.peak()
         print(peak.quality, round((peak.lo_bytes - one.before_bytes()) / MB), round((peak.hi_bytes - one.before_bytes()) / MB))

@@ -13,15 +13,14 @@ from memory import MB, Block, held_transient
 from ram import GRAIN, current
 
 from ipygpulogger.engine.peaks import PeakTracker
-from ipygpulogger.sources.system.high_water_mark import RisingPeak
-from ipygpulogger.sources.system.rss_watcher import RssWatcher
+from ipygpulogger.sources.system.rss_watcher import RisingPeak, RssWatcher
 
 
 @pytest.fixture
-def watcher():
-    watcher = RssWatcher()
-    yield watcher
-    watcher.close()
+def tracker():
+    tracker = PeakTracker(RisingPeak(current, None))
+    yield tracker
+    tracker.counter.close()
 
 
 def held(tracker, size_mb):
@@ -39,9 +38,8 @@ def held(tracker, size_mb):
     return interval.peak().lo_bytes - interval.before_bytes()
 
 
-def test_the_sampling_process_sees_what_a_c_call_hides(watcher):
+def test_the_sampling_process_sees_what_a_c_call_hides(tracker):
     """A transient in one C call that holds the GIL is seen from outside, as "at least"."""
-    tracker = PeakTracker(RisingPeak(current, None, watcher))
     tracker.close(tracker.open())  # the process is up
     best = 0
     for _ in range(10):
@@ -83,13 +81,12 @@ def test_the_sampling_process_sleeps_between_scopes():
         watcher.close()
 
 
-def test_the_sampling_process_is_restarted_if_killed(watcher):
+def test_the_sampling_process_is_restarted_if_killed(tracker):
     """Killed in the middle, it is back for the next scope, and nobody waits for it."""
-    tracker = PeakTracker(RisingPeak(current, None, watcher))
     assert held(tracker, 24) >= 22 * MB
     interval = tracker.open()
-    os.kill(watcher.pid, signal.SIGKILL)
-    watcher._child.wait()
+    os.kill(tracker.counter.watcher.pid, signal.SIGKILL)
+    tracker.counter.watcher._child.wait()
     tracker.close(interval)
     assert held(tracker, 24) >= 22 * MB
 

@@ -1,8 +1,8 @@
 """The CUDA driver, read without creating a context, and the devices that `CUDA_VISIBLE_DEVICES` shows.
 
-The driver's library is used only if a framework has already loaded it into this process, and only through
-functions that need no context. Before `cuInit`, and in a child forked after it, they return an error. The
-result here is then None, or empty.
+The driver's library is used only if a framework has loaded it into this process, and only through functions
+that need no context. Before `cuInit`, and in a child forked after it, they return an error. The result here
+is then None, or empty.
 
 The variable selects devices by index, by UUID or by the beginning of a UUID, up to the first entry that
 matches none (CUDA Programming Guide, environment variables). Unless `CUDA_DEVICE_ORDER` is PCI_BUS_ID, CUDA
@@ -13,8 +13,10 @@ from __future__ import annotations
 
 import ctypes
 import os
+import sys
 import uuid as uuids
 from functools import cache
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ...records import device_id
@@ -45,11 +47,7 @@ def count() -> int | None:
 
 
 def contexts() -> tuple[int, ...] | None:
-    """Return the ordinals of the devices on which this process has a context; None if unknown.
-
-    Asks `cuDevicePrimaryCtxGetState`, as torch does: it changes nothing
-    (CUDA Driver API, "Primary Context Management").
-    """
+    """Return the ordinals of the devices on which this process has a context; None if unknown."""
     library = _library()
     if library is None:
         return None
@@ -118,6 +116,19 @@ def _loaded(mode: int) -> Any:
     return ctypes.CDLL(name, handle=dlopen(name, mode))
 
 
+def certainly_has_no_nvml() -> bool:
+    """Return whether NVML's library is not on this machine: to let pynvml find out takes 7 ms and 2 MB."""
+    if sys.platform == "win32" or "pynvml" in sys.modules or find_spec("pynvml") is None:
+        return False
+    from _ctypes import dlopen  # as above
+
+    try:
+        dlopen("libnvidia-ml.so.1", ctypes.DEFAULT_MODE)
+    except OSError as error:  # else it cannot be loaded, or no descriptor is left
+        return isinstance(error, FileNotFoundError) or "no such file" in str(error).lower()
+    return False
+
+
 def visible(devices: Sequence[NvmlDevice], ordinal: int) -> NvmlDevice | None:
     """Return the device that CUDA counts as this one; None if that is not certain."""
     chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
@@ -151,11 +162,7 @@ def _in_order(devices: Sequence[NvmlDevice]) -> bool:
 
 
 def _chosen(devices: Sequence[NvmlDevice], chosen: str) -> dict[str, list[NvmlDevice]]:
-    """Return what each entry of the variable may mean; an index may mean any MIG slice of a card.
-
-    The same device twice leaves none at all, as in torch (`_parse_visible_devices` in
-    `torch/cuda/__init__.py`).
-    """
+    """Return what each entry may mean, an index any MIG slice; a device twice leaves none, as in torch."""
     found: dict[str, list[NvmlDevice]] = {}
     for entry in map(str.strip, chosen.split(",")):
         if entry.isdecimal():

@@ -10,13 +10,16 @@ import functools
 import os
 import time
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..contract import Counter, Observation, PeakClass, Reading, Unavailable
 from . import linux
 from .forked import WALK_S_PER_BYTE, Card, Sharing, forks, sharing
 from .high_water_mark import ResetWatch
-from .linux import high_water_precision_bytes, largest_fault_bytes, resident_precision_bytes
+from .linux import gil_held, high_water_precision_bytes, largest_fault_bytes, resident_precision_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 _FORK_NO_EXEC = 0x40  # of a process's flags, proc_pid_stat(5): forked, and no exec since (PF_FORKNOEXEC)
 _CPUCLOCK_SCHED = 2  # of the kernel's posix-timers.h: the clock of a process's scheduled time
@@ -308,3 +311,75 @@ def _read_stat(pid: int) -> _Stat:
         (int(fields[7]), int(fields[9])),
         (fields[19], forked, fields[23], fields[25]),
     )
+
+
+class Descendants:
+    """The living descendants of this process."""
+
+    def __init__(self, leave_out: Callable[[], int | None] = lambda: None) -> None:
+        self._leave_out = leave_out  # returns the pid of a child that is ours rather than the user's
+        self._known: dict[int, ChildProcess] = {}
+
+    def visit(self, read: Callable[[ChildProcess], object]) -> list[ChildProcess] | None:
+        """Read every descendant, parents first, and return those that live; None if the kernel lists none.
+
+        A process is the same object in each visit while it lives and runs the same program. `read` raises
+        `Unavailable` if it has ended.
+        """
+        if not gil_held().has_children():
+            self._known = {}
+            return []
+        try:
+            own = linux.children_of(os.getpid())
+        except OSError:
+            return None
+        found: dict[int, ChildProcess] = {}
+        self._find(own, found, read, again=False)
+        if self._known.keys() - found.keys():
+            # The children of those that ended may have another parent now. And the kernel may leave out one
+            # that lives while another one ends.
+            with suppress(OSError):
+                own = linux.children_of(os.getpid())
+            self._find(own, found, read, again=True)
+        self._known = found
+        return list(found.values())
+
+    def _find(
+        self,
+        own: tuple[int, ...],
+        found: dict[int, ChildProcess],
+        read: Callable[[ChildProcess], object],
+        *,
+        again: bool,
+    ) -> None:
+        """Add every descendant that is not found yet, and that of a process that did not run if `again`."""
+        waiting: list[tuple[ChildProcess | None, tuple[int, ...]]] = [(None, own)]
+        seen = {self._leave_out()}
+        while waiting:
+            parent, pids = waiting.pop()
+            for pid in pids:
+                if pid in seen:
+                    continue
+                seen.add(pid)
+                child = found.get(pid) or self._read(pid, parent, read)
+                if child is None:
+                    continue
+                child.parent, found[pid] = parent, child
+                if children := child.list_children(again=again):
+                    waiting.append((child, children))
+
+    def _read(
+        self, pid: int, parent: ChildProcess | None, read: Callable[[ChildProcess], object]
+    ) -> ChildProcess | None:
+        """Return a process that was read; None if it ended meanwhile."""
+        known = self._known.get(pid)
+        if known is not None:
+            with suppress(Unavailable):
+                read(known)
+                return known
+        child = ChildProcess(pid, parent)  # or its pid is another one's now, or it called exec
+        try:
+            read(child)
+        except Unavailable:
+            return None
+        return child

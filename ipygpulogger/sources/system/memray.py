@@ -288,7 +288,7 @@ class _Run:
             raise Unavailable(f"{UNKNOWN}: {error}.") from error
         finally:
             if live:
-                memray.set_log_level(logging.WARNING)  # type: ignore[attr-defined, unused-ignore] # the default
+                memray.set_log_level(logging.WARNING)  # type: ignore[attr-defined, unused-ignore] # default
 
     def remove_file(self) -> None:
         """Remove the file, if it is still there."""

@@ -1,4 +1,8 @@
-"""A process that samples this one's resident memory, where the kernel counts no peak.
+"""Where no peak can be reset: one that only rises, or none, and a process that samples resident memory.
+
+A peak that only rises (macOS, Windows, Linux where the reset is refused) is exact if a scope set a new
+record, and a bound otherwise; the samples raise the lower bound. Where nothing counts peaks (gVisor), they
+are all there is.
 
 A process rather than a thread: a thread sees nothing while a C call holds the GIL. It ignores SIGINT, ends
 when this process does, sleeps between scopes, and is started again if it was killed. The two communicate
@@ -14,6 +18,13 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ...runtime.errors import is_from_a_handler, named
+from ..contract import UNREADABLE, Counter, Observation, PeakClass, Reading, Unavailable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 PERIOD_S = 0.001
 _WORDS = struct.Struct("=QQQQ")  # active; round asked for; round answered; highest bytes of that round
@@ -133,3 +144,38 @@ class RssWatcher:
             self._shared = self._child = None
         finally:
             os.close(fd)
+
+
+class RisingPeak(Counter):
+    """A peak that only rises, or no peak at all (None), with the samples of another process."""
+
+    def __init__(
+        self,
+        current: Callable[[], int],
+        peak: Callable[[], int] | None,
+        precision_bytes: int = 0,
+        current_precision_bytes: int = 0,
+    ) -> None:
+        self.peak_class: PeakClass = "monotone" if peak else "sampled"
+        self.precision_bytes, self.current_precision_bytes = precision_bytes, current_precision_bytes
+        self._current, self._peak = current, peak
+        self.watcher = RssWatcher()  # not started before a scope opens
+
+    def look(self) -> Observation:
+        """Read the resident memory, the peak if there is one, and the highest sample."""
+        try:
+            current_bytes = self._current()
+            peak_bytes = max(self._peak(), current_bytes) if self._peak else None
+        except Exception as error:  # psutil may be broken in any way
+            if is_from_a_handler(error):
+                raise
+            raise Unavailable(f"{UNREADABLE}: {named(error)}") from error
+        return Observation((Reading(current_bytes, peak_bytes, self.watcher.highest_bytes()),), stamp=())
+
+    def watch(self, *, on: bool) -> None:
+        """Wake the sampling process or let it sleep."""
+        self.watcher.watch(on=on)
+
+    def close(self) -> None:
+        """End the sampling process."""
+        self.watcher.close()

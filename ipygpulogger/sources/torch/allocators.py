@@ -1,10 +1,8 @@
 """torch: the allocators' own counters on every `torch.accelerator` device, exact and resettable.
 
-Nothing here imports torch except `load`, and nothing creates a context except `preload`, which does so on
-torch's current device once the user has imported torch.
-
-torch's Python functions look the names below up in `torch._C` at each call. So wrappers there reach
-`torch.cuda` and `torch.accelerator` alike, and the user's own readings stay true while we reset the peaks.
+Nothing here imports torch except `load`, and nothing creates a context except `preload`. torch's Python
+functions look the names below up in `torch._C` at each call: wrappers there reach `torch.cuda` and
+`torch.accelerator` alike.
 """
 
 from __future__ import annotations
@@ -21,13 +19,12 @@ from ..contract import (
     Device,
     DeviceCounter,
     DeviceMemory,
-    Framework,
     Observation,
     PeakClass,
     Reading,
     Unavailable,
 )
-from ..frameworks.user_counters import UserCounters
+from ..frameworks import ResettableFramework
 from . import state, tensors
 from .state import TORCH_ERRORS
 
@@ -35,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ..contract import Holding
-    from ..frameworks.user_counters import Stats
+    from ..frameworks import Stats
 
 # By type of accelerator, "" for any other. Which of them exist depends on the build.
 _READS = {"cuda": "_cuda_memoryStats", "xpu": "_xpu_memoryStats", "": "_accelerator_getDeviceStats"}
@@ -138,7 +135,7 @@ class PinnedCounter(Counter):
         return Observation((Reading(held["current"], held["peak"]),), ())
 
 
-class Torch(Framework):
+class Torch(ResettableFramework):
     """torch in this process, once the user has imported it.
 
     Attributes:
@@ -146,17 +143,13 @@ class Torch(Framework):
     """
 
     name = "torch"
+    READS, RESETS = tuple(_READS.values()), tuple(_RESETS.values())
 
     def __init__(self) -> None:
+        super().__init__()
         self.switches = 0
         self._counters: dict[int, TorchCounter] = {}
-        core = lambda: getattr(state.module(), "_C", None)  # noqa: E731
-        self._users = UserCounters(self, core, self.read, lambda device=None: device)
-        self._makers: dict[str, Callable[[Any], Callable[..., Any]]] = {
-            **dict.fromkeys(_READS.values(), self._users.read_wrapper),
-            **dict.fromkeys(_RESETS.values(), self._users.reset_wrapper),
-            "_cuda_cudaCachingAllocator_enable": self._switch_wrapper,
-        }
+        self._makers["_cuda_cudaCachingAllocator_enable"] = self._switch_wrapper
         self._pinned = PinnedCounter()
         self._import_error = ""  # of `load`; not the exception, whose frames would stay alive
 
@@ -233,17 +226,14 @@ class Torch(Framework):
             pass
 
     def read(self, index: int) -> Stats:
-        """Return a device's statistics as torch has them, without the peaks that the wrappers restore.
-
-        A pluggable allocator, no caching, or a device in an error state make them unavailable.
-        """
+        """Return a device's own statistics; not with a pluggable allocator, nor in an error state."""
         backend = state.accelerator()
         if backend is None:
             raise Unavailable("torch uses no device")
         try:
             if backend == "cuda" and not state.caches():
                 raise Unavailable("torch's caching allocator is switched off, and so torch counts no memory")
-            stats: Stats = self._users.wrappers.own(_READS.get(backend) or _READS[""])(index)
+            stats: Stats = self.wrappers.own(_READS.get(backend) or _READS[""])(index)
             stats["allocated_bytes"]["all"]["peak"], stats["allocation"]  # all we need is there
         except (*TORCH_ERRORS, KeyError) as error:
             raise Unavailable(f"torch gives no memory statistics: {first_line(error)}") from error
@@ -251,25 +241,20 @@ class Torch(Framework):
 
     def reset(self, index: int, stats: Stats) -> None:
         """Reset a device's peaks, and keep for the user those of the statistics just before."""
-        self._users.remember(index, stats)
+        self.remember(index, stats)
         try:
-            self._users.wrappers.own(_RESETS.get(state.accelerator() or "") or _RESETS[""])(index)
+            self.wrappers.own(_RESETS.get(state.accelerator() or "") or _RESETS[""])(index)
         except TORCH_ERRORS as error:
             raise Unavailable(f"torch does not reset its peaks: {first_line(error)}") from error
 
-    def hold(self) -> bool:
-        """Put the wrappers on, as far as torch is there; return whether torch was in use before."""
-        late = not self._users.wrappers and state.accelerator() is not None
-        self._users.wrappers.put_on(self._makers)
-        return late
+    def _place(self) -> Any:
+        return getattr(state.module(), "_C", None)
 
-    def release(self) -> None:
-        """Take the wrappers off, as soon as that makes torch forget no peak of the user's."""
-        self._users.wrappers.take_off()
+    def _is_used(self) -> bool:
+        return state.accelerator() is not None
 
-    def after_fork_in_child(self) -> None:
-        """Replace the lock, which another thread may have held at the moment of the fork."""
-        self._users.wrappers.after_fork_in_child()
+    def _device_of(self, device: int | None = None) -> int | None:
+        return device
 
     def _switch_wrapper(self, original: Callable[[bool], None]) -> Callable[[bool], None]:
         def enable(value: bool) -> None:
@@ -297,7 +282,7 @@ class Torch(Framework):
         """Say which devices torch uses here, or why it uses none."""
         torch = state.module()
         if torch is None:
-            return self._absence()
+            return Diagnosis("torch", "absent", *self._absence())
         version = getattr(torch, "__version__", "?")
         counters = self.counters()
         if not counters:
@@ -306,33 +291,24 @@ class Torch(Framework):
             for counter in counters:
                 counter.look()
         except Unavailable as error:
-            return Diagnosis(
-                "torch",
-                "sampled",
-                f"{error}: at least, from the driver",
-                "use torch's own allocator, with its cache",
-            )
+            remedy = "use torch's own allocator, with its cache"
+            return Diagnosis("torch", "sampled", f"{error}: at least, from the driver", remedy)
         devices = ", ".join(counter.device.id for counter in counters)
         return Diagnosis("torch", "exact", f"{version}, the allocator's own peaks on {devices}")
 
-    def _absence(self) -> Diagnosis:
-        """Say why torch is not in this process: not installed, not importable, or not imported so far."""
+    def _absence(self) -> tuple[str, str]:
+        """Return why torch is not in this process, and what helps."""
         try:
             spec = find_spec("torch")
         except (ImportError, ValueError):
             spec = None
         if spec is None or spec.origin is None:  # without an origin: a folder that is called torch
-            says = f"not installed for {sys.executable}"
-            return Diagnosis("torch", "absent", says, f"to use it: {sys.executable} -m pip install torch")
+            python = sys.executable
+            return f"not installed for {python}", f"to use it: {python} -m pip install torch"
         if self._import_error:
             says = f"installed, but import torch fails: {self._import_error}"
-            return Diagnosis(
-                "torch", "absent", says, f"{sys.executable} -c 'import torch' shows where it fails"
-            )
+            return says, f"{sys.executable} -c 'import torch' shows where it fails"
         # Python forgets a package whose import failed, but not the submodules it had imported by then.
         if any(name.startswith("torch.") for name in tuple(sys.modules)):
-            says = "installed, but import torch failed in this process"
-            return Diagnosis("torch", "absent", says, "import torch again to see the error")
-        return Diagnosis(
-            "torch", "absent", "installed, but not imported in this process", "import torch, then ask again"
-        )
+            return "installed, but import torch failed in this process", "import torch again to see the error"
+        return "installed, but not imported in this process", "import torch, then ask again"
