@@ -1,8 +1,4 @@
-"""What an error says, and errors that a user's signal handler raised.
-
-Python runs signal handlers between any two instructions of the main thread, those of this package included.
-Such an error is not a failure of the code that it interrupts.
-"""
+"""What an error says; errors of the user's signal handlers, which run between any two instructions."""
 
 from __future__ import annotations
 
@@ -18,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def named(error: BaseException) -> str:
-    """Return the class of an error and its message, "ValueError: no number"; the class alone without one."""
+    """Return the class of an error and its message, if it has one: "ValueError: no number"."""
     name, message = type(error).__name__, str(error)
     return f"{name}: {message}" if message else name
 
@@ -35,7 +31,7 @@ def why(error: BaseException) -> str:
 
 
 def is_from_a_handler(error: BaseException) -> bool:
-    """Return whether a signal handler raised this error."""
+    """Return whether a signal handler raised this error: then what it interrupted has not failed."""
     if isinstance(error, KeyboardInterrupt):
         return True
     handlers = {id(getattr(signal.getsignal(number), "__code__", None)) for number in signal.valid_signals()}

@@ -10,15 +10,7 @@ from .errors import is_from_a_handler, why
 
 
 def say(words: str, *, aside: bool = False) -> str | None:
-    """Print something that the user did not ask for; if it cannot be written, nothing is raised.
-
-    Args:
-        words: What to print.
-        aside: Print to stderr instead of stdout.
-
-    Returns:
-        Why it could not be written, in a few words; None if it was, or if there is no such stream.
-    """
+    """Print what the user did not ask for, `aside` to stderr; return why it could not be written, or None."""
     stream = sys.stderr if aside else sys.stdout
     if stream is None:  # `print` would use stdout in its place
         return None
@@ -32,12 +24,9 @@ def say(words: str, *, aside: bool = False) -> str | None:
 
 
 def write_file(path: Path, content: str | bytes) -> None:
-    r"""Write a file whole or not at all; into anything else, such as /dev/stdout or a pipe, just write.
+    r"""Write a file whole or not at all (`OSError`); into anything else, such as a pipe, just write.
 
     A lone surrogate, which UTF-8 cannot encode, is written as ``\ud800``, as in JSON.
-
-    Raises:
-        OSError: It cannot be written; a file that was there is as it was.
     """
     import tempfile  # and more, which few cells need
 

@@ -44,7 +44,7 @@ class Library(ResettableFramework):
     def _user_resets(self):
         self.peak = self.users_peak = self.current
 
-    def read(self, index):
+    def read(self, _index):
         if self.broken:
             raise Unavailable("broken")
         return self.wrappers.own("read_all")()
