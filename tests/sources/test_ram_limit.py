@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from limited import GB, NO_LIMIT_OF_V1, Simulated, container
 
 from ipygpulogger.records import Note, NoteKind
+from ipygpulogger.sources.system import ram_limit
 from ipygpulogger.sources.system.ram_limit import MemoryLimit, RamLimits, least
 
 MB = 2**20
@@ -136,7 +137,7 @@ def test_resource_limits(tmp_path, monkeypatch):
     assert left(limits)["RLIMIT_AS"] == 0
     monkeypatch.delattr(resource, "RLIMIT_AS")
     assert "RLIMIT_DATA" in left(limits)
-    monkeypatch.setitem(sys.modules, "resource", None)  # Windows
+    monkeypatch.setattr(ram_limit, "resource", None)  # Windows
     assert left(limits) == {"this machine": 60 * GB}
 
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 try:
-    import resource
+    import resource as resource  # noqa: PLC0414 - for others, too
 except ImportError:  # Windows
     resource = None  # type: ignore[assignment]
 

@@ -10,6 +10,7 @@ least rules. Limits and groups may change: the files are read anew each time.
 from __future__ import annotations
 
 import os
+import re
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path, PurePosixPath
@@ -19,7 +20,7 @@ from ...records import Diagnosis
 from ...records.units import size_text
 from ...runtime.errors import is_from_a_handler
 from ...runtime.output import write_file
-from .linux import gil_held
+from .linux import gil_held, resource
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -71,9 +72,8 @@ class MemoryLimit(NamedTuple):
     source: str  # the file, or the name of the resource limit
     limit_bytes: int
     used_bytes: int | None  # what counts against it; None when unknown
-    # what counts against it: "RAM", which is resident memory, "Address space" or "Data memory"
-    memory: str = "RAM"
-    group: Group | None = None  # the group whose limit it is; None for the machine's and this process's own
+    memory: str = "RAM"  # what counts against it: that, "Address space" or "Data memory"
+    group: Group | None = None  # whose limit it is, if it is a group's
 
     @property
     def left_bytes(self) -> int | None:
@@ -95,18 +95,13 @@ class MemoryLimit(NamedTuple):
         return self._replace(used_bytes=self.limit_bytes - max(0, left_bytes))
 
     @property
-    def whole(self) -> str:
-        """The limit as people read it, such as "8.0 GB (container limit)"."""
-        return f"{size_text(self.limit_bytes)} ({self.name})"
-
-    @property
     def title(self) -> str:
         """What is left, in words."""
         return f"{self.memory} left"
 
     def __str__(self) -> str:
-        left_bytes = self.left_bytes
-        return self.whole if left_bytes is None else f"{size_text(left_bytes)} of {self.whole}"
+        whole = f"{size_text(self.limit_bytes)} ({self.name})"
+        return whole if self.left_bytes is None else f"{size_text(self.left_bytes)} of {whole}"
 
     def diagnosis(self) -> Diagnosis:
         """Return what the doctor says of it."""
@@ -188,9 +183,9 @@ class RamLimits:
     def kills(self, *, of_machine: bool = False) -> Kills | None:
         """Return how many processes the out-of-memory killer ended in the group of this process.
 
-        The group is the one whose limit is the nearest. Version 2 counts the kills in the groups below it,
-        too; version 1 counts them only in a group itself, so there it is the innermost. `of_machine` asks for
-        those of the whole machine where no group counts them.
+        That is the group with the nearest limit. Version 2 counts the kills in the groups below it, too;
+        version 1 does not, so there it is the innermost. `of_machine` asks for those of the whole machine
+        where no group counts them.
         """
         groups = list(self.groups())
         limits_bytes = {group: self._limit_bytes(group) for group in groups}
@@ -280,15 +275,9 @@ class RamLimits:
 
     def _own_limits(self) -> Iterator[MemoryLimit]:
         """Yield the resource limits of this process."""
-        try:
-            import resource  # loaded long ago, on any system that has it
-        except ImportError:
-            return
         for name, (memory, field) in _RLIMITS.items():
             number = getattr(resource, name, None)
-            if number is None:
-                continue
-            soft_bytes = resource.getrlimit(number)[0]
+            soft_bytes = -1 if number is None else resource.getrlimit(number)[0]
             if not 0 <= soft_bytes < _NO_LIMIT_BYTES:  # RLIM_INFINITY is -1, or very large
                 continue
             used_bytes = None
@@ -298,23 +287,24 @@ class RamLimits:
 
     def _machines_limit(self) -> Iterator[MemoryLimit]:
         """Yield the machine's RAM, if it is known. On Linux psutil is not imported for it."""
-        try:
-            sizes_kb = dict(map(_named_kb, self.read("/proc/meminfo").splitlines()[:3]))
-            total_bytes, available_kb = sizes_kb[b"MemTotal"] * 1024, sizes_kb.get(b"MemAvailable")
-        except (OSError, ValueError, KeyError, IndexError):  # another system
-            yield from _psutils_limit()
-            return
-        used_bytes = None if available_kb is None else max(0, total_bytes - available_kb * 1024)
-        yield MemoryLimit("this machine", "/proc/meminfo", total_bytes, used_bytes)
+        source, text = "/proc/meminfo", b""
+        with suppress(OSError):
+            text = self.read(source)
+        sizes = dict(re.findall(rb"^(MemTotal|MemAvailable): *(\d+) kB$", text, re.MULTILINE))
+        sizes_bytes = {name.decode(): int(size_kb) * 1024 for name, size_kb in sizes.items()}
+        if "MemTotal" not in sizes_bytes:  # another system
+            source, sizes_bytes = "psutil", _psutils_sizes_bytes()
+        total_bytes, available_bytes = map(sizes_bytes.get, ("MemTotal", "MemAvailable"))
+        if total_bytes is not None:
+            used_bytes = None if available_bytes is None else max(0, total_bytes - available_bytes)
+            yield MemoryLimit("this machine", source, total_bytes, used_bytes)
 
     def _counted(self, path: str, name: bytes) -> int | None:
         """Return a figure from a file of names and numbers, for which counters of many CPUs are summed."""
-        try:
-            for line in Path(self.path(path)).read_bytes().splitlines():
-                if line.startswith(name + b" "):
-                    return max(0, int(line[len(name) :]))
-        except (OSError, ValueError):
-            pass
+        with suppress(OSError):
+            text = Path(self.path(path)).read_bytes()
+            if found := re.search(rb"^%b (-?\d+)$" % name, text, re.MULTILINE):
+                return max(0, int(found[1]))
         return None
 
 
@@ -329,23 +319,14 @@ def _is_short(limit: MemoryLimit, need_bytes: int, transient_bytes: int) -> bool
     return limit.left_bytes is not None and limit.left_bytes < enough_bytes
 
 
-def _named_kb(line: bytes) -> tuple[bytes, int]:
-    name, size_kb, unit = line.split()
-    if unit != b"kB":
-        raise ValueError(line)
-    return name.rstrip(b":"), int(size_kb)
-
-
-def _psutils_limit() -> Iterator[MemoryLimit]:
+def _psutils_sizes_bytes() -> dict[str, int]:
     try:
         import psutil
 
         memory = psutil.virtual_memory()
-        total_bytes = int(memory.total)
-        available_bytes = getattr(memory, "available", None)
+        sizes = {"MemTotal": memory.total, "MemAvailable": getattr(memory, "available", None)}
+        return {name: int(size_bytes) for name, size_bytes in sizes.items() if size_bytes is not None}
     except Exception as error:  # an installation can be broken in any way
         if is_from_a_handler(error):
             raise
-        return
-    used_bytes = None if available_bytes is None else max(0, total_bytes - int(available_bytes))
-    yield MemoryLimit("this machine", "psutil", total_bytes, used_bytes)
+        return {}

@@ -8,11 +8,12 @@ functions look the names below up in `torch._C` at each call: wrappers there rea
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
 from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from ...records import Diagnosis
+from ...records import Diagnosis, device_id
 from ...runtime.errors import first_line
 from ..contract import (
     Counter,
@@ -59,10 +60,7 @@ class TorchCounter(DeviceCounter):
         """Read the allocator's statistics, with its counts of allocations as the stamp."""
         stats = self._last = self._source.read(self.device.index)
         allocated, reserved = stats["allocated_bytes"]["all"], stats["reserved_bytes"]["all"]
-        readings = (
-            Reading(allocated["current"], allocated["peak"]),
-            Reading(reserved["current"], reserved["peak"]),
-        )
+        readings = tuple(Reading(one["current"], one["peak"]) for one in (allocated, reserved))
         # torch counts allocations under the same lock, so the stamp is as old as the readings. Its
         # asynchronous backend (cudaMallocAsync) counts none: then a loss at a reset cannot be detected.
         allocations = stats["allocation"]["all"]["allocated"]
@@ -96,58 +94,50 @@ class TorchCounter(DeviceCounter):
 
     def fragmented_bytes(self) -> int | None:
         """Return what torch calls inactive split blocks."""
-        stats = self._read()
-        return None if stats is None else int(stats["inactive_split_bytes"]["all"]["current"])
+        with suppress(Unavailable):
+            stats = self._source.read(self.device.index)
+            return int(stats["inactive_split_bytes"]["all"]["current"])
+        return None
 
     def releasable_bytes(self) -> int:
         """Return what emptying the cache would release: reserved blocks of which no part is in use."""
         stats = self._source.read(self.device.index)
-        names = "reserved_bytes", "active_bytes", "inactive_split_bytes"
-        reserved, active, split = (stats[name]["all"]["current"] for name in names)
-        return int(reserved - max(active, stats["allocated_bytes"]["all"]["current"]) - split)
+        names = "reserved_bytes", "active_bytes", "inactive_split_bytes", "allocated_bytes"
+        reserved, active, split, allocated = (stats[name]["all"]["current"] for name in names)
+        return int(reserved - max(active, allocated) - split)
 
     def pools_bytes(self) -> int | None:
         """Return what CUDA graphs and `torch.cuda.MemPool` reserve, if torch counts it (2.13, not 2.6)."""
-        pools = (self._last or self._read() or {}).get("reserved_bytes_by_private_pools")
-        return None if pools is None else sum(pool["all"]["current"] for pool in pools.values())
-
-    def _read(self) -> Stats | None:
-        try:
-            return self._source.read(self.device.index)
-        except Unavailable:
-            return None
+        with suppress(Unavailable, KeyError):
+            stats = self._last or self._source.read(self.device.index)
+            pools = stats["reserved_bytes_by_private_pools"].values()
+            return int(sum(pool["all"]["current"] for pool in pools))
+        return None
 
 
 class PinnedCounter(Counter):
-    """torch's page-locked host memory, live and cached, for all devices together.
-
-    Its peak is read and never reset, so it stays the user's. A reset by the user is noticed.
-    """
+    """torch's page-locked host memory, live and cached, for all devices; its peak is read, never reset."""
 
     peak_class: PeakClass = "monotone"
 
     def look(self) -> Observation:
         """Read the host allocator's statistics."""
         try:
-            held = state.module()._C._cuda_hostMemoryStats()["allocated_bytes"]  # type: ignore[union-attr]
+            held = state.module()._C._cuda_hostMemoryStats()["allocated_bytes"]
         except (*TORCH_ERRORS, KeyError) as error:
             raise Unavailable(f"torch gives no statistics of pinned memory: {first_line(error)}") from error
         return Observation((Reading(held["current"], held["peak"]),), ())
 
 
 class Torch(ResettableFramework):
-    """torch in this process, once the user has imported it.
-
-    Attributes:
-        switches: How often the user switched the caching allocator on or off, if that was seen.
-    """
+    """torch in this process, once the user has imported it."""
 
     name = "torch"
     READS, RESETS = tuple(_READS.values()), tuple(_RESETS.values())
 
     def __init__(self) -> None:
         super().__init__()
-        self.switches = 0
+        self.switches = 0  # how often the user switched the caching allocator on or off, if that was seen
         self._counters: dict[int, TorchCounter] = {}
         self._makers["_cuda_cudaCachingAllocator_enable"] = self._switch_wrapper
         self._pinned = PinnedCounter()
@@ -155,35 +145,26 @@ class Torch(ResettableFramework):
 
     def counters(self) -> list[TorchCounter]:
         """Return the devices on which this process has a context, by index."""
-        backend, torch = state.accelerator(), state.module()
-        if backend is None or torch is None:
-            return []
-        try:
-            count = (torch.cuda if backend == "cuda" else torch.accelerator).device_count()
-            for index in range(count):
-                if index not in self._counters and self._uses(backend, index):
-                    device = state.describe(backend, index)
-                    self._counters[index] = TorchCounter(self, device)
-        except TORCH_ERRORS:
-            pass  # a device in an error state: the counters known so far remain
+        backend = state.accelerator()
+        if backend is not None:
+            with suppress(*TORCH_ERRORS):  # a device in an error state: the counters known so far remain
+                for index in range(state.devices(backend).device_count()):
+                    if index not in self._counters and self._uses(backend, index):
+                        self._counters[index] = TorchCounter(self, _describe(backend, index))
         return [self._counters[index] for index in sorted(self._counters)]
 
     def _uses(self, backend: str, index: int) -> bool:
         if backend == "cuda":
             return state.has_context(index)
-        if state.current_index() == index:
-            return True
         try:
-            return bool(self.read(index)["allocation"]["all"]["allocated"])
+            return state.current_index() == index or self.read(index)["allocation"]["all"]["allocated"] > 0
         except Unavailable:
             return False
 
     def pinned(self) -> Counter | None:
         """Return the counter of page-locked memory, once CUDA is initialised and if torch counts it."""
-        torch = state.module()
-        if state.accelerator() != "cuda" or not hasattr(getattr(torch, "_C", None), "_cuda_hostMemoryStats"):
-            return None
-        return self._pinned
+        counted = state.accelerator() == "cuda" and hasattr(state.module()._C, "_cuda_hostMemoryStats")
+        return self._pinned if counted else None
 
     def current_index(self) -> int | None:
         """Return the index of torch's current device; None while no context exists."""
@@ -199,7 +180,7 @@ class Torch(ResettableFramework):
     def can_preload(self) -> bool:
         """Return whether there is a CUDA device, and no context on any device so far."""
         torch = state.module()
-        if torch is None or state.accelerator() is not None or not hasattr(torch, "cuda"):
+        if state.accelerator() is not None or not hasattr(torch, "cuda"):
             return False
         try:
             return bool(torch.cuda.is_available() and not torch.cuda._is_in_bad_fork())
@@ -209,21 +190,16 @@ class Torch(ResettableFramework):
     def preload(self) -> None:
         """Create the current device's context, so that its half gigabyte is not charged to a cell."""
         if self.can_preload():
-            try:
-                state.module().cuda.synchronize()  # type: ignore[union-attr]
-            except Exception:
-                pass  # as in `can_preload`
+            with suppress(Exception):  # as in `can_preload`
+                state.module().cuda.synchronize()
 
     def settle(self) -> None:
         """Empty the allocators' caches, if they hold anything."""
-        backend, torch = state.accelerator(), state.module()
-        if backend is None or torch is None:
-            return
-        try:
-            if any(counter.releasable_bytes() for counter in self.counters()):
-                (torch.cuda if backend == "cuda" else torch.accelerator).empty_cache()
-        except (*TORCH_ERRORS, Unavailable):
-            pass
+        backend = state.accelerator()
+        if backend is not None:
+            with suppress(*TORCH_ERRORS, Unavailable):
+                if any(counter.releasable_bytes() for counter in self.counters()):
+                    state.devices(backend).empty_cache()
 
     def read(self, index: int) -> Stats:
         """Return a device's own statistics; not with a pluggable allocator, nor in an error state."""
@@ -265,18 +241,15 @@ class Torch(ResettableFramework):
 
     def may_hold(self, kind: type) -> bool:
         """As in `tensors`."""
-        torch = state.module()
-        return torch is not None and tensors.may_hold(kind, torch)
+        return tensors.may_hold(kind, state.module())
 
     def holding(self, value: Any) -> Holding | None:
         """As in `tensors`."""
-        torch = state.module()
-        return None if torch is None else tensors.holding(value, torch)
+        return tensors.holding(value, state.module())
 
     def leading_dimension(self, value: Any) -> int | None:
         """As in `tensors`."""
-        torch = state.module()
-        return None if torch is None else tensors.leading_dimension(value, torch)
+        return tensors.leading_dimension(value, state.module())
 
     def diagnose(self) -> Diagnosis:
         """Say which devices torch uses here, or why it uses none."""
@@ -312,3 +285,13 @@ class Torch(ResettableFramework):
         if any(name.startswith("torch.") for name in tuple(sys.modules)):
             return "installed, but import torch failed in this process", "import torch again to see the error"
         return "installed, but not imported in this process", "import torch, then ask again"
+
+
+def _describe(backend: str, index: int) -> Device:
+    """Return a device as torch describes it."""
+    if backend != "cuda":
+        return Device(backend, index, device_id(backend, index))
+    properties = state.module().cuda.get_device_properties(index)
+    uuid, unified = getattr(properties, "uuid", None), bool(getattr(properties, "is_integrated", 0))
+    uuid = f"GPU-{uuid}" if uuid else None
+    return Device(backend, index, properties.name, uuid, properties.total_memory, unified)
