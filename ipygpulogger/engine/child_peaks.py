@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from ..records.units import MB
 from ..sources import Unavailable
 from ..sources.system import linux
-from ..sources.system.child_process import ChildProcess
+from ..sources.system.child_process import ChildProcess, Descendants
 from ..sources.system.forked import WALK_S_PER_BYTE, forks, sharing
 from .peaks import PeakTracker
 
@@ -201,7 +201,7 @@ class ChildPeaks:
 
     def __init__(self, process: Process, open_scopes: Callable[[], Iterable[Children]]) -> None:
         """Prepare; `open_scopes` returns the part of every open scope that is about children."""
-        self._descendants, self._open_scopes = process.descendants, open_scopes
+        self._descendants, self._open_scopes = Descendants(process.sampler_pid), open_scopes
         self._measuring_themselves: set[int] = set()  # process ids
         self._trackers: dict[ChildProcess, PeakTracker] = {}
         self._lock = threading.RLock()

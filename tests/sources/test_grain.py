@@ -15,8 +15,7 @@ from ipygpulogger.records import Measurement
 from ipygpulogger.render import text
 from ipygpulogger.runtime import clock
 from ipygpulogger.sources.system import linux
-from ipygpulogger.sources.system.high_water_mark import HighWaterMark
-from ipygpulogger.sources.system.process import Process
+from ipygpulogger.sources.system.process import HighWaterMark, Process
 
 
 @pytest.mark.parametrize(

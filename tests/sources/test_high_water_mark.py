@@ -13,7 +13,7 @@ from memory import MB, Block, blip, filled_by_a_child, held_transient
 from ram import GRAIN, needs_high_water
 
 from ipygpulogger.engine.peaks import PeakTracker
-from ipygpulogger.sources.system.high_water_mark import HighWaterMark
+from ipygpulogger.sources.system.process import HighWaterMark
 
 
 @needs_high_water
@@ -194,7 +194,7 @@ def test_the_peak_is_the_kernels_below_and_above_what_exec_left():
 import random, resource
 from memory import MB, Block, blip
 from ipygpulogger.sources.system import linux
-from ipygpulogger.sources.system.high_water_mark import HighWaterMark
+from ipygpulogger.sources.system.process import HighWaterMark
 
 counter, blocks, hidden = HighWaterMark(), [], set()
 floor_mb = (linux.faults_and_mark()[1] - linux.resident_bytes()) // MB  # above what is resident

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ..contract import Counter, Observation, PeakClass, Reading, Unavailable
 from . import linux
 from .forked import WALK_S_PER_BYTE, Card, Sharing, forks, sharing
-from .high_water_mark import ResetWatch
 from .linux import gil_held, high_water_precision_bytes, largest_fault_bytes, resident_precision_bytes
+from .process import ResetWatch
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -311,7 +311,7 @@ class Descendants:
     """The living descendants of this process."""
 
     def __init__(self, leave_out: Callable[[], int | None] = lambda: None) -> None:
-        self._leave_out = leave_out  # returns the pid of a child that is ours rather than the user's
+        self._leave_out = leave_out  # returns the pid of a child that is no descendant in this sense
         self._known: dict[int, ChildProcess] = {}
 
     def visit(self, read: Callable[[ChildProcess], object]) -> list[ChildProcess] | None:
