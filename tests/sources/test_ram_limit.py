@@ -33,9 +33,6 @@ def left(limits):
     return {limit.name: limit.left_bytes for limit in limits.all()}
 
 
-# -- one limit at a time --------------------------------------------------------------------------------------
-
-
 def grouped(path, *, group, **limits):
     """A machine on which this process is in such a group of version 2."""
     return lambda root: Simulated(root).process_of_v2(path).group_of_v2(group, **limits)
@@ -90,6 +87,7 @@ def test_a_file_that_may_not_be_read(tmp_path, file):
     (tmp_path / "sys/fs/cgroup" / file).unlink()
     (tmp_path / "sys/fs/cgroup" / file).mkdir()
     limits = RamLimits(tmp_path)
+    assert limits.refusing().name == "this machine"  # beyond a group's limit processes are killed
     expected = {"memory.current": None, "memory.stat": 7 * GB, "memory.max": "no such limit"}[file]
     assert left(limits).get("container limit", "no such limit") == expected
     assert limits.total_bytes == (64 * GB if file == "memory.max" else 8 * GB)
@@ -107,12 +105,6 @@ def test_what_changes_is_seen(tmp_path):
     assert left(limits)["container limit"] == 2 * GB
     simulated.process_of_v2("/deeper").group_of_v2("deeper", current=GB, max=GB + MB)
     assert least(limits.all()).left_bytes == MB
-
-
-def test_what_refuses_is_no_container(tmp_path):
-    """Beyond a group's limit processes are killed."""
-    limits = RamLimits(container(tmp_path, current=8 * GB).root)
-    assert (least(limits.all()).name, limits.refusing().name) == ("container limit", "this machine")
 
 
 def test_resource_limits(tmp_path, monkeypatch):
@@ -164,26 +156,20 @@ def test_this_machine():
 
 
 @pytest.mark.parametrize("text", ["odd\n", "", None, "MemTotal: 5 MB\n"])
-def test_elsewhere_psutil_is_asked(tmp_path, monkeypatch, text):
-    """Where there is no ``/proc/meminfo``, or it is not understood."""
-    memory = SimpleNamespace(total=16 * GB, available=4 * GB)
+@pytest.mark.parametrize(("available", "used"), [(4 * GB, 12 * GB), (16 * GB, 0), (16 * GB + MB, 0)])
+def test_elsewhere_psutil_is_asked(tmp_path, monkeypatch, text, available, used):
+    """Where there is no ``/proc/meminfo``, or it is not understood; less than nothing is never in use."""
+    memory = SimpleNamespace(total=16 * GB, available=available)
     monkeypatch.setattr(psutil, "virtual_memory", lambda: memory)
     if text is not None:
         (tmp_path / "proc").mkdir()
         (tmp_path / "proc/meminfo").write_text(text)
-    assert left(RamLimits(tmp_path)) == {"this machine": 4 * GB}
-
-
-@pytest.mark.parametrize("machine", ["Linux", "elsewhere"])
-@pytest.mark.parametrize("more", [0, MB])
-def test_a_machine_of_which_all_is_available(tmp_path, monkeypatch, machine, more):
-    """Nothing is in use, and not less."""
-    if machine == "Linux":
-        Simulated(tmp_path, total_bytes=4 * GB, available_bytes=4 * GB + more)
-    memory = SimpleNamespace(total=4 * GB, available=4 * GB + more)
-    monkeypatch.setattr(psutil, "virtual_memory", lambda: memory)
-    (limit,) = RamLimits(tmp_path).all()
-    assert (limit.used_bytes, limit.left_bytes) == (0, 4 * GB)
+    limits = RamLimits(tmp_path).all()
+    if text is None:
+        limits += RamLimits(Simulated(tmp_path, total_bytes=16 * GB, available_bytes=available).root).all()
+    assert {(one.name, one.used_bytes, one.left_bytes) for one in limits} == {
+        ("this machine", used, 16 * GB - used)
+    }
 
 
 def test_unknown_is_unknown(tmp_path, monkeypatch):
@@ -211,27 +197,6 @@ def test_how_much_there_is_in_all_is_read_once_if_nothing_else_is(tmp_path, monk
     assert (limits.short(0, 0), limits.total_bytes, len(read)) == (None, 6 * GB, 2)
 
 
-# -- what is too little ---------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("current", "need", "transient", "is_short"),  # of 8 GB
-    [
-        (4 * GB, 4 * GB, 0, False),
-        (4 * GB, 4 * GB + MB, 0, True),  # the next run of the cell would not fit
-        (7.6 * GB, 0, 0, False),  # a twentieth is left
-        (7.6 * GB + MB, 0, 0, True),
-        (5 * GB, 2.6 * GB, 2.6 * GB, False),
-        (5 * GB, 2.6 * GB, 2.6 * GB + MB, True),  # less than a twentieth was left at the peak
-    ],
-)
-def test_what_is_too_little(tmp_path, current, need, transient, is_short):
-    """Less than is needed, or than a twentieth of the limit, now or at the peak."""
-    container(tmp_path, current=int(current))
-    found = RamLimits(tmp_path).short(int(need), int(transient))
-    assert (found is not None) == is_short
-
-
 def test_page_cache_is_looked_up_only_where_it_matters(tmp_path, monkeypatch):
     """The kernel sums up many counters for that file."""
     container(tmp_path, current=4 * GB, inactive_file=GB)
@@ -243,8 +208,6 @@ def test_page_cache_is_looked_up_only_where_it_matters(tmp_path, monkeypatch):
     assert limits.short(4 * GB + MB, 0) is None  # only with the page cache there is enough
     assert read == ["/sys/fs/cgroup/memory.stat"]
 
-
-# -- any tree of groups ---------------------------------------------------------------------------------------
 
 SIZES = st.integers(0, 100).map(lambda count: count * MB)
 GROUP = st.fixed_dictionaries(
@@ -301,9 +264,6 @@ def test_garbage_hurts_nobody(tmp_path_factory, texts):
     assert kills is None or kills.processes >= 0
 
 
-# -- who was killed -------------------------------------------------------------------------------------------
-
-
 def test_kills_are_those_of_the_group_with_the_nearest_limit(tmp_path):
     """Version 2 counts there what was killed in the groups below, as an earlier kernel was. Version 1 does not."""
     simulated = Simulated(tmp_path).process_of_v2("/pod/box/kernel")
@@ -342,31 +302,27 @@ def test_a_limit_in_words():
     assert str(limit._replace(used_bytes=None)) == "8.0 GB (container limit)"
 
 
-# -- what the doctor says --------------------------------------------------------------------------------
-
-
 def said(root):
     return [(one.source, one.state, one.says) for one in RamLimits(root).diagnoses()]
 
 
-def test_the_tightest_limit_comes_first(tmp_path):
-    """The file, the value, the working set, what is left; then the machine."""
+def test_what_is_said_of_each_limit(tmp_path, monkeypatch):
+    """The tightest first: the file, the value, the working set, what is left; little alone has a remedy."""
     container(tmp_path, current=6 * GB, inactive_file=GB)
-    first, machine, *_ = said(tmp_path)
-    assert first[:2] == ("RAM limit", "exact")
-    assert first[2].split("; ") == [
-        "3.0 GB of 8.0 GB (container limit) left, from /sys/fs/cgroup/memory.max",
-        "working set 5.0 GB, without page cache that can be reclaimed",
+    working_set = "working set 5.0 GB, without page cache that can be reclaimed"
+    assert said(tmp_path)[:2] == [
+        ("RAM limit", "exact", f"{left}, from {file}{more}")
+        for left, file, more in (
+            ("3.0 GB of 8.0 GB (container limit) left", "/sys/fs/cgroup/memory.max", f"; {working_set}"),
+            ("60.0 GB of 64.0 GB (this machine) left", "/proc/meminfo", ""),
+        )
     ]
-    assert machine == ("RAM limit", "exact", "60.0 GB of 64.0 GB (this machine) left, from /proc/meminfo")
-
-
-def test_little_has_a_remedy(tmp_path):
-    """And only that."""
     container(tmp_path, current=8 * GB)
     tight, machine, *_ = RamLimits(tmp_path).diagnoses()
     assert "end kernels" in tight.remedy
     assert machine.remedy is None
+    monkeypatch.setattr(RamLimits, "all", lambda _: [])
+    assert said(tmp_path) == [("RAM limit", "absent", "neither the machine's RAM nor a limit can be read")]
 
 
 def test_what_happens_beyond_is_said_where_it_is_no_kill(tmp_path, monkeypatch):
@@ -374,30 +330,12 @@ def test_what_happens_beyond_is_said_where_it_is_no_kill(tmp_path, monkeypatch):
     container(tmp_path, limit="max", high=4 * GB)
     set_to = {resource.RLIMIT_AS: 8 * GB}
     monkeypatch.setattr(resource, "getrlimit", lambda number: (set_to.get(number, -1), -1))
-    told = [says for _, _, says in said(tmp_path)]
-    assert "Linux slows the processes down" in next(one for one in told if "soft limit" in one)
-    unread = next(one for one in told if "RLIMIT_AS" in one)  # there is no statm
+    soft, unread = (
+        next(says for *_, says in said(tmp_path) if one in says) for one in ("soft limit", "RLIMIT_AS")
+    )
+    assert "Linux slows the processes down" in soft
     assert unread.startswith("8.0 GB (RLIMIT_AS), of which the part in use cannot be read; it counts address")
     assert "allocating fails" in unread
-
-
-def test_nothing_is_known(tmp_path, monkeypatch):
-    """Neither the machine's RAM nor a limit."""
-    monkeypatch.setattr(RamLimits, "_machines_limit", lambda _: iter(()))
-    assert said(tmp_path) == [("RAM limit", "absent", "neither the machine's RAM nor a limit can be read")]
-
-
-def test_kills_are_always_said(tmp_path):
-    """With the file that counts them; where there was none, there is nothing to say."""
-    for kills, processes in ((1, "1 process"), (2, "2 processes")):
-        container(tmp_path, kills=kills)
-        says = f"Linux killed {processes} of this container for lack of memory (limit 8.0 GB)"
-        assert ("OOM kills", "exact", f"{says}, from /sys/fs/cgroup/memory.events") in said(tmp_path)
-    container(tmp_path, kills=0)
-    assert "OOM kills" not in [name for name, *_ in said(tmp_path)]
-
-
-# -- which are new --------------------------------------------------------------------------------------------
 
 
 def new(root):
@@ -418,16 +356,16 @@ def test_each_kill_is_new_once(tmp_path):
     assert [new(tmp_path / "two") for _ in range(2)] == [4, 0]
 
 
-def test_new_oom_kills(tmp_path):
-    """A sentence where there are new ones; none where nobody counts, or nothing was killed."""
+@pytest.mark.parametrize(("kills", "processes"), [(0, ""), (1, "1 process"), (2, "2 processes")])
+def test_what_is_said_of_kills(tmp_path, kills, processes):
+    """Always by the doctor, with the file; by others where they are new; none where nobody counts."""
     Simulated(tmp_path)
     assert RamLimits(tmp_path).new_oom_kills() is None
-    simulated = container(tmp_path)
-    limits = RamLimits(tmp_path)
-    assert limits.new_oom_kills() is None
-    simulated.group_of_v2(kills=2, max=8 * GB)
-    sentence = "Linux killed 2 processes of this container for lack of memory (limit 8.0 GB)."
-    assert [limits.new_oom_kills() for _ in range(2)] == [sentence, None]
+    container(tmp_path, kills=kills)
+    says = f"Linux killed {processes} of this container for lack of memory (limit 8.0 GB)"
+    line = ("OOM kills", "exact", f"{says}, from /sys/fs/cgroup/memory.events")
+    assert [one for one in said(tmp_path) if one[0] == "OOM kills"] == [line] * bool(kills)
+    assert [RamLimits(tmp_path).new_oom_kills() for _ in range(2)] == [f"{says}." if kills else None, None]
 
 
 @pytest.mark.parametrize("text", [b"", b"4", b"x y", b"\xff\x00"])

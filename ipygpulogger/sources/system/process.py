@@ -280,7 +280,7 @@ class Process:
 
     def sampler_pid(self) -> int | None:
         """Return the pid of the child that is ours rather than the user's, if there is one."""
-        pid: int | None = getattr(getattr(vars(self).get("counter"), "watcher", None), "pid", None)
+        pid: int | None = getattr(vars(self).get("counter"), "sampler_pid", None)
         return pid
 
     def close(self) -> None:
