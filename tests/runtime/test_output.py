@@ -30,34 +30,24 @@ class Broken:
             raise self._error
 
 
-ERRORS = {
-    "full disk": OSError(errno.ENOSPC, "No space left on device"),
-    "closed pipe": BrokenPipeError(errno.EPIPE, "Broken pipe"),
-    "closed file": ValueError("I/O operation on closed file"),
+ERRORS = {  # and what is said of each
+    "full disk": (OSError(errno.ENOSPC, "No space left on device"), "No space left on device"),
+    "closed pipe": (BrokenPipeError(errno.EPIPE, "Broken pipe"), "Broken pipe"),
+    "closed file": (
+        ValueError("I/O operation on closed file"),
+        "ValueError: I/O operation on closed file",
+    ),
 }
-STREAMS = {**{kind: Broken(error) for kind, error in ERRORS.items()}, "not a stream": object(), "none": None}
-WHY = {
-    "full disk": "No space left on device",
-    "closed pipe": "Broken pipe",
-    "closed file": "ValueError: I/O operation on closed file",
-}
+BROKEN = {kind: Broken(error) for kind, (error, _) in ERRORS.items()}
+STREAMS = {**BROKEN, "not a stream": object(), "none": None}
 
 
-@pytest.fixture(params=STREAMS)
-def broken(request, monkeypatch):
-    """Makes stdout a broken one."""
-    return lambda: monkeypatch.setattr(sys, "stdout", STREAMS[request.param])
-
-
-@pytest.fixture
-def no_gpu(monkeypatch):
-    """There is none, which a logger says as it starts."""
-    monkeypatch.setattr("ipygpulogger.sources.nvidia.nvml.Nvml.devices", lambda _: ())
-
-
-def test_the_extension_loads_and_starts_whatever_stdout_is(shell, broken, no_gpu):
+@pytest.mark.parametrize("stream", STREAMS)
+def test_the_extension_loads_and_starts_whatever_stdout_is(shell, stream, monkeypatch):
     """`%load_ext`, `%gpulog start` and `%unload_ext` do what they do, and raise nothing."""
-    broken()
+    # That there is no GPU is said as a logger starts.
+    monkeypatch.setattr("ipygpulogger.sources.nvidia.nvml.Nvml.devices", lambda _: ())
+    monkeypatch.setattr(sys, "stdout", STREAMS[stream])
     try:
         shell.extension_manager.load_extension("ipygpulogger")
         assert shell.user_ns["il"].running
@@ -76,7 +66,7 @@ def test_cells_are_recorded_whatever_stdout_is(shell, monkeypatch, capsys, tmp_p
     il = IPyGPULogger(report=report, log=str(tmp_path / "log.jsonl")).start()
     shell.run_cell("x = 1", store_history=True)  # what is loaded once is loaded
     capsys.readouterr()
-    stream = Broken(ERRORS[kind], flushes=True)  # which IPython does itself, in every cell
+    stream = Broken(ERRORS[kind][0], flushes=True)  # which IPython does itself, in every cell
     with monkeypatch.context() as patch:
         for name in ("stdout", "stderr") if aside_too else ("stdout",):
             patch.setattr(sys, name, stream)
@@ -87,7 +77,7 @@ def test_cells_are_recorded_whatever_stdout_is(shell, monkeypatch, capsys, tmp_p
     assert [record.status for record in il.history] == ["ok"] * 4
     assert [len(record.lines) for record in il.history] == [0, 2, 2, 2]
     assert len((tmp_path / "log.jsonl").read_text().splitlines()) == 4
-    sentence = f"ipygpulogger cannot show its reports and goes on measuring: {WHY[kind]}\n"
+    sentence = f"ipygpulogger cannot show its reports and goes on measuring: {ERRORS[kind][1]}\n"
     assert capsys.readouterr().err == ("" if aside_too else sentence)
 
 
@@ -106,7 +96,7 @@ def called():
 def test_a_warning_that_cannot_be_written_is_nobodys_error(monkeypatch):
     """Why a report is missing is said on stderr; where that is closed too, not at all."""
     for stream in ("stdout", "stderr"):
-        monkeypatch.setattr(sys, stream, Broken(ERRORS["closed file"]))
+        monkeypatch.setattr(sys, stream, BROKEN["closed file"])
     with warnings.catch_warnings():
         warnings.simplefilter("always")
         assert called() == 42

@@ -60,26 +60,6 @@ def gpu_of(result, index=0):
     return next(gpu for gpu in result.gpus if gpu.index == index)
 
 
-# -- exact numbers ---------------------------------------------------------------------------------
-
-
-def test_consumed_and_peaked_to_the_byte(fresh):
-    """100 MB kept, 500 MB for a moment, with the default settling in between."""
-    kept = []
-
-    def cell():
-        tensor(600 * MB)  # dies at once
-        kept.append(tensor(100 * MB))
-
-    usage = gpu_of(run(fresh, cell))
-    assert usage.consumed_bytes == 100 * MB
-    assert usage.peaked_bytes == 500 * MB
-    assert usage.peak.quality == "exact"
-    assert usage.allocated_bytes == 100 * MB
-    usage = gpu_of(run(fresh, kept.clear))
-    assert (usage.consumed_bytes, usage.peaked_bytes) == (-100 * MB, 0)
-
-
 programs = st.lists(
     st.one_of(
         st.tuples(st.just("alloc"), st.integers(1, 64)),
@@ -189,9 +169,6 @@ def test_no_miss_between_threads(fresh, restless):
     print(f"{lost} of {trials} blips were lost to the counter, each of them flagged")
 
 
-# -- the user's own ---------------------------------------------------------------------------------
-
-
 def test_taken_off_again(cuda):
     """After the last scope torch's own functions stand where they stood, if that forgets nothing."""
     originals = torch._C._cuda_memoryStats, torch._C._cuda_resetPeakMemoryStats
@@ -234,9 +211,6 @@ def test_what_torch_does_not_count_is_unknown(fresh, monkeypatch):
     assert gpu_of(result).peaked_bytes == 10 * MB
     assert result.notes == ()
     torch.cuda.reset_peak_memory_stats()
-
-
-# -- torch, looked at without waking it --------------------------------------------------------------
 
 
 def in_a_new_process(cuda, program, **env):

@@ -18,7 +18,6 @@ from ...runtime.objects import bases_of
 from ..contract import (
     Device,
     DeviceCounter,
-    DeviceMemory,
     FrameworkByDevice,
     Holding,
     Observation,
@@ -47,15 +46,6 @@ class CuPyCounter(DeviceCounter):
         """Read what the pool uses and holds now."""
         used_bytes, total_bytes = _pool(self.device.index)
         return Observation((Reading(used_bytes, None), Reading(total_bytes, None)), ())
-
-    def device_memory(self) -> DeviceMemory | None:
-        """Ask the driver through CuPy."""
-        try:
-            with _on(self.device.index) as cupy:
-                free_bytes, total_bytes = cupy.cuda.runtime.memGetInfo()
-        except Unavailable:
-            return None
-        return DeviceMemory(total_bytes, total_bytes - free_bytes, free_bytes)
 
     def limit_bytes(self) -> int | None:
         """Return what `set_limit` or `CUPY_GPU_MEMORY_LIMIT` allows; for no limit CuPy says 0."""
