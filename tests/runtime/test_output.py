@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ipygpulogger import IPyGPULogger, measure
-from ipygpulogger.runtime.output import say
+from ipygpulogger.runtime.errors import say
 
 
 class Broken:

@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ...records import Diagnosis
 from ...records.units import size_text
-from ...runtime.errors import is_from_a_handler
-from ...runtime.output import write_file
+from ...runtime.errors import is_from_a_handler, write_file
 from .linux import gil_held, resource
 
 if TYPE_CHECKING:
