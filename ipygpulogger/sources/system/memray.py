@@ -311,12 +311,14 @@ class _Run:
         forget_found_methods()
 
     def _watch(self) -> None:
-        """Stop the tracker before its file fills the disk."""
+        """Stop the tracker before its file fills the disk, or if its last window was forgotten meanwhile."""
         while not self._stopped.wait(_INTERVAL_S):
             with _lock:
                 if self._tracker is None or self._file is None:
                     continue
-                if os.fstat(self._file.fileno()).st_size > _TOO_MANY_BYTES:
+                if not self.windows:
+                    self.end()
+                elif os.fstat(self._file.fileno()).st_size > _TOO_MANY_BYTES:
                     self.stop(_TOO_MUCH)
 
     def forget(self) -> None:
