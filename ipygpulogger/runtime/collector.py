@@ -88,18 +88,26 @@ _S_PER_BLOCK = 5e-9, 5e-7  # a measured cost is within these bounds
 _UNKNOWN_S = 0.1  # where the allocator counts no blocks (PYTHONMALLOC=malloc)
 _YOUNG_S_PER_OBJECT = 1e-7  # of a young collection, at most (measured: 60 to 90 ns)
 
+_SLOW_BLOCKS = 5_000_000  # from here on reading their number takes a tenth of a millisecond and more
+
 _s_per_block = [5e-8]  # until one was measured (20 to 110 ns)
+_blocks = [0]  # when last read
 
 
 def cost_s() -> float:
     """Estimate what a full collection costs now, from the number of blocks that Python has allocated."""
-    blocks: int = getattr(sys, "getallocatedblocks", int)()
+    blocks = _blocks[0] = getattr(sys, "getallocatedblocks", int)()
     return blocks * _s_per_block[0] if blocks > 0 else _UNKNOWN_S
 
 
 def costs_at_most(limit_s: float) -> bool:
-    """Return whether a full collection costs no more than this, as far as is known."""
-    return limit_s > 0 and cost_s() <= limit_s
+    """Return whether a full collection costs no more than this, as far as is known.
+
+    For a small limit the number of blocks is not read again where it was large.
+    """
+    if limit_s <= 0 or (_blocks[0] > _SLOW_BLOCKS and _blocks[0] * _S_PER_BLOCK[0] > limit_s):
+        return False
+    return cost_s() <= limit_s
 
 
 def collect(generation: int = 2) -> None:
