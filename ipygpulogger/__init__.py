@@ -102,8 +102,7 @@ def load_ipython_extension(shell: Any) -> None:
             load(shell)
     except Exception as reason:
         from .records.units import printable
-        from .runtime.errors import is_from_a_handler
-        from .runtime.output import say
+        from .runtime.errors import is_from_a_handler, say
 
         if is_from_a_handler(reason):
             raise

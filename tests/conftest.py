@@ -20,7 +20,6 @@ from memory import trim
 
 from ipygpulogger import IPyGPULogger, measure, measure_lines
 from ipygpulogger.engine import machine as machines
-from ipygpulogger.sources.system.limit_diagnosis import take_new
 from ipygpulogger.sources.system.ram_limit import RamLimits
 
 # A busy machine draws slowly, and says nothing about the code by it.
@@ -30,7 +29,7 @@ settings.load_profile("any machine")
 # What was killed for lack of memory before the tests is news to none of them, nor to the kernels that they start.
 if (kills := RamLimits().kills()) and kills.processes:
     os.environ["XDG_RUNTIME_DIR"] = tempfile.mkdtemp()
-    take_new(RamLimits(), kills)
+    RamLimits().new_oom_kills()
 
 # A block of a known size shall come from the kernel and go back there, whatever tests ran before: each large
 # block that is freed makes glibc keep larger ones for itself, up to 32 MB (mallopt(3), M_MMAP_THRESHOLD).

@@ -73,11 +73,7 @@ class Fakes:
                     "num_allocs": a.count,
                     "bytes_in_use": a.current,
                     "peak_bytes_in_use": a.peak,
-                    "largest_alloc_size": 0,
                     "bytes_limit": 1 << 40,
-                    "bytes_reserved": 0,
-                    "peak_bytes_reserved": 0,
-                    "largest_free_block_bytes": 0,
                     "pool_bytes": a.pool,
                     "peak_pool_bytes": a.pool,
                     **self.told,
@@ -85,10 +81,7 @@ class Fakes:
 
         class Client:
             def __init__(self, devices):
-                self._devices = devices
-
-            def local_devices(self):
-                return self._devices
+                self.local_devices = lambda: devices
 
         class Array:
             def __init__(self, device, address, size, *, ready=True):
@@ -110,7 +103,7 @@ class Fakes:
         client = Client([Device(i, a) for i, a in enumerate(allocators)])
         config = types.SimpleNamespace(jax_default_device=None)
         jax = self.module("jax", Array=Array, config=config, Device=Device)
-        jax.client, jax.devices = client, client._devices
+        jax.client, jax.devices = client, client.local_devices()
         jax.bridge = self.module("jax._src.xla_bridge", _backends={"cuda": client} if initialised else {})
         return jax
 
@@ -129,15 +122,7 @@ class Fakes:
                 here.index = index
 
             def getDeviceProperties(self, device):
-                return {
-                    "name": b"Fake GPU",
-                    "totalGlobalMem": 1 << 34,
-                    "integrated": 0,
-                }
-
-            def memGetInfo(self):
-                fakes.contexts.add(self.getDevice())
-                return (1 << 34) - allocators[self.getDevice()].pool, 1 << 34
+                return {"name": b"Fake GPU"}
 
         class Device:
             def __init__(self, device=None):
@@ -173,10 +158,7 @@ class Fakes:
                 self.data = types.SimpleNamespace(mem=memory, ptr=block + 8, device_id=index)
 
         runtime, pool = Runtime(), Pool()
-        driver = types.SimpleNamespace(
-            ctxGetCurrent=lambda: 7 if runtime.getDevice() in fakes.contexts else 0
-        )
-        cuda = types.SimpleNamespace(runtime=runtime, driver=driver, Device=Device)
+        cuda = types.SimpleNamespace(runtime=runtime, Device=Device)
         return self.module(
             "cupy", cuda=cuda, ndarray=ndarray, pool=pool, get_default_memory_pool=lambda: pool
         )
@@ -223,10 +205,6 @@ class Fakes:
 
             def get_visible_devices(self, device_type=None):
                 return list(seen)
-
-            def get_logical_device_configuration(self, dev):
-                pieces = split.get(everything.index(dev))
-                return ["piece"] * pieces if pieces else None
 
             def list_logical_devices(self, device_type=None):
                 self.ensure_initialized()

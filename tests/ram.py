@@ -5,7 +5,7 @@ import pytest
 from memory import MB
 
 from ipygpulogger.sources.nvidia.nvml import Nvml
-from ipygpulogger.sources.system.high_water_mark import HighWaterMark
+from ipygpulogger.sources.system.process import HighWaterMark
 
 GRAIN = 2 * MB  # the promise: within 2 MB
 

@@ -39,7 +39,7 @@ PACKAGES = {
     "": "blocks estimation notebook records runtime storage",
 }
 SPEAKERS = {  # the files that print or display
-    "runtime.output",
+    "runtime.errors",
     "notebook.report",
     "notebook.magics",
     "compat.experiment",

@@ -20,7 +20,7 @@ from ipygpulogger.engine import machine as machines
 from ipygpulogger.engine.machine import Machine
 from ipygpulogger.owners import growth, roots
 from ipygpulogger.sources.nvidia.nvml import Nvml
-from ipygpulogger.sources.system.high_water_mark import HighWaterMark
+from ipygpulogger.sources.system.process import HighWaterMark
 
 PACKAGE = Path(ipygpulogger.__file__).parent
 LIGHT = {"gc_collect": False, "clear_cache": False, "preload": False}
@@ -112,7 +112,7 @@ def measured_here():
 def without_devices(fresh_machine, monkeypatch):
     """A machine without a driver and without frameworks, whatever other tests imported."""
     nvml = Nvml()
-    monkeypatch.setattr(nvml._library, "open", lambda: None)
+    monkeypatch.setattr(nvml, "open", lambda: None)
     use(monkeypatch, Machine(nvml=nvml, frameworks=()))
 
 

@@ -10,7 +10,7 @@ import ipygpulogger
 from ipygpulogger.sources.system.ram_limit import RamLimits
 
 # Of the package: the modules behind `%load_ext`, the rich report and the walk of names. Raise it knowingly.
-MOST_OF_OURS = 75
+MOST_OF_OURS = 73
 # Of the standard library, in a kernel: what neither IPython nor ipykernel has imported.
 FEW_OTHERS = {"mmap", "resource", "gc", "array", "IPython.core.magics.extension"}
 NEVER = {
@@ -22,7 +22,8 @@ UNUSED = {  # parts of the package that a user meets later, or never
     *("notebook.cell_lines", "notebook.live_display", "lines.tracing"),
     *("sources.torch", "sources.frameworks", "storage.log"),
     *("render.plot", "render.page", "render.summary", "render.owners"),
-    "sources.system.limit_diagnosis",
+    "sources.system.rss_watcher",
+    "sources.system.child_process",
     *("owners.oom_snapshot", "compat", "cli", "callbacks", "render.displays"),
     *("estimation", "records.estimate", "render.estimate"),
 }

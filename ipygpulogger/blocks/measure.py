@@ -19,8 +19,8 @@ from ..records.note import Note, NoteKind
 from ..records.units import printable
 from ..render import text
 from ..runtime import clock
+from ..runtime.errors import say
 from ..runtime.objects import WeakIdentitySet
-from ..runtime.output import say
 from ..runtime.wrappers import around_calls
 
 if TYPE_CHECKING:

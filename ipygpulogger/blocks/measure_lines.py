@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, overload
 
 from ..lines.line_profiler import LineProfiler, backend
 from ..render import lines as render
+from ..runtime.errors import say
 from ..runtime.objects import nested_code
-from ..runtime.output import say
 from ..runtime.shell import current_shell, is_a_cells, place_of_cell
 from ..runtime.wrappers import around_calls
 from .measure import warn

@@ -12,8 +12,8 @@ from ..engine.machine import machine
 from ..engine.scope import Scope
 from ..records import Measurement
 from ..records.units import MB, truncated_mb
+from ..runtime.errors import say
 from ..runtime.objects import walk_stack
-from ..runtime.output import say
 from ..runtime.wrappers import Call
 from .measure import warn
 

@@ -12,8 +12,7 @@ from ..engine.machine import machine
 from ..records.units import printable
 from ..render import summary
 from ..render.growth import diagnoses
-from ..runtime.errors import first_line
-from ..runtime.output import write_file
+from ..runtime.errors import first_line, write_file
 from ..storage.decode import from_json
 from ..storage.history import History
 from ..storage.log import Log, load

@@ -9,7 +9,7 @@ from ..analysis import budget
 from ..engine.machine import machine
 from ..records.units import MB, rounded_mb
 from ..render import summary
-from ..runtime.output import write_file
+from ..runtime.errors import write_file
 from . import arguments, kernels
 from .arguments import BadRequest, check, check_log
 from .execution import Execution

@@ -21,8 +21,7 @@ from ..analysis.group import Group
 from ..engine.machine import importing, machine
 from ..records.cell_record import GROUP_MIME
 from ..records.units import printable
-from ..runtime.errors import why
-from ..runtime.output import say
+from ..runtime.errors import say, why
 from ..runtime.shell import cells_behind, current_shell
 from ..storage.history import History
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..records.units import in_mb, printable
-from ..runtime.output import say
+from ..runtime.errors import say
 
 _ONE_KIND = {"string", "empty", "bytes", "boolean", "integer", "floating", "date", "time", "datetime"}
 _WHOLE_UP_TO = 2**53  # beyond it float64 cannot represent each whole number

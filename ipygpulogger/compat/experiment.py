@@ -37,8 +37,7 @@ from ..records import Measurement
 from ..records.units import printable
 from ..render import experiments as render
 from ..runtime import clock
-from ..runtime.errors import named
-from ..runtime.output import say
+from ..runtime.errors import named, say
 from ..runtime.shell import current_shell
 from ..sources import Unavailable
 from .experiment_cells import (

@@ -10,7 +10,7 @@ from ..engine.scope import Scope
 from ..records import Measurement
 from ..records.units import printable, truncated_mb
 from ..render import text
-from ..runtime.output import say
+from ..runtime.errors import say
 from ..runtime.wrappers import around_calls
 
 if TYPE_CHECKING:

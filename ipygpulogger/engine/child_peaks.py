@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from ..records.units import MB
 from ..sources import Unavailable
 from ..sources.system import linux
-from ..sources.system.child_process import ChildProcess
+from ..sources.system.child_process import ChildProcess, Descendants
 from ..sources.system.forked import WALK_S_PER_BYTE, forks, sharing
 from .peaks import PeakTracker
 
@@ -51,7 +51,7 @@ class ChildPeaks:
     """
 
     def __init__(self, on: Machine) -> None:
-        self._on = on
+        self._on, self._descendants = on, Descendants(on.process.sampler_pid)
         self._measuring_themselves: set[int] = set()  # process ids
         self._trackers: dict[ChildProcess, PeakTracker] = {}
         self._lock = threading.RLock()
@@ -77,7 +77,7 @@ class ChildPeaks:
                     child.inherited_bytes = self._most_inherited_bytes(child)
                 found[child] = tracker
 
-            living = self._on.process.descendants.visit(read)
+            living = self._descendants.visit(read)
             self._take_what_was_left(living or ())
             self._trackers = {child: found[child] for child in living or ()}
             if living:

@@ -129,13 +129,11 @@ class Machine:
 
     def diagnose(self) -> list[Diagnosis]:
         """Return what each source can measure here, why others were left out, and how much RAM there is."""
-        from ..sources.system.limit_diagnosis import diagnoses
-
         answers = self.frameworks.ask(methodcaller("diagnose"), self.frameworks.known())
         failures = self.frameworks.failed.items()
         failed = [Diagnosis(name, "absent", f"fails and is left out: {error}") for name, error in failures]
         found = [diagnosis for _, diagnosis in answers if diagnosis]
-        return [self.process.diagnose(), *diagnoses(self.limits), self.nvml.diagnose(), *found, *failed]
+        return [self.process.diagnose(), *self.limits.diagnoses(), self.nvml.diagnose(), *found, *failed]
 
     # -- open scopes and running loggers -------------------------------------------------------
 

@@ -217,7 +217,7 @@ class GpulogMagics(Magics):
         of_failure = words[:1] == (FAILED,)
         path, kept = _path("snapshot", words[of_failure:]), machine().failed_snapshot
         with importing():
-            from ..runtime.output import write_file
+            from ..runtime.errors import write_file
             from ..sources.torch.snapshot import snapshot_file
         if of_failure and kept is None:
             raise Unavailable(

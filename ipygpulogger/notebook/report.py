@@ -11,8 +11,7 @@ from ..engine.machine import importing, machine
 from ..records import MIME
 from ..records.units import printable
 from ..render import text
-from ..runtime.errors import is_from_a_handler, why
-from ..runtime.output import say
+from ..runtime.errors import is_from_a_handler, say, why
 from ..sources import Unavailable
 from .enrichers import over_budget
 

@@ -39,10 +39,7 @@ def utc_now() -> datetime:
 class Overhead:
     """The time that tracing lines has cost one thread so far, which is not the user's, in seconds."""
 
-    __slots__ = ("s",)
-
-    def __init__(self) -> None:
-        self.s = 0.0
+    s = 0.0
 
 
 class _ThisThread(threading.local):

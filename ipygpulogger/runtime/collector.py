@@ -5,10 +5,6 @@ collection within a hook would free what the user's cell left behind, and run fi
 the user's program did not cause. So the threshold is raised during our work. The collector is never switched
 off: another thread may switch it off or on meanwhile, and that must last. Our threads, which create few
 containers at a time, and the table of lines are not covered.
-
-A full collection visits every object that the collector tracks: 2 ms in a fresh shell, 0.1 s once torch is
-imported, 0.6 s with ten million lists (measured, Python 3.11 to 3.13). A young one visits what was created
-since the last collections, and costs microseconds after a small cell.
 """
 
 from __future__ import annotations
@@ -31,21 +27,15 @@ _RAISED = 10_000_019
 
 
 class _State:
-    """What has to be restored."""
-
-    def __init__(self) -> None:
-        self.working: set[int] = set()  # the threads that work for us
-        self.thresholds: tuple[int, ...] = ()  # the user's, while ours are set
-        self.room: tuple[int, ...] | None = None  # memory for the next tuple of thresholds
-
-
-_state = _State()
+    working: set[int] = set()  # noqa: RUF012 - one per process: the threads that work for us
+    thresholds: tuple[int, ...] = ()  # the user's, while ours are set
+    room: tuple[int, ...] | None = None  # memory for the next tuple of thresholds
 
 
 @contextmanager
 def undisturbed() -> Iterator[None]:
     """Suspend automatic collections during our work; thresholds that others set meanwhile are kept."""
-    if get_ident() in _state.working:
+    if get_ident() in _State.working:
         yield
         return
     try:
@@ -60,31 +50,31 @@ def begin_hook() -> None:
 
     A function, which raises the threshold first: even the objects of a `with` could trigger a collection.
     """
-    _state.room = None  # the next tuple of this size takes its place, which does not count as a new one
+    _State.room = None  # the next tuple of this size takes its place, which does not count as a new one
     now = gc.get_threshold()
     if 0 < now[0] < _RAISED:
-        _state.thresholds = now  # first: after an interrupt they are restored from it
+        _State.thresholds = now  # first: after an interrupt they are restored from it
         gc.set_threshold(_RAISED, *now[1:])
-    _state.room = now[0], now[1], now[2]
-    _state.working.add(get_ident())
+    _State.room = now[0], now[1], now[2]
+    _State.working.add(get_ident())
 
 
 def end_hook() -> None:
     """End a hook."""
-    _state.working.discard(get_ident())
-    if not _state.working:
+    _State.working.discard(get_ident())
+    if not _State.working:
         restore()
 
 
 def restore() -> None:
     """Restore the user's thresholds if ours are still set, as after an interrupt."""
-    theirs = _state.thresholds
+    theirs = _State.thresholds
     if theirs and gc.get_threshold() == (_RAISED, *theirs[1:]):
         gc.set_threshold(*theirs)
 
 
 def _after_fork_in_child() -> None:
-    _state.working.clear()  # its threads do not exist in the child
+    _State.working.clear()  # its threads do not exist in the child
     restore()
 
 
@@ -92,21 +82,20 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
-_S_PER_OBJECT = 1e-7  # of a young collection, at most (measured: 60 to 90 ns)
-_FIRST_S_PER_BLOCK = 5e-8  # until one was measured (20 to 110 ns)
-_S_PER_BLOCK = 5e-9, 5e-7  # within these bounds
+# A full collection visits every object that the collector tracks: 2 ms in a fresh shell, 0.1 s once torch is
+# imported, 0.6 s with ten million lists (measured, Python 3.11 to 3.13).
+_S_PER_BLOCK = 5e-9, 5e-7  # a measured cost is within these bounds
 _UNKNOWN_S = 0.1  # where the allocator counts no blocks (PYTHONMALLOC=malloc)
+_YOUNG_S_PER_OBJECT = 1e-7  # of a young collection, at most (measured: 60 to 90 ns)
+
 _SLOW_BLOCKS = 5_000_000  # from here on reading their number takes a tenth of a millisecond and more
 
-_s_per_block = [_FIRST_S_PER_BLOCK]
+_s_per_block = [5e-8]  # until one was measured (20 to 110 ns)
 _blocks = [0]  # when last read
 
 
 def cost_s() -> float:
-    """Estimate what a full collection costs now, from the number of memory blocks that Python has allocated.
-
-    Reading that number takes microseconds; a millisecond with ten million lists.
-    """
+    """Estimate what a full collection costs now, from the number of blocks that Python has allocated."""
     blocks = _blocks[0] = getattr(sys, "getallocatedblocks", int)()
     return blocks * _s_per_block[0] if blocks > 0 else _UNKNOWN_S
 
@@ -143,6 +132,6 @@ def run_young(budget_s: float) -> None:
     """
     threshold, (young, middle, _) = gc.get_threshold()[0], gc.get_count()
     if threshold == _RAISED:
-        threshold = _state.thresholds[0]
-    if (young + middle * threshold) * _S_PER_OBJECT <= budget_s:
+        threshold = _State.thresholds[0]
+    if (young + middle * threshold) * _YOUNG_S_PER_OBJECT <= budget_s:
         collect(1)

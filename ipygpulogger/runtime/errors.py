@@ -1,14 +1,13 @@
-"""What an error says, and errors that a user's signal handler raised.
-
-Python runs signal handlers between any two instructions of the main thread, those of this package included.
-Such an error is not a failure of the code that it interrupts.
-"""
+"""What an error says; errors of a user's signal handler; what is printed and written where that may fail."""
 
 from __future__ import annotations
 
 import _thread
+import os
 import signal
+import sys
 import threading
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .objects import walk_tb
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def named(error: BaseException) -> str:
-    """Return the class of an error and its message, "ValueError: no number"; the class alone without one."""
+    """Return the class of an error and its message, if it has one: "ValueError: no number"."""
     name, message = type(error).__name__, str(error)
     return f"{name}: {message}" if message else name
 
@@ -35,7 +34,7 @@ def why(error: BaseException) -> str:
 
 
 def is_from_a_handler(error: BaseException) -> bool:
-    """Return whether a signal handler raised this error."""
+    """Return whether a signal handler raised this error: then what it interrupted has not failed."""
     if isinstance(error, KeyboardInterrupt):
         return True
     handlers = {id(getattr(signal.getsignal(number), "__code__", None)) for number in signal.valid_signals()}
@@ -76,3 +75,43 @@ def call_uninterrupted(call: Callable[[], None]) -> None:
             done.wait()
     if errors:
         raise errors.pop()
+
+
+def say(words: str, *, aside: bool = False) -> str | None:
+    """Print what the user did not ask for, `aside` to stderr; return why it could not be written, or None."""
+    stream = sys.stderr if aside else sys.stdout
+    if stream is None:  # `print` would use stdout in its place
+        return None
+    try:
+        print(words, file=stream)
+    except Exception as error:  # the stream may be of any class
+        if is_from_a_handler(error):
+            raise
+        return why(error)
+    return None
+
+
+def write_file(path: Path, content: str | bytes) -> None:
+    r"""Write a file whole or not at all (`OSError`); into anything else, such as a pipe, just write.
+
+    A lone surrogate, which UTF-8 cannot encode, is written as ``\ud800``, as in JSON.
+    """
+    import tempfile  # and more, which few cells need
+
+    path = path.resolve()
+    written = content.encode(errors="backslashreplace") if isinstance(content, str) else content
+    if path.exists() and not path.is_file():
+        path.write_bytes(written)
+        return
+    fd, name = tempfile.mkstemp(dir=path.parent, prefix=".ipygpulogger.")
+    temporary = Path(name)
+    try:
+        with os.fdopen(fd, "wb") as file:
+            file.write(written)
+        umask = os.umask(0)
+        os.umask(umask)
+        temporary.chmod(0o666 & ~umask)
+        temporary.replace(path)
+    except BaseException:  # also an interrupt: no temporary file is left behind
+        temporary.unlink(missing_ok=True)
+        raise

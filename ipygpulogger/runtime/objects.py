@@ -1,7 +1,4 @@
-"""Objects of the user's: their classes as the interpreter has them, sets that keep none alive, frames.
-
-What a metaclass of the user's defines under these names is neither seen nor run.
-"""
+"""Objects of the user's: their classes as the interpreter has them, sets that keep none alive, frames."""
 
 from __future__ import annotations
 
@@ -15,6 +12,7 @@ if TYPE_CHECKING:
 
 _HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: set for every class that Python code made
 
+# What a metaclass of the user's defines under these names is neither seen nor run.
 bases_of: Callable[[Any], tuple[type, ...]] = vars(type)["__mro__"].__get__
 namespace_of: Callable[[Any], Any] = vars(type)["__dict__"].__get__
 module_of: Callable[[Any], Any] = vars(type)["__module__"].__get__
@@ -30,10 +28,7 @@ T = TypeVar("T")
 
 
 class WeakIdentitySet(Generic[T]):
-    """Objects for as long as something else refers to them.
-
-    As `weakref.WeakSet`, whose iteration takes six times as long (measured).
-    """
+    """Objects for as long as something else refers to them; `weakref.WeakSet` takes six times as long."""
 
     __slots__ = ("_references",)
 

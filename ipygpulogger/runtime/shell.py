@@ -1,9 +1,4 @@
-"""The IPython shell of this process, the cells that run in it, and which code is the user's.
-
-A cell's code has a file name that only IPython's compiler knows: ``<ipython-input-4-...>``, or one that
-ipykernel makes from the cell's text, so that the same text has the same name again. Leading empty lines are
-removed before the code is compiled.
-"""
+"""The IPython shell of this process, the cells that run in it, and which code is the user's."""
 
 from __future__ import annotations
 
@@ -15,6 +10,8 @@ import sys
 import sysconfig
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
+
+from .objects import walk_stack
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -31,12 +28,10 @@ def current_shell() -> Any:
 
 def cells_behind(frame: FrameType | None) -> Iterator[tuple[Any, int | None]]:
     """Yield the `ExecutionInfo` and the execution count of each cell that led to a frame, innermost first."""
-    while frame is not None:
-        if frame.f_code.co_name == "run_cell_async":
-            names = frame.f_locals
-            if names.get("info") is not None:
-                yield names["info"], getattr(names.get("result"), "execution_count", None)
-        frame = frame.f_back
+    for caller in walk_stack(frame):
+        names = caller.f_locals if caller.f_code.co_name == "run_cell_async" else {}
+        if names.get("info") is not None:
+            yield names["info"], getattr(names.get("result"), "execution_count", None)
 
 
 def first_line(source: str) -> str:
@@ -111,7 +106,7 @@ _NEWLINE = re.compile("\r\n|\r|\n")  # as Python counts lines; `splitlines` know
 
 
 def is_a_cells(shell: Any, file: str) -> bool:
-    """Return whether a file name is that of a cell's code."""
+    """Return whether a file name is that of a cell's code, which only IPython's compiler knows."""
     known: Any = getattr(shell.compile, "_filename_map", None)
     if known is None:  # before IPython 8
         known = getattr(linecache, "_ipython_cache", {})

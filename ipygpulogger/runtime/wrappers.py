@@ -1,8 +1,4 @@
-"""Functions of ours in place of a library's, and a context around every call of a function.
-
-A library that looks its functions up by name at each call is reached by replacing them where the names
-live. A replacement that another tool made in the meantime is left alone.
-"""
+"""Functions of ours in place of a library's, and a context around every call of a function."""
 
 from __future__ import annotations
 
@@ -25,16 +21,13 @@ _ORIGINAL = "_ipygpulogger_original"  # marks a wrapper of ours, and holds the f
 class Wrappers:
     """The wrappers in one module or class; false while none is on.
 
-    Args:
-        place: Returns the module or class that holds the functions; None while it does not exist.
-        may_go: Returns whether the wrappers can be taken off now without a loss for the user.
-
-    Attributes:
-        lock: Held while wrappers are put on or taken off, by any thread.
+    `place` returns where the functions are looked up at each call, None while that does not exist. `may_go`
+    returns whether they can be taken off now without a loss for the user. What another tool put in their
+    place meanwhile is left alone.
     """
 
     def __init__(self, place: Callable[[], Any], may_go: Callable[[], bool] = lambda: True) -> None:
-        self.lock = threading.RLock()
+        self.lock = threading.RLock()  # held while wrappers are put on or taken off, by any thread
         self._place, self._may_go = place, may_go
         self._on: dict[str, tuple[Any, Any]] = {}  # name: (the library's function, ours)
         self._leaving = False
@@ -81,11 +74,7 @@ class Wrappers:
                 self._on.clear()
 
     def own(self, name: str) -> Any:
-        """Return the library's own function, without our wrapper.
-
-        Raises:
-            AttributeError: There is no function of this name.
-        """
+        """Return the library's own function, without our wrapper, or raise `AttributeError`."""
         function = getattr(self._place(), name)
         original, ours = self._on.get(name, (None, None))
         return original if ours is function else getattr(function, _ORIGINAL, function)
@@ -96,18 +85,11 @@ class Wrappers:
 
 
 def around_calls(function: Any, context: Callable[[], AbstractContextManager[Any]], who: str) -> Any:
-    """Return a function whose every call runs within a context; a coroutine or generator function as well.
+    """Return a function whose every call runs within a context; `who` is what an error message calls us.
 
-    The call of a generator or coroutine lasts from its first step to its end. If a call fails, our frame in
-    the traceback does not keep its arguments alive.
-
-    Args:
-        function: Also a `classmethod` or `staticmethod`, and any other callable object.
-        context: Creates the context of one call.
-        who: What the error message calls us.
-
-    Raises:
-        TypeError: It is something else, such as a class or an asynchronous generator function.
+    Anything callable will do but a class or an asynchronous generator function (`TypeError`). The call of a
+    generator or coroutine lasts from its first step to its end. If a call fails, our frame in the traceback
+    does not keep its arguments alive.
     """
     if isinstance(function, (classmethod, staticmethod)):
         return type(function)(around_calls(function.__func__, context, who))
@@ -161,7 +143,6 @@ class Call:
     """A call in progress, recognised without keeping its frame alive."""
 
     def __init__(self, frame: FrameType) -> None:
-        """Remember a call that runs on this thread."""
         self._thread, self._frame, self._code = threading.get_ident(), id(frame), frame.f_code
 
     def running(self) -> bool:

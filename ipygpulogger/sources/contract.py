@@ -39,8 +39,8 @@ class Observation(NamedTuple):
 
     Attributes:
         readings: One per series.
-        stamp: Event counts that change whenever memory could have grown, such as page faults or
-            allocations. They are read no later than the readings. Empty if there are no such counts.
+        stamp: Event counts, read no later than the readings, that change whenever memory could have grown,
+            such as page faults or allocations. Empty if there are none.
         reset_elsewhere: Something other than this package may have reset the peaks since the last look.
     """
 
@@ -94,14 +94,14 @@ class Counter(ABC):
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """One accelerator device as a framework knows it.
+    """One accelerator device as a framework knows it; None is what the framework does not report.
 
     Attributes:
         backend: "cuda", "xpu", "mps", ...; all CUDA frameworks of a process number the devices alike.
         index: The framework's own index, which `CUDA_VISIBLE_DEVICES` shapes.
         name: The name that the driver gives it.
-        uuid: As NVML writes it ("GPU-...", "MIG-..."); None if the framework does not report it.
-        total_bytes: None if the framework does not report it.
+        uuid: As NVML writes it ("GPU-...", "MIG-...").
+        total_bytes: The size of its memory.
         unified: Whether the device has no memory of its own and shares the machine's RAM.
     """
 
@@ -124,9 +124,7 @@ class Device:
 
 
 class DeviceMemory(NamedTuple):
-    """The memory of a whole device at one moment, all processes together.
-
-    Used and free may add up to less than the total: the driver reserves the rest.
+    """The memory of a whole device at one moment, all processes together; the driver reserves the rest.
 
     Attributes:
         driver_in_used: Whether `used_bytes` includes what the driver reserves (drivers before R510).
@@ -178,8 +176,7 @@ _STATES: dict[PeakClass, Literal["exact", "bounded", "sampled"]] = {
 class Framework(ABC):
     """A framework's devices, cache, arrays and diagnosis, once the user has imported it.
 
-    It never imports or initialises the framework. Only `counters` must be implemented; every other method
-    has a default.
+    It never imports or initialises the framework. Only `counters` must be implemented.
 
     Attributes:
         name: The framework's module: "torch". While it is not in `sys.modules`, only `load`, `diagnose` and
@@ -284,16 +281,14 @@ class Holding(NamedTuple):
     Attributes:
         key: Identifies the block: equal for all arrays that share it, unique among live arrays.
             (device, address) if the address is known, so that a block inside another one is recognised.
-        size_bytes: The size of the whole block, however small the array's view of it. 0 if the array has
-            no memory of its own. Of a borrowed block: from the first to the last byte that the view can
-            touch.
+        size_bytes: The size of the whole block, however small the array's view of it; 0 if the array has
+            no memory of its own. Of a borrowed block: from the first to the last byte of the view.
         device: "cpu", "cuda:0", ...
         parts: Objects that it keeps alive and the garbage collector does not see, such as a gradient.
         graph: The autograd graph that it keeps alive.
         counted: Whether everything that it keeps alive can be read.
         mapped: Whether the block may be a mapped file, whose pages are not the process's own memory.
-        owner: An object that lives exactly as long as the block and takes weak references; None if there
-            is none.
+        owner: An object that lives exactly as long as the block and takes weak references, if there is one.
         borrowed: Whether something else allocated the memory, and the size of that block is unknown.
     """
 

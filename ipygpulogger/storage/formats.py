@@ -37,7 +37,7 @@ def save(path: Path, records: Iterable[CellRecord]) -> None:
         ImportError: pyarrow is not installed, and the file is .parquet.
         OSError: The file cannot be written.
     """
-    from ..runtime.output import write_file
+    from ..runtime.errors import write_file
 
     kind = path.suffix.lower()
     if kind == ".ipynb":

@@ -18,11 +18,10 @@ from ipygpulogger.engine.machine import Machine
 from ipygpulogger.engine.scope import Scope
 from ipygpulogger.records import Measurement
 from ipygpulogger.sources.system import linux
-from ipygpulogger.sources.system.child_process import ChildProcess
-from ipygpulogger.sources.system.process import Process
+from ipygpulogger.sources.system.child_process import ChildProcess, Descendants
 
 pytestmark = pytest.mark.skipif(
-    Process().descendants.visit(ChildProcess.look) is None or not Path("/proc/self/smaps_rollup").exists(),
+    Descendants().visit(ChildProcess.look) is None or not Path("/proc/self/smaps_rollup").exists(),
     reason="this kernel does not tell of children",
 )
 
@@ -337,7 +336,7 @@ def figures(process, pids):
     """What each of these children has, its peak, and what it forked from."""
     return {
         child.pid: (child.current_bytes, child.high_bytes, child.forked, child.parent and child.parent.pid)
-        for child in process.descendants.visit(ChildProcess.look)
+        for child in process.visit(ChildProcess.look)
         if pids is None or child.pid in pids
     }
 
@@ -371,7 +370,7 @@ def test_a_child_that_did_not_run_is_not_read_again(monkeypatch):
     """Of 20 children that wait two files are read each; of one that ran all of them, and what it needed is known."""
     waiting = [started("x = b'x' * (50 << 20)\ndel x") for _ in range(20)]
     pids = {child.pid for child in waiting}
-    process = Process()
+    process = Descendants()
     assert len(looked(process, monkeypatch, pids)[1]) == 4 * 20
     for _ in range(500):  # they may still be on their way to sleep
         before, files = looked(process, monkeypatch, pids)
@@ -379,7 +378,7 @@ def test_a_child_that_did_not_run_is_not_read_again(monkeypatch):
             break
         time.sleep(0.02)
     assert sorted(files) == sorted(f"/proc/{pid}/{name}" for pid in pids for name in ("stat", "statm"))
-    assert before == looked(Process(), monkeypatch, pids)[0]
+    assert before == looked(Descendants(), monkeypatch, pids)[0]
 
     ran = waiting[7]
     ran.stdin.write(b"\n")
@@ -419,15 +418,14 @@ def test_any_children_are_as_a_first_look_finds_them():
     """Whatever they did meanwhile: allocated, freed, started children of their own, ended, were orphaned."""
     program = """
         import ctypes, time
-        from ipygpulogger.sources.system.child_process import ChildProcess
-        from ipygpulogger.sources.system.process import Process
+        from ipygpulogger.sources.system.child_process import ChildProcess, Descendants
         ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)  # PR_SET_CHILD_SUBREAPER: orphans become our children
 
         def figures(process):
-            living = process.descendants.visit(ChildProcess.look)
+            living = process.visit(ChildProcess.look)
             return {one.pid: (one.current_bytes, one.high_bytes, one.parent and one.parent.pid) for one in living}
 
-        chance, running, known = random.Random(3), [], Process()
+        chance, running, known = random.Random(3), [], Descendants()
         for step in range(50):
             word = chance.choice(["start", "more", "less", "blip", "child", "end child", "die", "nothing"])
             if word == "start" or not running:
@@ -444,11 +442,11 @@ def test_any_children_are_as_a_first_look_finds_them():
                 one.stdout.readline()
             for _ in range(100):  # until nothing runs any more
                 found = figures(known)
-                if figures(Process()) == found == figures(known):
+                if figures(Descendants()) == found == figures(known):
                     break
                 time.sleep(0.02)
             else:
-                raise AssertionError((step, word, found, figures(Process())))
+                raise AssertionError((step, word, found, figures(Descendants())))
         for pid in found:
             os.kill(pid, 9)
         """
@@ -486,7 +484,7 @@ def test_an_orphan_that_a_waiting_child_adopts_is_found():
         stderr=subprocess.DEVNULL,
     ) as child:
         shell, orphan = map(int, child.stdout.readline().split())
-        process = Process()
+        process = Descendants()
         for _ in range(2):
             until(lambda: state_and_parent(child.pid)[0] == "S")
             assert figures(process, None).keys() >= {child.pid, shell, orphan}
@@ -533,9 +531,9 @@ def test_a_child_on_its_way_to_exec_is_not_there_yet(monkeypatch):
         os._exit(0)
     real, same = linux.read, {f"/proc/{pid}/statm", "/proc/self/statm"}
     monkeypatch.setattr(linux, "read", lambda path: b"1 2 3 4 5 6 7" if path in same else real(path))
-    assert pid not in figures(Process(), None)
+    assert pid not in figures(Descendants(), None)
     monkeypatch.undo()
-    assert pid in figures(Process(), None)
+    assert pid in figures(Descendants(), None)
     os.write(read, b"x")
     os.waitpid(pid, 0)
     os.close(reader)

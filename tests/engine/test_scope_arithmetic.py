@@ -118,13 +118,14 @@ class Fake:
         self.counter = Number(100 * MB)
         self.ram, self.exact, self.kids = PeakTracker(self.counter), [], []
         self.process = SimpleNamespace(
-            descendants=SimpleNamespace(visit=self.visit),
+            sampler_pid=lambda: None,
             has_children=lambda: self.kids != [],
             heap=lambda: None,
             exact_resident_bytes=lambda: self.exact.pop(0) if self.exact else None,
             counter=self.counter,
         )
         self.child_peaks, self.open = ChildPeaks(self), weakref.WeakSet()
+        self.child_peaks._descendants = SimpleNamespace(visit=self.visit)
         self.found, self.pinned_trackers, self.raw = {}, [], []  # by device: trackers, what is held
         self.sampler = SimpleNamespace(
             start=lambda _: self.say("start", True), stop=lambda _: self.say("stop", None)

@@ -4,7 +4,7 @@ import gc
 import os
 import sys
 import threading
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -12,6 +12,7 @@ import pytest
 import ipygpulogger
 from ipygpulogger import IPyGPULogger
 from ipygpulogger.runtime import collector
+from ipygpulogger.runtime.objects import walk_stack
 
 HERE = str(Path(ipygpulogger.__file__).parent)
 EXPLICIT = collector.collect.__code__
@@ -33,16 +34,14 @@ def thresholds():
 @pytest.fixture
 def logger(shell, capsys):
     """Makes loggers that run."""
-    made = []
+    with ExitStack() as made:
 
-    def start(**options):
-        il = IPyGPULogger(**options).start()
-        made.append(il)
-        return il
+        def start(**options):
+            il = IPyGPULogger(**options).start()
+            made.callback(il.stop)
+            return il
 
-    yield start
-    for il in made:
-        il.stop()
+        yield start
 
 
 @contextmanager
@@ -62,10 +61,7 @@ def collections():
 
     def started(phase, _):
         if phase == "start" and threading.current_thread() is threading.main_thread():
-            frame, codes = sys._getframe(), []
-            while frame is not None:
-                codes.append(frame.f_code)
-                frame = frame.f_back
+            codes = [frame.f_code for frame in walk_stack(sys._getframe())]
             if EXPLICIT not in codes:
                 found.append(any(code.co_filename.startswith(HERE) for code in codes))
 
@@ -80,15 +76,8 @@ def collections():
 def test_no_hook_sets_off_a_collection(shell, logger, report):
     """Where each fifth container sets one off there are many, none of them in a hook: of any outcome and size."""
     logger(gc_collect=False, report=report)
-    cells = [
-        "x = 1",
-        "y = bytearray(20 << 20)",
-        "1 / 0",
-        "%%capture\nz = 2",
-        "del y",
-        "x + 1",
-        "raise KeyboardInterrupt",
-    ]
+    cells = ["x = 1", "y = bytearray(20 << 20)", "1 / 0", "%%capture\nz = 2", "del y", "x + 1"]
+    cells.append("raise KeyboardInterrupt")
     run(shell, "x = 1")  # what is loaded once
     gc.set_threshold(5, 10, 10)
     with collections() as found:
@@ -102,11 +91,9 @@ def test_with_gc_collect_only_ours_run_in_hooks(shell, logger):
     """What is asked for is collected, at both ends of a cell, and nothing else in between."""
     logger(gc_collect=True, report="none")
     run(shell, "x = 1")
+    cycle = "class Node: pass\nnode = Node(); node.self = node\n"
     with collections() as found:
-        run(
-            shell,
-            "class Node: pass\nnode = Node(); node.self = node\nimport weakref; alive = weakref.ref(node); del node",
-        )
+        run(shell, cycle + "import weakref; alive = weakref.ref(node); del node")
     assert shell.user_ns["alive"]() is None
     assert not any(found)
 
@@ -120,20 +107,11 @@ def test_the_settings_are_the_users(shell, logger, gc_collect):
     look = "import gc; seen.append((gc.get_threshold(), gc.isenabled(), len(gc.callbacks)))"
     run(shell, look)
     calm = seen.pop()
-    for change in (
-        "gc.set_threshold(500, 5, 5)",
-        "gc.disable()",
-        "gc.set_threshold(0)",
-        "gc.set_threshold(20_000_000)",
-    ):
-        run(shell, change)
+    for change in ("set_threshold(500, 5, 5)", "disable()", "set_threshold(0)", "set_threshold(20_000_000)"):
+        run(shell, f"gc.{change}")
         run(shell, look)
-    assert seen == [
-        ((500, 5, 5), True, *calm[2:]),
-        ((500, 5, 5), False, *calm[2:]),
-        ((0, 5, 5), False, *calm[2:]),
-        ((20_000_000, 5, 5), False, *calm[2:]),
-    ]
+    thresholds = ((500, True), (500, False), (0, False), (20_000_000, False))
+    assert seen == [((first, 5, 5), is_on, *calm[2:]) for first, is_on in thresholds]
 
 
 def test_what_others_set_meanwhile_stays():
@@ -150,28 +128,37 @@ def test_what_others_set_meanwhile_stays():
     assert gc.get_threshold() == was
 
 
-def test_two_threads_at_work():
-    """It is over with the last of them, in either order."""
-    was = gc.get_threshold()
-    for ends_first in (True, False):
+@pytest.fixture
+def at_work():
+    """Starts a thread that works for us until it is told to end."""
+
+    def start():
         begun, go = threading.Event(), threading.Event()
 
-        def work(begun=begun, go=go):
+        def work():
             with collector.undisturbed():
                 begun.set()
                 go.wait(10)
 
         thread = threading.Thread(target=work)
+        thread.start()
+        begun.wait(10)
+        return lambda: (go.set(), thread.join())
+
+    return start
+
+
+def test_two_threads_at_work(at_work):
+    """It is over with the last of them, in either order."""
+    was = gc.get_threshold()
+    for ends_first in (True, False):
         with collector.undisturbed():
-            thread.start()
-            begun.wait(10)
+            end = at_work()
             if ends_first:
-                go.set()
-                thread.join()
+                end()
             assert gc.get_threshold() != was
         assert (gc.get_threshold() == was) is ends_first
-        go.set()
-        thread.join()
+        end()
         assert gc.get_threshold() == was
 
 
@@ -200,23 +187,13 @@ def test_an_interrupt_in_our_end_is_made_good(shell, logger, monkeypatch):
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
-def test_a_fork_while_a_thread_of_ours_works():
+def test_a_fork_while_a_thread_of_ours_works(at_work):
     """The child's collector is the user's: the thread at work is not there."""
     was = gc.get_threshold()
-    begun, go = threading.Event(), threading.Event()
-
-    def work():
-        with collector.undisturbed():
-            begun.set()
-            go.wait(10)
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    begun.wait(10)
+    end = at_work()
     pid = os.fork()
     if not pid:
         os._exit(gc.get_threshold() != was)
-    go.set()
-    thread.join()
+    end()
     assert os.waitpid(pid, 0)[1] == 0
     assert gc.get_threshold() == was

@@ -1,13 +1,18 @@
-"""What an error says in few words; a call that no signal handler cuts in two."""
+"""What an error says; a call that no signal handler cuts in two; a stream that fails costs its report alone."""
 
 import _thread
 import errno
 import signal
+import subprocess
+import sys
 import threading
+import warnings
+from pathlib import Path
 
 import pytest
 
-from ipygpulogger.runtime.errors import call_uninterrupted, first_line, named, why
+from ipygpulogger import IPyGPULogger, measure
+from ipygpulogger.runtime.errors import call_uninterrupted, first_line, named, say, why
 
 
 class Silent(Exception):
@@ -107,3 +112,128 @@ def test_without_another_thread_it_is_called_directly(monkeypatch):
     other.start()
     other.join()
     assert callers[0] == threading.get_ident() != callers[1]
+
+
+class Broken:
+    """A stream to which nothing can be written; without `flushes`, nothing else works either."""
+
+    encoding = "utf-8"
+
+    def __init__(self, error, *, flushes=False):
+        self._error, self._flushes = error, flushes
+
+    def _fails(self, *_):
+        raise self._error
+
+    write = isatty = _fails
+
+    def flush(self):
+        if not self._flushes:
+            raise self._error
+
+
+ERRORS = {  # and what is said of each
+    "full disk": (OSError(errno.ENOSPC, "No space left on device"), "No space left on device"),
+    "closed pipe": (BrokenPipeError(errno.EPIPE, "Broken pipe"), "Broken pipe"),
+    "closed file": (
+        ValueError("I/O operation on closed file"),
+        "ValueError: I/O operation on closed file",
+    ),
+}
+BROKEN = {kind: Broken(error) for kind, (error, _) in ERRORS.items()}
+STREAMS = {**BROKEN, "not a stream": object(), "none": None}
+
+
+@pytest.mark.parametrize("stream", STREAMS)
+def test_the_extension_loads_and_starts_whatever_stdout_is(shell, stream, monkeypatch):
+    """`%load_ext`, `%gpulog start` and `%unload_ext` do what they do, and raise nothing."""
+    # That there is no GPU is said as a logger starts.
+    monkeypatch.setattr("ipygpulogger.sources.nvidia.nvml.Nvml.devices", lambda _: ())
+    monkeypatch.setattr(sys, "stdout", STREAMS[stream])
+    try:
+        shell.extension_manager.load_extension("ipygpulogger")
+        assert shell.user_ns["il"].running
+        shell.run_line_magic("gpulog", "stop")
+        shell.run_line_magic("gpulog", "start")
+        assert shell.user_ns["il"].running
+    finally:
+        shell.extension_manager.unload_extension("ipygpulogger")
+
+
+@pytest.mark.parametrize("aside_too", [False, True])
+@pytest.mark.parametrize("report", ["text", "rich"])
+@pytest.mark.parametrize("kind", ERRORS)
+def test_cells_are_recorded_whatever_stdout_is(shell, monkeypatch, capsys, tmp_path, report, kind, aside_too):
+    """Every cell, that of a table of lines too; on stderr, if it can be, one sentence says why none is shown."""
+    il = IPyGPULogger(report=report, log=str(tmp_path / "log.jsonl")).start()
+    shell.run_cell("x = 1", store_history=True)  # what is loaded once is loaded
+    capsys.readouterr()
+    stream = Broken(ERRORS[kind][0], flushes=True)  # which IPython does itself, in every cell
+    with monkeypatch.context() as patch:
+        for name in ("stdout", "stderr") if aside_too else ("stdout",):
+            patch.setattr(sys, name, stream)
+        patch.setattr(il, "lines", True)
+        results = [shell.run_cell(f"x = {n}\ny = x", store_history=True) for n in range(3)]
+    il.stop()
+    assert [result.success for result in results] == [True] * 3
+    assert [record.status for record in il.history] == ["ok"] * 4
+    assert [len(record.lines) for record in il.history] == [0, 2, 2, 2]
+    assert len((tmp_path / "log.jsonl").read_text().splitlines()) == 4
+    sentence = f"ipygpulogger cannot show its reports and goes on measuring: {ERRORS[kind][1]}\n"
+    assert capsys.readouterr().err == ("" if aside_too else sentence)
+
+
+def test_what_is_for_stderr_never_lands_in_stdout(monkeypatch, capsys):
+    """Where there is no stderr, nothing is said: `print` would take the other stream."""
+    monkeypatch.setattr(sys, "stderr", None)
+    assert say("aside", aside=True) is None
+    assert capsys.readouterr().out == ""
+
+
+@measure(report=True)
+def called():
+    return 6 * 7
+
+
+def test_a_warning_that_cannot_be_written_is_nobodys_error(monkeypatch):
+    """Why a report is missing is said on stderr; where that is closed too, not at all."""
+    for stream in ("stdout", "stderr"):
+        monkeypatch.setattr(sys, stream, BROKEN["closed file"])
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        assert called() == 42
+
+
+PROGRAM = """
+import sys
+from IPython.core.interactiveshell import InteractiveShell
+shell = InteractiveShell.instance()
+shell.run_line_magic("load_ext", "ipygpulogger")
+shell.run_cell("x = bytearray(1)", store_history=True)
+from ipygpulogger import IPyGPULogger
+il = IPyGPULogger().start()
+for _ in range(20):
+    shell.run_cell("x = bytearray(1)", store_history=True)
+il.stop()
+assert {record.status for record in (*il.history, *shell.user_ns["il"].history)} == {"ok"}
+print(len(il.history), len(shell.user_ns["il"].history), file=sys.stderr)
+shell.run_line_magic("unload_ext", "ipygpulogger")
+"""
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="only Linux has a device that is always full")
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_on_a_full_disk_every_cell_is_recorded(driverless_env, tmp_path, unbuffered):
+    """A process of its own, whose stdout is a device on which there is never room."""
+    env = {**driverless_env, "PYTHONUNBUFFERED": unbuffered, "IPYTHONDIR": str(tmp_path)}
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-c", PROGRAM],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=env,
+            check=False,
+        )
+    assert "20 21\n" in done.stderr
+    assert "AssertionError" not in done.stderr

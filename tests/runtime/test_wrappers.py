@@ -52,27 +52,6 @@ def test_a_library_that_is_not_there_yet(library):
     assert library.next_number(1) == 4
 
 
-def test_they_stay_while_they_may_not_go(library):
-    """Taking off is refused, and tried again, until it is allowed; putting on again ends the trying."""
-    allowed = []
-    wrappers = Wrappers(lambda: library, lambda: bool(allowed))
-    wrappers.put_on(MAKERS)
-    wrappers.retry()  # nobody asked for them to go
-    wrappers.take_off()
-    assert library.next_number is not original
-    wrappers.put_on(MAKERS)
-    allowed.append(True)
-    wrappers.retry()
-    assert library.next_number is not original
-    allowed.clear()
-    wrappers.take_off()
-    wrappers.retry()
-    assert library.next_number is not original
-    allowed.append(True)
-    wrappers.retry()
-    assert library.next_number is original
-
-
 def test_somebody_elses_stays(library):
     """A function that was put over ours is left alone, and `own` finds what ours wraps."""
     wrappers = Wrappers(lambda: library)

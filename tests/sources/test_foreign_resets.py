@@ -13,9 +13,8 @@ from ipygpulogger.engine.peaks import PeakTracker
 from ipygpulogger.engine.scope import Scope
 from ipygpulogger.records import Measurement
 from ipygpulogger.render import text
-from ipygpulogger.sources.system import high_water_mark, linux
-from ipygpulogger.sources.system.high_water_mark import HighWaterMark
-from ipygpulogger.sources.system.process import Process
+from ipygpulogger.sources.system import linux, process
+from ipygpulogger.sources.system.process import HighWaterMark, Process
 
 
 @needs_high_water
@@ -52,7 +51,7 @@ def test_a_mark_that_something_else_resets(steps):
 @needs_high_water
 def test_a_fallen_mark_shows_a_reset_that_nothing_reports(monkeypatch):
     """Where inotify sees nothing, a mark seen high and then low was reset all the same."""
-    monkeypatch.setattr(high_water_mark.ResetWatch, "start", lambda _: None)
+    monkeypatch.setattr(process.ResetWatch, "start", lambda _: None)
     tracker = PeakTracker(HighWaterMark())
     interval = tracker.open()
     blip(32)

@@ -15,8 +15,7 @@ from ipygpulogger.records import Measurement
 from ipygpulogger.render import text
 from ipygpulogger.runtime import clock
 from ipygpulogger.sources.system import linux
-from ipygpulogger.sources.system.high_water_mark import HighWaterMark
-from ipygpulogger.sources.system.process import Process
+from ipygpulogger.sources.system.process import HighWaterMark, Process
 
 
 @pytest.mark.parametrize(
@@ -30,15 +29,11 @@ def test_the_grain_follows_the_number_of_cpus(monkeypatch, cpus, expected_mb):
 
 
 def test_the_grain_is_the_machines_not_the_processs(monkeypatch):
-    """The affinity changes what this process may use, not how the kernel counts."""
+    """The affinity changes what this process may use, not how the kernel counts; nor does a missing /sys."""
     machines = HighWaterMark().precision_bytes
     monkeypatch.setattr(os, "cpu_count", lambda: 1)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0})
     assert HighWaterMark().precision_bytes == machines
-
-
-def test_without_sys_the_grain_is_still_the_machines(monkeypatch):
-    """Where /sys is not mounted the C library knows the number of CPUs."""
     monkeypatch.setattr(linux, "read", refuse)
     assert linux.cpu_count() == os.sysconf("SC_NPROCESSORS_CONF")
 

@@ -10,11 +10,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from memory import MB, Block, blip, filled_by_a_child, held_transient
-from ram import GRAIN, current, needs_high_water, refuse
+from ram import GRAIN, needs_high_water
 
 from ipygpulogger.engine.peaks import PeakTracker
-from ipygpulogger.sources.system import linux
-from ipygpulogger.sources.system.high_water_mark import HighWaterMark
+from ipygpulogger.sources.system.process import HighWaterMark
 
 
 @needs_high_water
@@ -157,27 +156,6 @@ def test_no_descriptor_stays_open():
     assert len(list(Path("/proc/self/fd").iterdir())) == before
 
 
-@needs_high_water
-def test_a_look_without_faults_is_short_and_the_same(monkeypatch):
-    """Where neither a fault came nor the mark moved, the shorter file tells what the longer one would."""
-    counter = HighWaterMark()
-    blip(max(0, linux.faults_and_mark()[1] - current()) // MB + 8)  # above what getrusage can show
-    kept = Block(24)
-    counter.look()
-    known = linux.faults_and_mark()
-    monkeypatch.setattr(linux, "faults_and_mark", lambda: known)
-    first = counter.look().readings[0]
-    with monkeypatch.context() as patch:
-        patch.setattr(linux, "resident_and_mark_bytes", refuse)  # the longer file
-        kept.free()
-        fallen = counter.look().readings[0]
-    assert fallen.current_bytes == pytest.approx(linux.resident_and_mark_bytes()[0], abs=MB)
-    assert first.current_bytes - fallen.current_bytes == pytest.approx(24 * MB, abs=MB)
-    assert fallen.peak_bytes == first.peak_bytes  # no reset came between
-    counter.reset()
-    assert counter.look().readings[0].peak_bytes == pytest.approx(fallen.current_bytes, abs=MB)
-
-
 @pytest.fixture(scope="module")
 def fill():
     with filled_by_a_child() as fill:
@@ -216,7 +194,7 @@ def test_the_peak_is_the_kernels_below_and_above_what_exec_left():
 import random, resource
 from memory import MB, Block, blip
 from ipygpulogger.sources.system import linux
-from ipygpulogger.sources.system.high_water_mark import HighWaterMark
+from ipygpulogger.sources.system.process import HighWaterMark
 
 counter, blocks, hidden = HighWaterMark(), [], set()
 floor_mb = (linux.faults_and_mark()[1] - linux.resident_bytes()) // MB  # above what is resident

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -170,9 +171,12 @@ def test_what_is_read_is_in_proportion_to_the_time_measured(monkeypatch):
 
 
 def test_a_window_that_is_forgotten_ends():
-    """As after an interrupt."""
+    """As after an interrupt; at the latest once the thread that watches the file looks next."""
     Window()
     gc.collect()
+    end_s = time.monotonic() + 20
+    while source._run is not None and time.monotonic() < end_s:
+        time.sleep(0.01)
     assert source._run is None
 
 

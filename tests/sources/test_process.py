@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from memory import MB
 
-from ipygpulogger.sources.system.child_process import ChildProcess
+from ipygpulogger.sources.system.child_process import ChildProcess, Descendants
 from ipygpulogger.sources.system.process import Paced, Process
 
 
@@ -52,22 +52,22 @@ sys.stdin.read()
 """
 
 
-def found(process):
+def found():
     """Every descendant, read anew."""
-    return process.descendants.visit(ChildProcess.look)
+    return Descendants().visit(ChildProcess.look)
 
 
-@pytest.mark.skipif(found(Process()) is None, reason="this kernel does not list children")
+@pytest.mark.skipif(found() is None, reason="this kernel does not list children")
 def test_children_and_grandchildren_are_found():
     """Every descendant with its resident memory and its own peak; those that ended are gone."""
     command, folder = [sys.executable, "-c", CHILD], Path(__file__).parents[1]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=folder) as process:
         assert process.stdout.readline() == b"ready\n"
-        child = next(one for one in found(Process()) if one.pid == process.pid)
+        child = next(one for one in found() if one.pid == process.pid)
         assert child.current_bytes >= 32 * MB
         assert child.high_bytes - child.current_bytes >= 14 * MB  # it peaked at 48
         process.communicate()
-    assert process.pid not in [one.pid for one in found(Process())]
+    assert process.pid not in [one.pid for one in found()]
 
 
 def test_a_slow_read_is_rare(monkeypatch):

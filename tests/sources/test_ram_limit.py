@@ -1,5 +1,7 @@
 """How much RAM a process may use, and what is left: the machine's, its cgroups' limits, its resource limits."""
 
+import os
+import re
 import resource
 import sys
 from functools import partial
@@ -12,23 +14,23 @@ from hypothesis import strategies as st
 from limited import GB, NO_LIMIT_OF_V1, Simulated, container
 
 from ipygpulogger.records import Note, NoteKind
+from ipygpulogger.sources.system import ram_limit
 from ipygpulogger.sources.system.ram_limit import MemoryLimit, RamLimits, least
 
 MB = 2**20
 
 
 @pytest.fixture(autouse=True)
-def no_resource_limits(monkeypatch):
-    """Whatever limits the tests run under."""
+def nothing_else(monkeypatch, tmp_path):
+    """No resource limits, whatever the tests run under, and a home of the test's own."""
     monkeypatch.setattr(resource, "getrlimit", lambda _: (resource.RLIM_INFINITY,) * 2)
+    monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
 
 def left(limits):
     """What is left under each limit, by name."""
     return {limit.name: limit.left_bytes for limit in limits.all()}
-
-
-# -- one limit at a time --------------------------------------------------------------------------------------
 
 
 def grouped(path, *, group, **limits):
@@ -85,6 +87,7 @@ def test_a_file_that_may_not_be_read(tmp_path, file):
     (tmp_path / "sys/fs/cgroup" / file).unlink()
     (tmp_path / "sys/fs/cgroup" / file).mkdir()
     limits = RamLimits(tmp_path)
+    assert limits.refusing().name == "this machine"  # beyond a group's limit processes are killed
     expected = {"memory.current": None, "memory.stat": 7 * GB, "memory.max": "no such limit"}[file]
     assert left(limits).get("container limit", "no such limit") == expected
     assert limits.total_bytes == (64 * GB if file == "memory.max" else 8 * GB)
@@ -104,12 +107,6 @@ def test_what_changes_is_seen(tmp_path):
     assert least(limits.all()).left_bytes == MB
 
 
-def test_what_refuses_is_no_container(tmp_path):
-    """Beyond a group's limit processes are killed."""
-    limits = RamLimits(container(tmp_path, current=8 * GB).root)
-    assert (least(limits.all()).name, limits.refusing().name) == ("container limit", "this machine")
-
-
 def test_resource_limits(tmp_path, monkeypatch):
     """Address space and private writable memory; that of resident memory is not enforced and not told."""
     Simulated(tmp_path).write("proc/self/statm", "1000 500 100 10 0 300 0\n")
@@ -120,7 +117,6 @@ def test_resource_limits(tmp_path, monkeypatch):
     found = left(limits)
     assert found == {"RLIMIT_AS": 7000 * 4096, "RLIMIT_DATA": 400 * 4096, "this machine": 60 * GB}
     assert limits.total_bytes == 64 * GB  # those two limit something else than RAM
-    assert limits.lowest().name == "RLIMIT_DATA"
     titles = {limit.title for limit in limits.all()}
     assert titles == {"RAM left", "Address space left", "Data memory left"}
     assert {Note.read(title).kind for title in titles} == {NoteKind.LITTLE_LEFT}
@@ -133,7 +129,7 @@ def test_resource_limits(tmp_path, monkeypatch):
     assert left(limits)["RLIMIT_AS"] == 0
     monkeypatch.delattr(resource, "RLIMIT_AS")
     assert "RLIMIT_DATA" in left(limits)
-    monkeypatch.setitem(sys.modules, "resource", None)  # Windows
+    monkeypatch.setattr(ram_limit, "resource", None)  # Windows
     assert left(limits) == {"this machine": 60 * GB}
 
 
@@ -160,26 +156,20 @@ def test_this_machine():
 
 
 @pytest.mark.parametrize("text", ["odd\n", "", None, "MemTotal: 5 MB\n"])
-def test_elsewhere_psutil_is_asked(tmp_path, monkeypatch, text):
-    """Where there is no ``/proc/meminfo``, or it is not understood."""
-    memory = SimpleNamespace(total=16 * GB, available=4 * GB)
+@pytest.mark.parametrize(("available", "used"), [(4 * GB, 12 * GB), (16 * GB, 0), (16 * GB + MB, 0)])
+def test_elsewhere_psutil_is_asked(tmp_path, monkeypatch, text, available, used):
+    """Where there is no ``/proc/meminfo``, or it is not understood; less than nothing is never in use."""
+    memory = SimpleNamespace(total=16 * GB, available=available)
     monkeypatch.setattr(psutil, "virtual_memory", lambda: memory)
     if text is not None:
         (tmp_path / "proc").mkdir()
         (tmp_path / "proc/meminfo").write_text(text)
-    assert left(RamLimits(tmp_path)) == {"this machine": 4 * GB}
-
-
-@pytest.mark.parametrize("machine", ["Linux", "elsewhere"])
-@pytest.mark.parametrize("more", [0, MB])
-def test_a_machine_of_which_all_is_available(tmp_path, monkeypatch, machine, more):
-    """Nothing is in use, and not less."""
-    if machine == "Linux":
-        Simulated(tmp_path, total_bytes=4 * GB, available_bytes=4 * GB + more)
-    memory = SimpleNamespace(total=4 * GB, available=4 * GB + more)
-    monkeypatch.setattr(psutil, "virtual_memory", lambda: memory)
-    (limit,) = RamLimits(tmp_path).all()
-    assert (limit.used_bytes, limit.left_bytes) == (0, 4 * GB)
+    limits = RamLimits(tmp_path).all()
+    if text is None:
+        limits += RamLimits(Simulated(tmp_path, total_bytes=16 * GB, available_bytes=available).root).all()
+    assert {(one.name, one.used_bytes, one.left_bytes) for one in limits} == {
+        ("this machine", used, 16 * GB - used)
+    }
 
 
 def test_unknown_is_unknown(tmp_path, monkeypatch):
@@ -190,7 +180,7 @@ def test_unknown_is_unknown(tmp_path, monkeypatch):
 
     monkeypatch.setattr(psutil, "virtual_memory", fail)
     limits = RamLimits(tmp_path)
-    assert (limits.all(), least(limits.all()), limits.lowest(), limits.total_bytes) == ([], None, None, None)
+    assert (limits.all(), least(limits.all()), limits.total_bytes) == ([], None, None)
     assert limits.short(GB, 0) is None
     assert limits.kills(of_machine=True) is None
 
@@ -207,27 +197,6 @@ def test_how_much_there_is_in_all_is_read_once_if_nothing_else_is(tmp_path, monk
     assert (limits.short(0, 0), limits.total_bytes, len(read)) == (None, 6 * GB, 2)
 
 
-# -- what is too little ---------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("current", "need", "transient", "is_short"),  # of 8 GB
-    [
-        (4 * GB, 4 * GB, 0, False),
-        (4 * GB, 4 * GB + MB, 0, True),  # the next run of the cell would not fit
-        (7.6 * GB, 0, 0, False),  # a twentieth is left
-        (7.6 * GB + MB, 0, 0, True),
-        (5 * GB, 2.6 * GB, 2.6 * GB, False),
-        (5 * GB, 2.6 * GB, 2.6 * GB + MB, True),  # less than a twentieth was left at the peak
-    ],
-)
-def test_what_is_too_little(tmp_path, current, need, transient, is_short):
-    """Less than is needed, or than a twentieth of the limit, now or at the peak."""
-    container(tmp_path, current=int(current))
-    found = RamLimits(tmp_path).short(int(need), int(transient))
-    assert (found is not None) == is_short
-
-
 def test_page_cache_is_looked_up_only_where_it_matters(tmp_path, monkeypatch):
     """The kernel sums up many counters for that file."""
     container(tmp_path, current=4 * GB, inactive_file=GB)
@@ -239,8 +208,6 @@ def test_page_cache_is_looked_up_only_where_it_matters(tmp_path, monkeypatch):
     assert limits.short(4 * GB + MB, 0) is None  # only with the page cache there is enough
     assert read == ["/sys/fs/cgroup/memory.stat"]
 
-
-# -- any tree of groups ---------------------------------------------------------------------------------------
 
 SIZES = st.integers(0, 100).map(lambda count: count * MB)
 GROUP = st.fixed_dictionaries(
@@ -297,9 +264,6 @@ def test_garbage_hurts_nobody(tmp_path_factory, texts):
     assert kills is None or kills.processes >= 0
 
 
-# -- who was killed -------------------------------------------------------------------------------------------
-
-
 def test_kills_are_those_of_the_group_with_the_nearest_limit(tmp_path):
     """Version 2 counts there what was killed in the groups below, as an earlier kernel was. Version 1 does not."""
     simulated = Simulated(tmp_path).process_of_v2("/pod/box/kernel")
@@ -336,3 +300,89 @@ def test_a_limit_in_words():
     assert not twentieth._replace(used_bytes=None).is_scarce
     assert limit.with_left(GB).left_bytes == GB
     assert str(limit._replace(used_bytes=None)) == "8.0 GB (container limit)"
+
+
+def said(root):
+    return [(one.source, one.state, one.says) for one in RamLimits(root).diagnoses()]
+
+
+def test_what_is_said_of_each_limit(tmp_path, monkeypatch):
+    """The tightest first: the file, the value, the working set, what is left; little alone has a remedy."""
+    container(tmp_path, current=6 * GB, inactive_file=GB)
+    working_set = "working set 5.0 GB, without page cache that can be reclaimed"
+    assert said(tmp_path)[:2] == [
+        ("RAM limit", "exact", f"{left}, from {file}{more}")
+        for left, file, more in (
+            ("3.0 GB of 8.0 GB (container limit) left", "/sys/fs/cgroup/memory.max", f"; {working_set}"),
+            ("60.0 GB of 64.0 GB (this machine) left", "/proc/meminfo", ""),
+        )
+    ]
+    container(tmp_path, current=8 * GB)
+    tight, machine, *_ = RamLimits(tmp_path).diagnoses()
+    assert "end kernels" in tight.remedy
+    assert machine.remedy is None
+    monkeypatch.setattr(RamLimits, "all", lambda _: [])
+    assert said(tmp_path) == [("RAM limit", "absent", "neither the machine's RAM nor a limit can be read")]
+
+
+def test_what_happens_beyond_is_said_where_it_is_no_kill(tmp_path, monkeypatch):
+    """A soft limit slows down; beyond a resource limit allocating fails."""
+    container(tmp_path, limit="max", high=4 * GB)
+    set_to = {resource.RLIMIT_AS: 8 * GB}
+    monkeypatch.setattr(resource, "getrlimit", lambda number: (set_to.get(number, -1), -1))
+    soft, unread = (
+        next(says for *_, says in said(tmp_path) if one in says) for one in ("soft limit", "RLIMIT_AS")
+    )
+    assert "Linux slows the processes down" in soft
+    assert unread.startswith("8.0 GB (RLIMIT_AS), of which the part in use cannot be read; it counts address")
+    assert "allocating fails" in unread
+
+
+def new(root):
+    """How many kills are new."""
+    said = RamLimits(root).new_oom_kills()
+    return int(re.search(r"killed (\d+) process", said)[1]) if said else 0
+
+
+def test_each_kill_is_new_once(tmp_path):
+    """Across kernels of one container; another one has its own count, also of the same path and number."""
+    simulated = container(tmp_path / "one", kills=1)
+    assert [new(tmp_path / "one") for _ in range(2)] == [1, 0]
+    simulated.group_of_v2(kills=4, max=8 * GB)
+    assert [new(tmp_path / "one") for _ in range(2)] == [3, 0]
+    simulated.group_of_v2(kills=2, max=8 * GB)
+    assert new(tmp_path / "one") == 2  # a count that fell is another group's
+    container(tmp_path / "two", kills=4)
+    assert [new(tmp_path / "two") for _ in range(2)] == [4, 0]
+
+
+@pytest.mark.parametrize(("kills", "processes"), [(0, ""), (1, "1 process"), (2, "2 processes")])
+def test_what_is_said_of_kills(tmp_path, kills, processes):
+    """Always by the doctor, with the file; by others where they are new; none where nobody counts."""
+    Simulated(tmp_path)
+    assert RamLimits(tmp_path).new_oom_kills() is None
+    container(tmp_path, kills=kills)
+    says = f"Linux killed {processes} of this container for lack of memory (limit 8.0 GB)"
+    line = ("OOM kills", "exact", f"{says}, from /sys/fs/cgroup/memory.events")
+    assert [one for one in said(tmp_path) if one[0] == "OOM kills"] == [line] * bool(kills)
+    assert [RamLimits(tmp_path).new_oom_kills() for _ in range(2)] == [f"{says}." if kills else None, None]
+
+
+@pytest.mark.parametrize("text", [b"", b"4", b"x y", b"\xff\x00"])
+def test_a_broken_memory_only_repeats(tmp_path, text):
+    """Whatever is in the file."""
+    container(tmp_path, kills=2)
+    file = tmp_path / "cache/ipygpulogger/oom-kills"
+    file.parent.mkdir(parents=True)
+    file.write_bytes(text)
+    assert [new(tmp_path) for _ in range(2)] == [2, 0]
+
+
+def test_a_home_that_cannot_be_written_hurts_nobody(tmp_path, monkeypatch):
+    """It is said again each time."""
+    container(tmp_path, kills=2)
+    (tmp_path / "cache").write_text("a file")
+    assert [new(tmp_path) for _ in range(2)] == [2, 2]
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setenv("HOME", os.devnull)
+    assert new(tmp_path) == 2

@@ -113,7 +113,6 @@ assert list(inspect.signature(contexts.Context.get_memory_info).parameters) == [
 assert list(inspect.signature(contexts.Context.reset_memory_stats).parameters) == ["self", "dev"]
 for name in ("get_visible_devices", "list_physical_devices", "list_logical_devices"):
     assert list(inspect.signature(getattr(contexts.Context, name)).parameters) == ["self", "device_type"]
-assert list(inspect.signature(contexts.Context.get_logical_device_configuration).parameters) == ["self", "dev"]
 contexts.context()
 assert ask() == [] and not contexts.context_safe()._initialized
 tf.constant(1.0)
@@ -134,7 +133,6 @@ class Physical:
 gpu = Physical()
 contexts.Context.get_visible_devices = contexts.Context.list_physical_devices = lambda self, kind=None: [gpu]
 contexts.Context.list_logical_devices = lambda self, kind=None: [0]
-contexts.Context.get_logical_device_configuration = lambda self, dev: None
 info = {"current": 5, "peak": 70}
 contexts.Context.get_memory_info = original = lambda self, dev: dict(info)
 def reset(self, dev):

@@ -60,26 +60,6 @@ def gpu_of(result, index=0):
     return next(gpu for gpu in result.gpus if gpu.index == index)
 
 
-# -- exact numbers ---------------------------------------------------------------------------------
-
-
-def test_consumed_and_peaked_to_the_byte(fresh):
-    """100 MB kept, 500 MB for a moment, with the default settling in between."""
-    kept = []
-
-    def cell():
-        tensor(600 * MB)  # dies at once
-        kept.append(tensor(100 * MB))
-
-    usage = gpu_of(run(fresh, cell))
-    assert usage.consumed_bytes == 100 * MB
-    assert usage.peaked_bytes == 500 * MB
-    assert usage.peak.quality == "exact"
-    assert usage.allocated_bytes == 100 * MB
-    usage = gpu_of(run(fresh, kept.clear))
-    assert (usage.consumed_bytes, usage.peaked_bytes) == (-100 * MB, 0)
-
-
 programs = st.lists(
     st.one_of(
         st.tuples(st.just("alloc"), st.integers(1, 64)),
@@ -189,9 +169,6 @@ def test_no_miss_between_threads(fresh, restless):
     print(f"{lost} of {trials} blips were lost to the counter, each of them flagged")
 
 
-# -- the user's own ---------------------------------------------------------------------------------
-
-
 def test_taken_off_again(cuda):
     """After the last scope torch's own functions stand where they stood, if that forgets nothing."""
     originals = torch._C._cuda_memoryStats, torch._C._cuda_resetPeakMemoryStats
@@ -236,9 +213,6 @@ def test_what_torch_does_not_count_is_unknown(fresh, monkeypatch):
     torch.cuda.reset_peak_memory_stats()
 
 
-# -- torch, looked at without waking it --------------------------------------------------------------
-
-
 def in_a_new_process(cuda, program, **env):
     env = {**os.environ, **simgpu.environment(cuda), **env}
     done = subprocess.run(
@@ -248,25 +222,20 @@ def in_a_new_process(cuda, program, **env):
     return done.stdout.split()
 
 
-def test_measuring_imports_and_initialises_nothing(cuda):
-    """measure() neither imports torch nor wakes CUDA where torch is imported."""
-    program = """
+ASLEEP = {
+    "measure() neither imports torch nor wakes CUDA where torch is imported": (
+        """
         import sys
-        from ipygpulogger import measure
         with measure() as m: pass
         print('torch' in sys.modules, len(m.gpus))
         import torch
         with measure() as m: pass
         print(torch.cuda.is_initialized(), len(m.gpus))
-    """
-    assert in_a_new_process(cuda, program) == ["False", "0", "False", "0"]
-
-
-def test_a_device_first_used_within_the_scope(cuda):
-    """The context is a note of its own; consumed and peak are the allocator's, from zero."""
-    program = """
-        from ipygpulogger import measure
-        MB = 2**20
+        """,
+        "False 0 False 0",
+    ),
+    "the context of a device first used within is a note of its own; consumed and peak are from zero": (
+        """
         with measure() as outer:
             import torch
             torch.empty(300 * MB, dtype=torch.uint8, device='cuda')
@@ -277,23 +246,29 @@ def test_a_device_first_used_within_the_scope(cuda):
             print(gpu.consumed_bytes // MB, gpu.peaked_bytes // MB, gpu.peak.quality, gpu.context_bytes // MB)
         with measure() as m: pass
         print(m.gpus[0].before_bytes == gpu.after_bytes)
-    """
-    assert in_a_new_process(cuda, program) == ["100", "0", "exact", "0", "100", "200", "exact", "500", "True"]
-
-
-def test_a_peak_before_the_users_first_reset_is_kept(cuda):
-    """torch imported but asleep: a cell that wakes it, peaks, resets and peaks less is still exact."""
-    program = """
+        """,
+        "100 0 exact 0 100 200 exact 500 True",
+    ),
+    "a peak before the user's first reset is kept, and the user's own is theirs": (
+        """
         import torch
-        from ipygpulogger import measure
-        MB = 2**20
         with measure() as m:
             torch.empty(300 * MB, dtype=torch.uint8, device='cuda')
             torch.cuda.reset_peak_memory_stats()
             torch.empty(10 * MB, dtype=torch.uint8, device='cuda')
         print(m.gpus[0].peaked_bytes // MB, torch.cuda.max_memory_allocated() // MB)
-    """
-    assert in_a_new_process(cuda, program) == ["300", "10"]
+        """,
+        "300 10",
+    ),
+}
+
+
+@pytest.mark.parametrize("law", ASLEEP)
+def test_torch_that_is_asleep_or_not_imported_yet(cuda, law):
+    """What is measured in a process that wakes torch within a scope, or never."""
+    program, told = ASLEEP[law]
+    start = "from ipygpulogger import measure\nMB = 2**20\n"
+    assert in_a_new_process(cuda, start + textwrap.dedent(program)) == told.split()
 
 
 @pytest.mark.parametrize("sampled", [False, True])

@@ -1,11 +1,8 @@
 """CuPy: its default memory pool on every device where the pool holds something.
 
 A pool counts the bytes that are used and those it took from the device, but no peaks, so these are sampled.
-Both counts are kept at each allocation (cupy/cuda/memory.pyx): asking for them costs nothing.
-
-A pool answers only for the calling thread's current device. Switching to a device without a context creates
-one: since CUDA 12 `cudaSetDevice` does so at once (CUDA's release notes). So the pool of another device is
-read only if both that device and the current one have a context.
+It answers only for the calling thread's current device. Switching to a device without a context creates one
+(`cudaSetDevice`, since CUDA 12). So the pool of another device is read only if both have a context.
 """
 
 from __future__ import annotations
@@ -21,7 +18,6 @@ from ...runtime.objects import bases_of
 from ..contract import (
     Device,
     DeviceCounter,
-    DeviceMemory,
     FrameworkByDevice,
     Holding,
     Observation,
@@ -51,15 +47,6 @@ class CuPyCounter(DeviceCounter):
         used_bytes, total_bytes = _pool(self.device.index)
         return Observation((Reading(used_bytes, None), Reading(total_bytes, None)), ())
 
-    def device_memory(self) -> DeviceMemory | None:
-        """Ask the driver through CuPy."""
-        try:
-            with _on(self.device.index) as cupy:
-                free_bytes, total_bytes = cupy.cuda.runtime.memGetInfo()
-        except Unavailable:
-            return None
-        return DeviceMemory(total_bytes, total_bytes - free_bytes, free_bytes)
-
     def limit_bytes(self) -> int | None:
         """Return what `set_limit` or `CUPY_GPU_MEMORY_LIMIT` allows; for no limit CuPy says 0."""
         try:
@@ -75,7 +62,7 @@ class CuPy(FrameworkByDevice):
     name = "cupy"
 
     def in_use(self) -> tuple[int, ...]:
-        """Return the devices that have a context, by index; none where the driver cannot be asked."""
+        """Return the devices that have a context; none where the driver cannot be asked."""
         return driver.contexts() or () if "cupy" in sys.modules else ()
 
     def counter(self, device: int) -> CuPyCounter:
@@ -110,8 +97,7 @@ class CuPy(FrameworkByDevice):
 
     def holding(self, value: Any) -> Holding | None:
         """Return the pool's block behind an array, which its views share."""
-        array_type = getattr(sys.modules.get("cupy"), "ndarray", None)
-        if array_type is None or not isinstance(value, array_type):
+        if not self.may_hold(type(value)):
             return None
         try:
             memory = value.data.mem

@@ -1,13 +1,11 @@
 """JAX: the counters of XLA's allocator on every local accelerator device, which cannot be reset.
 
-`Device.memory_stats()` returns XLA's `AllocatorStats` (xla/tsl/framework/allocator.h). `bytes_in_use` is
-what live arrays and running programs hold. `pool_bytes` is what the allocator took from the device
-(bfc_allocator.cc adds each new region to it): by default three quarters of the device at once.
-`bytes_reserved` is something else, and 0 on GPUs. JAX offers no reset (jax#8096), so a peak is exact if the
-scope set a new record, and bounded otherwise.
+Of XLA's `AllocatorStats` (xla/tsl/framework/allocator.h) `bytes_in_use` is what live arrays and running
+programs hold, and `pool_bytes` what the allocator took from the device: by default three quarters of it at
+once. JAX offers no reset (jax#8096), so a peak is exact if the scope set a new record, and bounded otherwise.
 
 Nothing here initialises a backend: only those that `jax._src.xla_bridge` already holds are asked. In a forked
-child those of the parent are not: their threads are gone, and a lock that one of them held is never released.
+child those of the parent are not: a lock that one of their threads held is never released.
 """
 
 from __future__ import annotations

@@ -1,22 +1,19 @@
-"""RMM: the statistics of its memory resource, if the user has enabled them.
+"""RMM: the statistics of its memory resource on the current device, if the user has enabled them.
 
-They count every allocation exactly. RMM resets them by pushing a new set of counters on a stack, of which
-the user reads the topmost. A push of ours would change what the user reads. So we only read, and a peak is
-exact if the scope set a new record.
+They count every allocation exactly. RMM resets them by pushing a new set of counters on a stack, of which the
+user reads the topmost. A push of ours would change that. So we only read, and a peak is exact if the scope
+set a new record.
 
-The sets below the topmost one cannot be read until they are on top again
-(statistics_resource_adaptor_impl.hpp: a pop adds the upper set to the one below). So while the user has
-pushed, the counter is unavailable. Pushes and pops are counted by wrappers around
-`rmm.statistics.push_statistics` and `pop_statistics`, which RMM's own `statistics()` and `profiler()` call as
-well. A push that bypasses the wrappers shows in totals that went down, unless more was allocated since than
-ever before.
-
-RMM keeps statistics per device, and the current device's are read: `cudaGetDevice` creates no context.
+The sets below the topmost one cannot be read: a pop adds the upper set to the one below. So while the user
+has pushed, the counter is unavailable. Pushes and pops are counted by wrappers, which RMM's own
+`statistics()` and `profiler()` call as well. A push that bypasses them shows in totals that went down, unless
+more was allocated since than ever before.
 """
 
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from ...runtime.errors import first_line
@@ -110,21 +107,15 @@ class Rmm(FrameworkByDevice):
             def push_or_pop() -> Any:
                 answer = original()
                 if answer is not None:  # None: not enabled
-                    self._count(step)
+                    with suppress(Exception), self._wrappers.lock:  # the user's call succeeded
+                        adaptor = _adaptor()
+                        depth, least = self._depths.get(adaptor, (0, 0))
+                        self._depths[adaptor] = depth + step, min(least, depth + step)
                 return answer
 
             return push_or_pop
 
         return wrapper
-
-    def _count(self, step: int) -> None:
-        try:
-            adaptor = _adaptor()
-        except Exception:  # the user's call succeeded, and must not fail for this
-            return
-        with self._wrappers.lock:
-            depth, least = self._depths.get(adaptor, (0, 0))
-            self._depths[adaptor] = depth + step, min(least, depth + step)
 
 
 def _adaptor() -> int:

@@ -1,14 +1,11 @@
 """TensorFlow: its allocator's counters on every GPU, exact and resettable.
 
-`tf.config.experimental.get_memory_info` returns the bytes in use and their peak, `reset_memory_stats`
-restarts the peak. Both are about the allocator's live memory, not about what TensorFlow took from the GPU,
-so there is one series. TensorFlow counts no allocations, hence there is no stamp: the peak of a scope during
-which another scope opened is sampled, every other peak is exact.
+They are about the allocator's live memory, not about what TensorFlow took from the GPU, so there is one
+series. TensorFlow counts no allocations, hence there is no stamp: the peak of a scope during which another
+scope opened is sampled, every other peak is exact.
 
-Nothing here imports TensorFlow or initialises its context, which would take the GPUs.
-
-Both functions, and the older `get_memory_usage`, call methods of the context, which Python looks up in its
-class at each call. So wrappers there reach every caller, however it imported the functions.
+Nothing here imports TensorFlow or initialises its context, which would take the GPUs. All public functions
+call methods of the context, which Python looks up in its class at each call: wrappers there reach them all.
 """
 
 from __future__ import annotations
@@ -28,14 +25,12 @@ from ..contract import (
     Unavailable,
 )
 from ..nvidia import driver
-from .user_counters import UserCounters
+from . import NOT_OURS, ResettableFramework
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from .user_counters import Stats
-
-_READ, _RESET = "get_memory_info", "reset_memory_stats"
+    from . import Stats
 
 # "GPU:1", "/gpu:1", "/job:localhost/replica:0/task:0/device:GPU:1"; the star matches one GPU or is an error.
 _GPU = re.compile(r"(?:^|[:/])GPU:(\d+|\*)$", re.IGNORECASE)
@@ -64,15 +59,11 @@ class TensorFlowCounter(DeviceCounter):
         self._source.reset(self.device.index, self._last)
 
 
-class TensorFlow(FrameworkByDevice):
+class TensorFlow(ResettableFramework, FrameworkByDevice):
     """TensorFlow in this process, once the user has initialised its eager context."""
 
     name = "tensorflow"
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._users = UserCounters(self, _context_class, self.read, _ordinal)
-        self._makers = {_READ: self._users.read_wrapper, _RESET: self._users.reset_wrapper}
+    READS, RESETS = ("get_memory_info",), ("reset_memory_stats",)
 
     def in_use(self) -> Iterable[int]:
         """Return the GPUs that the eager context has taken, by their CUDA ordinals."""
@@ -89,45 +80,43 @@ class TensorFlow(FrameworkByDevice):
         ordinal = _gpus().get(0)
         return ordinal if ordinal in self._counters else None
 
-    def hold(self) -> bool:
-        """Put the wrappers on, as far as TensorFlow is there; return whether it was in use before."""
-        late = not self._users.wrappers and bool(getattr(_any_context(), "_initialized", False))
-        self._users.wrappers.put_on(self._makers)
-        return late
+    def _place(self) -> Any:
+        return getattr(sys.modules.get("tensorflow.python.eager.context"), "Context", None)
 
-    def release(self) -> None:
-        """Take the wrappers off, as soon as that makes TensorFlow forget no peak of the user's."""
-        self._users.wrappers.take_off()
+    def _is_used(self) -> bool:
+        return bool(getattr(_any_context(), "_initialized", False))
 
     def after_fork_in_child(self) -> None:
         """Leave the parent's context alone, and a lock that another of its threads may have held."""
-        self._users.wrappers.after_fork_in_child()
+        super().after_fork_in_child()
         _inherited.append(_any_context())
 
-    def read(self, ordinal: int) -> Stats:
+    def read(self, index: int) -> Stats:
         """Return the allocator's own numbers, without the peaks that the wrappers restore."""
-        info = self._ask(_READ, ordinal)
+        info = self._ask("get_memory_info", index)
         return info if isinstance(info, dict) else {}
 
-    def reset(self, ordinal: int, stats: Stats) -> None:
+    def reset(self, index: int, stats: Stats) -> None:
         """Reset the allocator's peak, and keep for the user that of the numbers just before."""
-        self._users.remember(ordinal, stats)
-        self._ask(_RESET, ordinal)
+        self.remember(index, stats)
+        self._ask("reset_memory_stats", index)
+
+    def _device_of(self, _context: Any, dev: Any) -> int:
+        match = _GPU.search(dev) if isinstance(dev, str) else None
+        if match is None:
+            return NOT_OURS
+        return _gpus().get(0 if match[1] == "*" else int(match[1]), NOT_OURS)
 
     def _ask(self, name: str, ordinal: int) -> Any:
         context, gpus = _context(), _gpus()
         try:
             (index,) = (index for index, its in gpus.items() if its == ordinal)
-            return self._users.wrappers.own(name)(context, f"GPU:{index}")
+            return self.wrappers.own(name)(context, f"GPU:{index}")
         except Exception as error:
             raise Unavailable(f"TensorFlow's memory cannot be read: {first_line(error)}") from error
 
 
 _inherited: list[Any] = []  # a fork's parent's context: its threads are gone, its locks may be held for good
-
-
-def _context_class() -> Any:
-    return getattr(sys.modules.get("tensorflow.python.eager.context"), "Context", None)
 
 
 def _any_context() -> Any:
@@ -161,11 +150,3 @@ def _gpus() -> dict[int, int]:
     except Exception:  # whatever TensorFlow raises, its GPUs are unknown then
         return {}
     return dict(enumerate(found)) if alike else {}
-
-
-def _ordinal(context: Any, dev: Any) -> int:  # noqa: ARG001 - as the wrapped methods
-    """Return the CUDA ordinal of the GPU in a device string of the user's; -1 for anything else."""
-    match = _GPU.search(dev) if isinstance(dev, str) else None
-    if match is None:
-        return -1
-    return _gpus().get(0 if match[1] == "*" else int(match[1]), -1)

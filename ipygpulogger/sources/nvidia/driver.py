@@ -1,8 +1,8 @@
 """The CUDA driver, read without creating a context, and the devices that `CUDA_VISIBLE_DEVICES` shows.
 
-The driver's library is used only if a framework has already loaded it into this process, and only through
-functions that need no context. Before `cuInit`, and in a child forked after it, they return an error. The
-result here is then None, or empty.
+The driver's library is used only if a framework has loaded it into this process, and only through functions
+that need no context. Before `cuInit`, and in a child forked after it, they return an error. The result here
+is then None, or empty.
 
 The variable selects devices by index, by UUID or by the beginning of a UUID, up to the first entry that
 matches none (CUDA Programming Guide, environment variables). Unless `CUDA_DEVICE_ORDER` is PCI_BUS_ID, CUDA
@@ -13,8 +13,10 @@ from __future__ import annotations
 
 import ctypes
 import os
+import sys
 import uuid as uuids
 from functools import cache
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ...records import device_id
@@ -45,11 +47,7 @@ def count() -> int | None:
 
 
 def contexts() -> tuple[int, ...] | None:
-    """Return the ordinals of the devices on which this process has a context; None if unknown.
-
-    Asks `cuDevicePrimaryCtxGetState`, as torch does: it changes nothing
-    (CUDA Driver API, "Primary Context Management").
-    """
+    """Return the ordinals of the devices on which this process has a context; None if unknown."""
     library = _library()
     if library is None:
         return None
@@ -118,44 +116,42 @@ def _loaded(mode: int) -> Any:
     return ctypes.CDLL(name, handle=dlopen(name, mode))
 
 
+def certainly_has_no_nvml() -> bool:
+    """Return whether NVML's library is not on this machine: to let pynvml find out takes 7 ms and 2 MB."""
+    if sys.platform == "win32" or "pynvml" in sys.modules or find_spec("pynvml") is None:
+        return False
+    from _ctypes import dlopen  # as above
+
+    try:
+        dlopen("libnvidia-ml.so.1", ctypes.DEFAULT_MODE)
+    except OSError as error:  # else it cannot be loaded, or no descriptor is left
+        return isinstance(error, FileNotFoundError) or "no such file" in str(error).lower()
+    return False
+
+
 def visible(devices: Sequence[NvmlDevice], ordinal: int) -> NvmlDevice | None:
     """Return the device that CUDA counts as this one; None if that is not certain."""
-    chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
-    in_order = _in_order(devices)
-    if chosen is None:
-        return next((device for device in devices if in_order and device.index == ordinal), None)
-    found = []
-    for entry, matches in _chosen(devices, chosen).items():
-        if len(matches) != 1 or (entry.isdecimal() and not in_order):
-            break
-        found.append(matches[0])
-    return found[ordinal] if ordinal < len(found) else None
+    shown = _shown(devices)
+    return shown[ordinal][0] if ordinal < len(shown) and len(shown[ordinal]) == 1 else None
 
 
 def hidden(devices: Sequence[NvmlDevice]) -> tuple[NvmlDevice, ...]:
     """Return the devices that CUDA certainly does not see."""
-    chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if chosen is None:
+    if "CUDA_VISIBLE_DEVICES" not in os.environ:
         return ()
-    entries = _chosen(devices, chosen)
-    if not _in_order(devices) and any(map(str.isdecimal, entries)):
-        return ()
-    shown = [device for matches in entries.values() for device in matches]
+    shown = [device for matches in _shown(devices) for device in matches]
     return tuple(device for device in devices if device not in shown)
 
 
-def _in_order(devices: Sequence[NvmlDevice]) -> bool:
-    """Return whether CUDA's indices follow the PCI bus, as NVML's do."""
-    names = {device.name for device in devices}
-    return os.environ.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID" or len(names) == 1
-
-
-def _chosen(devices: Sequence[NvmlDevice], chosen: str) -> dict[str, list[NvmlDevice]]:
-    """Return what each entry of the variable may mean; an index may mean any MIG slice of a card.
-
-    The same device twice leaves none at all, as in torch (`_parse_visible_devices` in
-    `torch/cuda/__init__.py`).
-    """
+def _shown(devices: Sequence[NvmlDevice]) -> list[list[NvmlDevice]]:
+    """Return, for each of CUDA's ordinals, which devices it may mean: several slices, or any if unordered."""
+    is_one_kind = len({device.name for device in devices}) == 1
+    is_ordered = is_one_kind or os.environ.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID"
+    any_device, chosen = list(devices), os.environ.get("CUDA_VISIBLE_DEVICES")
+    if chosen is None:  # the first slice of each card
+        count = max((device.index for device in devices), default=-1) + 1
+        first = [[device for device in devices if device.index == index][:1] for index in range(count)]
+        return first if is_ordered else [any_device] * count
     found: dict[str, list[NvmlDevice]] = {}
     for entry in map(str.strip, chosen.split(",")):
         if entry.isdecimal():
@@ -163,8 +159,8 @@ def _chosen(devices: Sequence[NvmlDevice], chosen: str) -> dict[str, list[NvmlDe
         else:
             matches = [device for device in devices if entry and device.uuid.startswith(entry)]
         if matches in found.values():
-            return {}
+            return []  # a device twice leaves none, as in torch
         if not matches or (len(matches) > 1 and not entry.isdecimal()):
             break
         found[entry] = matches
-    return found
+    return [any_device if one.isdecimal() and not is_ordered else its for one, its in found.items()]

@@ -1,4 +1,4 @@
-"""NVML: what the driver reports of each NVIDIA device, all processes together.
+"""NVML: what the driver reports of each NVIDIA device, all processes together; its library opened and closed.
 
 Every call may fail at any time: no driver, an update of it, a lost card, no permission. Each failure costs
 one figure, never a cell, and is reported once.
@@ -7,25 +7,37 @@ one figure, never a cell, and is reported once.
 from __future__ import annotations
 
 import os
+import threading
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from ...records import Diagnosis
 from ...runtime import clock
-from ...runtime.errors import is_from_a_handler
+from ...runtime.errors import call_uninterrupted, is_from_a_handler
 from ..contract import DeviceMemory, Unavailable
 from . import driver
-from .library import Missing, NvmlLibrary, reason, remedy
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
     from types import ModuleType
 
+T = TypeVar("T")
 
 # The energy counter moves in steps of some tens of milliseconds: it shows nothing of a shorter cell.
 ENERGY_RESOLVES_S = 0.1
+NO_DRIVER = "no NVIDIA driver"
+NOT_INSTALLED = "nvidia-ml-py is not installed"
+_MISMATCH = "the driver's library and kernel module differ"
+_NO_PERMISSION = "no permission"
+_REMEDIES = {
+    NOT_INSTALLED: "pip install nvidia-ml-py",
+    NO_DRIVER: "if this machine has an NVIDIA GPU, install its driver",
+    _MISMATCH: "restart the machine: the driver was updated",
+    _NO_PERMISSION: "ask for access to the /dev/nvidia* files",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,36 +53,167 @@ class NvmlDevice:
 class Processes(NamedTuple):
     """Per-process usage of a device, in bytes; None where it is unavailable."""
 
-    own: int | None  # this process, everything included; 0 if it is not on the device
-    others: int | None  # all other processes that the driver lists
+    own: int | None  # this process, everything included
+    others: int | None  # all others that the driver lists
 
 
-class Nvml:
-    """The driver's figures of whole devices.
+class _Library:
+    """NVML's library; any thread may use it while another opens or closes it.
 
-    Any thread may ask. Only `devices` opens NVML's library, so that a thread of ours that comes late does
-    not open it again after `close`.
+    Closing it during a call of another thread would free what the driver works on. A driver may also hang, so
+    `close` does not wait for that call: the thread that is in it closes the library on its way out.
     """
 
     def __init__(self) -> None:
-        self._missing = Missing()
-        self._library = NvmlLibrary(self._missing, self._find_devices, self._forget_devices)
+        self._missing: dict[str, str] = {}  # by figure: why; an entry goes when the driver answers again
+        self._reported: set[str] = set()  # the figures of which the user has read
+        self._notes: list[str] = []  # what is still to be read
+        self._gate = threading.RLock()  # for opening and closing; not held during a call
+        self._using: set[int] = set()  # the threads that are in the library just now
+        self._closing = False  # it is to be closed by the last of them
+        self._pid = 0  # of the process that opened it
+        self._module: ModuleType | None = None
+
+    def _opened(self, module: ModuleType) -> None:
+        """Look around, now that it is open."""
+
+    def take_notes(self) -> tuple[str, ...]:
+        """Return what went missing since the last call, each figure once."""
+        notes, self._notes = tuple(self._notes), []
+        return notes
+
+    def _lacks(self, figure: str, why: str, sentence: str | None) -> None:
+        """Note why a figure is missing, and a sentence for the user, who reads one a figure and process."""
+        self._missing[figure] = why
+        if sentence is not None and figure not in self._reported:
+            self._reported.add(figure)
+            self._notes.append(sentence)
+
+    @contextmanager
+    def _use(self) -> Iterator[ModuleType | None]:
+        """Give pynvml, and keep it open meanwhile; None while it is closed."""
+        thread = threading.get_ident()
+        outermost = thread not in self._using
+        try:
+            with self._gate:
+                self._using.add(thread)
+                module = self._module if self._pid == os.getpid() else None
+            yield module
+        finally:
+            if outermost:
+                self._using.discard(thread)
+                if self._closing:
+                    self.close()
+
+    def open(self) -> None:
+        """Open the library, unless it is; without a driver it stays closed, and is not tried again."""
+        if self._pid != os.getpid() or self._closing:
+            with self._gate:
+                self._closing = False
+                if self._pid != os.getpid():
+                    self._open()
+
+    def close(self) -> None:
+        """Close the library, now or as soon as no other thread is in it; `open` opens it again."""
+        with self._gate:
+            self._using.discard(threading.get_ident())  # this thread is closing it, not using it
+            if self._module is not None and self._pid == os.getpid():
+                if self._using:
+                    self._closing = True
+                    return
+                self._shut_down()
+            self._forget()
+
+    def after_fork_in_child(self) -> None:
+        """Replace the lock, which another thread may have held at the moment of the fork."""
+        self._gate = threading.RLock()
+        self._using.clear()
+
+    def _open(self) -> None:
+        self._forget()
+        self._using.clear()
+        self._missing.clear()
+        try:
+            if driver.certainly_has_no_nvml():
+                self._missing["open"] = NO_DRIVER
+            else:
+                self._initialise()
+                if self._module is not None:
+                    self._opened(self._module)
+            self._pid = os.getpid()  # last: an opening that was interrupted is done again
+        except BaseException:
+            self._shut_down()  # what is open now would stay open
+            self._forget()
+            raise
+
+    def _initialise(self) -> None:
+        module: Any = None
+        try:
+            import pynvml
+
+            module = pynvml
+            call_uninterrupted(partial(self._count_in, pynvml))
+        except Exception as error:  # not there, broken, another module, or no descriptor is left to read it
+            if is_from_a_handler(error):
+                raise
+            absent = module is None and isinstance(error, ImportError)
+            why = NOT_INSTALLED if absent else _reason(module, error)
+            ordinary = why in (NO_DRIVER, NOT_INSTALLED)
+            self._lacks("open", why, None if ordinary else f"no figures of the whole GPU: {why}")
+
+    def _count_in(self, module: ModuleType) -> None:
+        module.nvmlInit()  # the driver counts openings, and pynvml does after it
+        self._module = module
+
+    def _shut_down(self) -> None:
+        if self._module is not None:
+            call_uninterrupted(self._count_out)
+
+    def _count_out(self) -> None:
+        module, self._module = self._module, None  # once more would close the user's own
+        if module is not None:
+            with suppress(module.NVMLError):
+                module.nvmlShutdown()
+
+    def _forget(self) -> None:
+        self._pid, self._module, self._closing = 0, None, False
+
+
+def _reason(module: ModuleType | None, error: Exception) -> str:
+    """Return why a call failed, or pynvml's import (None), in plain words, NVML's, or pynvml's."""
+    if module is None or not isinstance(error, getattr(module, "NVMLError", ())):
+        return f"pynvml fails: {str(error) or type(error).__name__}"
+    known = {
+        module.NVMLError_LibraryNotFound: NO_DRIVER,
+        module.NVMLError_DriverNotLoaded: NO_DRIVER,
+        module.NVMLError_LibRmVersionMismatch: _MISMATCH,
+        module.NVMLError_NoPermission: _NO_PERMISSION,
+    }
+    return known.get(type(error)) or f"NVML says {str(error)!r}"
+
+
+class Nvml(_Library):
+    """The driver's figures of whole devices; any thread may ask.
+
+    Only `devices` opens the library, so that a thread of ours that comes late does not open it after `close`.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
         self._handles: dict[str, Any] = {}
         self._devices: tuple[NvmlDevice, ...] = ()
         self._listed: dict[str, dict[int, int | None]] = {}  # by device, at the last query
-        self._memory_version: dict[str, int | None] = {}
         self._row_classes: set[Any] = set()
 
     def devices(self) -> tuple[NvmlDevice, ...]:
         """Return every device of the machine, also those that `CUDA_VISIBLE_DEVICES` hides."""
-        self._library.open()
+        self.open()
         return self._devices
 
     def device(self, uuid: str | None) -> NvmlDevice | None:
         """Return the device of a UUID, whichever prefix ("GPU-", "MIG-") it has; None if there is none."""
-        if uuid is None:
-            return None
-        return next((one for one in self.devices() if _bare(one.uuid) == _bare(uuid)), None)
+        found = (one for one in self.devices() if uuid and _bare(one.uuid) == _bare(uuid))
+        return next(found, None)
 
     def visible(self, ordinal: int) -> NvmlDevice | None:
         """Return the device that CUDA counts as this one; None if the environment leaves it open."""
@@ -81,38 +224,31 @@ class Nvml:
         return driver.hidden(self.devices())
 
     def memory(self, uuid: str) -> DeviceMemory | None:
-        """Return the memory of a whole device, all processes together; None if it is unavailable.
-
-        A device is asked by the same version of the query each time: v1, for drivers before R510, counts
-        what the driver reserves as used, v2 does not (nvml-wrapper#57).
-        """
-        with self._library.use() as module:
+        """Return the memory of a whole device, all processes together; None if it is unavailable."""
+        with self._use() as module:
             handle = self._handles.get(_bare(uuid))
-            return None if module is None or handle is None else self._ask_memory(module, uuid, handle)
+            return None if module is None or handle is None else self._ask_memory(module, handle)
 
     def memory_of(self, handle: Any) -> DeviceMemory | None:
         """Return the memory of the device of a pynvml handle, or raise its error; None without a driver."""
         if not self.devices():
             return None
-        with self._library.use() as module:
-            return None if module is None else self._memory(module, module.nvmlDeviceGetUUID(handle), handle)
+        with self._use() as module:
+            return None if module is None else _memory(module, handle)
 
     def processes(self, uuid: str) -> Processes:
         """Return which processes hold a device's memory.
 
-        Per-process usage is unavailable without permission, under Windows and WSL, and in containers,
-        where the driver lists the host's pids.
-
-        This is slow (4.5 ms on one laptop, holding a driver-wide lock). So it is called only at the ends of
-        scopes, and only if memory outside the allocators changed.
+        That is unavailable without permission, under Windows and WSL, and in containers, where the driver
+        lists the host's pids. It is slow (4.5 ms on one laptop, holding a driver-wide lock): it is asked only
+        at the ends of scopes, and only if memory outside the allocators changed.
         """
         rows = None
-        with self._library.use() as module:
+        with self._use() as module:
             handle = self._handles.get(_bare(uuid))
             if module is not None and handle is not None:
-                rows = self._ask(
-                    module, lambda: module.nvmlDeviceGetComputeRunningProcesses(handle), "processes"
-                )
+                question = partial(module.nvmlDeviceGetComputeRunningProcesses, handle)
+                rows = self._ask(module, question, "processes")
             if rows and (row_class := getattr(module, "c_nvmlProcessInfo_v3_t", None)):
                 # pynvml makes a class for so many rows: held, it is no garbage of the user's.
                 self._row_classes.add(row_class * (2 * len(rows) + 5))
@@ -129,23 +265,15 @@ class Nvml:
 
     def fails(self, what: str) -> bool:
         """Return whether the driver's last answer to this question was an error."""
-        return what in self._missing.reasons
+        return what in self._missing
 
     def energy_j(self, uuid: str) -> float:
-        """Return the joules that a device used since the driver was loaded, all processes together.
-
-        Unavailable before Volta, under MIG and WSL.
-        """
-        energy_mj: int = self._read(
-            uuid, lambda nvml, handle: nvml.nvmlDeviceGetTotalEnergyConsumption(handle)
-        )
+        """Return the joules that a device used since the driver was loaded; not before Volta, MIG or WSL."""
+        energy_mj: int = self._read(uuid, lambda nvml, one: nvml.nvmlDeviceGetTotalEnergyConsumption(one))
         return energy_mj / 1000
 
     def utilization_percent(self, uuid: str, since_s: float) -> float:
-        """Return the share of time in which any kernel ran, as the mean of the driver's samples since then.
-
-        The driver takes one every sixth of a second to a second; unavailable if it took none.
-        """
+        """Return the share of time in which any kernel ran: the mean of the driver's samples since then."""
 
         def samples(module: ModuleType, handle: Any) -> list[Any]:
             kind = module.NVML_GPU_UTILIZATION_SAMPLES
@@ -162,7 +290,7 @@ class Nvml:
 
     def _read(self, uuid: str, question: Callable[[ModuleType, Any], Any]) -> Any:
         """Return the driver's answer about a device; raises `Unavailable`."""
-        with self._library.use() as module:
+        with self._use() as module:
             handle = self._handles.get(_bare(uuid))
             if module is None or handle is None:
                 raise Unavailable("NVML does not know this device")
@@ -171,43 +299,35 @@ class Nvml:
             except Exception as error:  # as in `_ask`
                 if is_from_a_handler(error):
                     raise
-                raise Unavailable(f"the driver does not report it: {reason(module, error)}") from error
-
-    def take_notes(self) -> tuple[str, ...]:
-        """Return what went missing since the last call, each figure once."""
-        return self._missing.take_notes()
-
-    def close(self) -> None:
-        """Close the library, as soon as no other thread is in it; `devices` opens it again."""
-        self._library.close()
-
-    def after_fork_in_child(self) -> None:
-        """Replace the lock, which another thread may have held at the moment of the fork."""
-        self._library.after_fork_in_child()
+                raise Unavailable(f"the driver does not report it: {_reason(module, error)}") from error
 
     def diagnose(self) -> Diagnosis:
         """Say whether the driver answers, and which devices it has."""
         if devices := self.devices():
-            missing, hidden = "; ".join(self._missing.reasons.values()), len(self.hidden())
+            missing, hidden = "; ".join(self._missing.values()), len(self.hidden())
             which = "them all" if hidden == len(devices) else f"{hidden} of them"
+            with self._use() as module:
+                version = module and self._ask(module, module.nvmlSystemGetDriverVersion, "driver version")
             return Diagnosis(
                 "NVML",
                 "sampled",
-                f"driver {self._driver_version()}, {len(devices)} device(s): "
+                f"driver {version or '?'}, {len(devices)} device(s): "
                 + ", ".join(device.name for device in devices)
                 + (f"; CUDA_VISIBLE_DEVICES hides {which} from CUDA" if hidden else "")
                 + (f"; missing: {missing}" if missing else "; whole-device figures"),
             )
-        reasons = "; ".join(self._missing.reasons.values()) or "the driver knows no device"
-        return Diagnosis("NVML", "absent", reasons, remedy(reasons))
+        reasons = "; ".join(self._missing.values()) or "the driver knows no device"
+        remedy = next((does for trouble, does in _REMEDIES.items() if trouble in reasons), None)
+        return Diagnosis("NVML", "absent", reasons, remedy)
 
-    def _find_devices(self, module: ModuleType) -> None:
+    def _opened(self, module: ModuleType) -> None:
         found: list[NvmlDevice] = []
         for index in range(self._ask(module, module.nvmlDeviceGetCount, "device count") or 0):
             found += self._ask(module, partial(self._find, module, index), f"device {index}") or []
         self._devices = tuple(found)
 
-    def _forget_devices(self) -> None:
+    def _forget(self) -> None:
+        super()._forget()
         self._devices = ()
         self._handles.clear()
         self._listed.clear()
@@ -221,42 +341,33 @@ class Nvml:
     def _describe(self, module: ModuleType, index: int, handle: Any) -> NvmlDevice:
         uuid, name = module.nvmlDeviceGetUUID(handle), module.nvmlDeviceGetName(handle)
         self._handles[_bare(uuid)] = handle
-        memory = self._ask_memory(module, uuid, handle)
+        memory = self._ask_memory(module, handle)
         return NvmlDevice(index, name, uuid, None if memory is None else memory.total_bytes)
 
-    def _ask_memory(self, module: ModuleType, uuid: str, handle: Any) -> DeviceMemory | None:
-        return self._ask(module, lambda: self._memory(module, uuid, handle), "device memory")  # type: ignore[no-any-return]
+    def _ask_memory(self, module: ModuleType, handle: Any) -> DeviceMemory | None:
+        return self._ask(module, partial(_memory, module, handle), "device memory")
 
-    def _memory(self, module: ModuleType, uuid: str, handle: Any) -> DeviceMemory:
-        key = _bare(uuid)
-        if key not in self._memory_version:
-            try:
-                module.nvmlDeviceGetMemoryInfo(handle, version=module.nvmlMemory_v2)
-                self._memory_version[key] = module.nvmlMemory_v2
-            except (module.NVMLError_FunctionNotFound, module.NVMLError_ArgumentVersionMismatch):
-                self._memory_version[key] = None  # a driver before R510
-        version = self._memory_version[key]
-        info = module.nvmlDeviceGetMemoryInfo(handle, version=version)
-        return DeviceMemory(int(info.total), int(info.used), int(info.free), driver_in_used=version is None)
-
-    def _ask(self, module: ModuleType, question: Callable[[], Any], what: str) -> Any:
+    def _ask(self, module: ModuleType, question: Callable[[], T], what: str) -> T | None:
         """Return the driver's answer; None if it is an error, of which the first of each kind is noted."""
         try:
             answer = question()
         except Exception as error:  # pynvml may fail in any way
             if is_from_a_handler(error):
                 raise
-            lack = f"{what}: {reason(module, error)}"
-            self._missing.add(what, lack, f"the driver does not report {lack}")
+            lack = f"{what}: {_reason(module, error)}"
+            self._lacks(what, lack, f"the driver does not report {lack}")
             return None
-        self._missing.found(what)
+        self._missing.pop(what, None)
         return answer
 
-    def _driver_version(self) -> str:
-        with self._library.use() as module:
-            if module is None:
-                return "?"
-            return str(self._ask(module, module.nvmlSystemGetDriverVersion, "driver version") or "?")
+
+def _memory(module: ModuleType, handle: Any) -> DeviceMemory:
+    """Return a device's memory: version 1, for drivers before R510, counts what they reserve as used."""
+    try:
+        info, is_old = module.nvmlDeviceGetMemoryInfo(handle, version=module.nvmlMemory_v2), False
+    except (module.NVMLError_FunctionNotFound, module.NVMLError_ArgumentVersionMismatch):
+        info, is_old = module.nvmlDeviceGetMemoryInfo(handle), True
+    return DeviceMemory(int(info.total), int(info.used), int(info.free), driver_in_used=is_old)
 
 
 def _slices(module: ModuleType, handle: Any) -> list[Any] | None:
@@ -269,10 +380,8 @@ def _slices(module: ModuleType, handle: Any) -> list[Any] | None:
         return None
     slices = []
     for slot in range(slots):
-        try:
+        with suppress(module.NVMLError):  # an empty slot
             slices.append(module.nvmlDeviceGetMigDeviceHandleByIndex(handle, slot))
-        except module.NVMLError:  # an empty slot
-            continue
     return slices
 
 

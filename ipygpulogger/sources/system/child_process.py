@@ -1,7 +1,7 @@
-"""One child process as a counter: its resident memory, and its high-water mark, which we may reset.
+"""The living descendants of this process, each a counter: its resident memory and its high-water mark.
 
-The kernel lets a process write to ``clear_refs`` of any other of the same user. That costs 3 us, and no page
-is looked at (measured). It also lowers the `ru_maxrss` of the child, and of its parent's `RUSAGE_CHILDREN`.
+The kernel lets a process reset the mark of any other of the same user. That costs 3 us (measured). It also
+lowers the `ru_maxrss` of the child, and of its parent's `RUSAGE_CHILDREN`.
 """
 
 from __future__ import annotations
@@ -10,13 +10,16 @@ import functools
 import os
 import time
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..contract import Counter, Observation, PeakClass, Reading, Unavailable
 from . import linux
 from .forked import WALK_S_PER_BYTE, Card, Sharing, forks, sharing
-from .high_water_mark import ResetWatch
-from .linux import high_water_precision_bytes, largest_fault_bytes, resident_precision_bytes
+from .linux import gil_held, high_water_precision_bytes, largest_fault_bytes, resident_precision_bytes
+from .process import ResetWatch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 _FORK_NO_EXEC = 0x40  # of a process's flags, proc_pid_stat(5): forked, and no exec since (PF_FORKNOEXEC)
 _CPUCLOCK_SCHED = 2  # of the kernel's posix-timers.h: the clock of a process's scheduled time
@@ -38,29 +41,23 @@ class _Stat(NamedTuple):
 
 
 class ChildProcess(Counter):
-    """One descendant of this process, for as long as it lives and runs the same program.
-
-    Attributes:
-        parent: The descendant that is its parent; None if that is this process.
-        name: As the kernel knows it: the program, or what the process calls itself.
-        forked: Whether it was forked and has not called exec since; then it shares pages with its parent.
-        mapped_bytes: The part of its resident memory that is files and shared memory.
-        high_bytes: The highest mark that was ever read.
-        inherited_bytes: The most that it can share since its fork; None while unknown.
-        card: What it tells of itself, if this process forked it while something was measured.
-        left: Whether it has ended, and its figures are those that it left on that card.
-        shares: What it shared when its pages were last walked; None if they never were.
-    """
+    """One descendant of this process, for as long as it lives and runs the same program."""
 
     peak_class: PeakClass = "resettable"
 
     def __init__(self, pid: int, parent: ChildProcess | None, card: Card | None = None) -> None:
-        self.pid, self.parent, self.card, self.left = pid, parent, card, False
+        self.pid = pid
+        self.parent = parent  # a descendant; None if that is this process
+        self.card = card  # what it tells of itself, if this process forked it while something was measured
+        self.left = False  # whether it has ended, and its figures are those that it left on that card
+        self.name = ""  # as the kernel knows it: the program, or what the process calls itself
+        self.forked = False  # and no exec since: it shares pages with its parent
+        self.current_bytes = 0
+        self.mapped_bytes = 0  # the part of it that is files and shared memory
+        self.high_bytes = 0  # the highest mark that was ever read
+        self.inherited_bytes: int | None = None  # the most that it can share since its fork, if known
+        self.shares: Sharing | None = None  # what it shared when its pages were last walked
         self.precision_bytes, self.current_precision_bytes, self._fault_bytes = _grain()
-        self.name, self.forked = "", False
-        self.current_bytes = self.mapped_bytes = self.high_bytes = 0
-        self.inherited_bytes: int | None = None
-        self.shares: Sharing | None = None
         self.children: tuple[int, ...] = ()
         self.sizes = b""
         self._stat: _Stat | None = None
@@ -79,7 +76,7 @@ class ChildProcess(Counter):
     def look(self) -> Observation:
         """Read the resident memory and its high-water mark, with the page faults as the stamp.
 
-        Its status takes most of the time. It is not read again if no page was mapped since, and what is
+        Its status, which takes most of the time, is not read again if no page was mapped since, and what is
         resident is the same. A process that ended or called exec, which loses the mark, is `Unavailable`.
         """
         if self.left:
@@ -132,7 +129,7 @@ class ChildProcess(Counter):
         self._watching = on
 
     def is_seen_from_its_start(self, earlier: ChildProcess | None) -> bool:
-        """Return whether its mark explains all that it mapped until its first look, or it tells itself.
+        """Return whether it tells itself, or its mark explains all that it mapped until its first look.
 
         Otherwise it may have had more, before it called exec (as `earlier`) or reset the mark.
         """
@@ -272,8 +269,8 @@ def _grain() -> tuple[int, int, int]:
 def _is_same_memory(sizes: bytes, parents: bytes, again: bytes) -> bool:
     """Return whether two processes have one address space, by their ``statm``, the first one's read twice.
 
-    A forked process begins with the same addresses, but without the pages of files. Those may be few in a
-    process that was forked itself. So only equal figures tell, unless they change as they are read.
+    A forked process begins with the same addresses, but without the pages of files, which may be few. So only
+    equal figures tell, unless they change as they are read.
     """
     if sizes == again:
         return sizes == parents
@@ -308,3 +305,74 @@ def _read_stat(pid: int) -> _Stat:
         (int(fields[7]), int(fields[9])),
         (fields[19], forked, fields[23], fields[25]),
     )
+
+
+class Descendants:
+    """The living descendants of this process."""
+
+    def __init__(self, leave_out: Callable[[], int | None] = lambda: None) -> None:
+        self._leave_out = leave_out  # returns the pid of a child that is no descendant in this sense
+        self._known: dict[int, ChildProcess] = {}
+
+    def visit(self, read: Callable[[ChildProcess], object]) -> list[ChildProcess] | None:
+        """Read every descendant, parents first, and return those that live; None if the kernel lists none.
+
+        A process is the same object in each visit while it lives and runs the same program.
+        """
+        if not gil_held().has_children():
+            self._known = {}
+            return []
+        try:
+            own = linux.children_of(os.getpid())
+        except OSError:
+            return None
+        found: dict[int, ChildProcess] = {}
+        self._find(own, found, read, again=False)
+        if self._known.keys() - found.keys():
+            # The children of those that ended may have another parent now. And the kernel may leave out one
+            # that lives while another one ends.
+            with suppress(OSError):
+                own = linux.children_of(os.getpid())
+            self._find(own, found, read, again=True)
+        self._known = found
+        return list(found.values())
+
+    def _find(
+        self,
+        own: tuple[int, ...],
+        found: dict[int, ChildProcess],
+        read: Callable[[ChildProcess], object],
+        *,
+        again: bool,
+    ) -> None:
+        """Add every descendant that is not found yet, and that of a process that did not run if `again`."""
+        waiting: list[tuple[ChildProcess | None, tuple[int, ...]]] = [(None, own)]
+        seen = {self._leave_out()}
+        while waiting:
+            parent, pids = waiting.pop()
+            for pid in pids:
+                if pid in seen:
+                    continue
+                seen.add(pid)
+                child = found.get(pid) or self._read(pid, parent, read)
+                if child is None:
+                    continue
+                child.parent, found[pid] = parent, child
+                if children := child.list_children(again=again):
+                    waiting.append((child, children))
+
+    def _read(
+        self, pid: int, parent: ChildProcess | None, read: Callable[[ChildProcess], object]
+    ) -> ChildProcess | None:
+        """Return a process that was read; None if it ended meanwhile."""
+        known = self._known.get(pid)
+        if known is not None:
+            with suppress(Unavailable):
+                read(known)
+                return known
+        child = ChildProcess(pid, parent)  # or its pid is another one's now, or it called exec
+        try:
+            read(child)
+        except Unavailable:
+            return None
+        return child

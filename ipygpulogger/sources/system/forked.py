@@ -1,11 +1,10 @@
 """Children that Python code forks while something is measured: each leaves its figures where we read them.
 
-A child that ended has no files below ``/proc`` any more. So it has a card in memory that it shares with the
-process that forked it: what it had at its birth, and at its end its high-water mark and what it shares. Its
-end is `os._exit`, with which the workers of `multiprocessing` end too, `os.execv`, `os.execve`, or the end
-of the interpreter. Of a child that was killed, only what was read before is known.
-
-A fork hook cannot be taken away again. Ours does nothing while nothing is measured.
+A child that ended has no files below ``/proc``. So it has a card in memory that it shares with the process
+that forked it: what it had at its birth, and at its end (`os._exit`, with which the workers of
+`multiprocessing` end too, `os.execv`, `os.execve`, or the end of the interpreter) its mark and what it
+shares. Of a child that was killed, only what was read before is known. The fork hook does nothing while
+nothing is measured.
 """
 
 from __future__ import annotations
@@ -117,8 +116,6 @@ class Forks:
         self._left: deque[Card] = deque(maxlen=_LEFT_CARDS)
         self._ends = Wrappers(lambda: os)
 
-    # -- in the process that forks -------------------------------------------------------------
-
     def before(self) -> None:
         """Prepare a card for the child, if something is measured."""
         self._forking.card = None
@@ -148,8 +145,6 @@ class Forks:
         """Return whether a process of this pid and start has left its last figures, and has yet to end."""
         left = tuple(self._left)
         return any(card["pid"] == pid and card["began"] == began and card["ended_ns"] for card in left)
-
-    # -- in the child --------------------------------------------------------------------------
 
     def in_child(self) -> None:
         """Begin the card of this process, which has just been forked."""

@@ -1,20 +1,12 @@
-"""What Linux says of a process: `getrusage`, the files below `/proc`, their resolution, the heap.
+"""What Linux says of a process: `getrusage`, the files below `/proc`, their resolution, the heap, resets.
 
 A reader raises `OSError` where a file is absent or may not be read, and `ValueError` where it is not as Linux
-writes it: gVisor shows no high-water mark, and a zombie has none.
+writes it: gVisor shows no high-water mark, and a zombie has none. Each file is opened anew: after a fork a
+descriptor that was kept would still speak of the parent.
 
-The files are opened each time. After a fork, a descriptor that was kept open would still speak of the
-parent, and a reset through it would be the parent's.
-
-Since Linux 6.2 each CPU keeps a part of every count to itself (f1a7941243c1), so that a sum over the parts
-that are published is approximate. From Linux 6.17 on the resident size, but not its high-water mark, is
-summed over all parts and exact (82241a83cd15).
-
-The system calls here keep the GIL. `os.read` and its like release it, and a thread that waits for the GIL
-takes it; if it is busy, it keeps the GIL for the switch interval, 5 ms, though the call itself takes 2 us. So
-what cannot wait for anything is called through `ctypes.PyDLL`. What may wait or take long belongs to `os`:
-pipes, sockets, the user's files, and files of ``/proc`` for which the kernel walks page tables. `gil_held`
-has the calls, with any C library of Linux; elsewhere, and where `ctypes` does not work, `os` makes them.
+A system call of `os` releases the GIL. A busy thread then keeps it for the switch interval, 5 ms, though the
+call takes 2 us. So what cannot wait is called through `ctypes.PyDLL` (`gil_held`). What may wait or take long
+belongs to `os`: pipes, the user's files, and files for which the kernel walks page tables.
 """
 
 from __future__ import annotations
@@ -24,6 +16,7 @@ import os
 import re
 import sys
 from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...records import Heap
@@ -32,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 try:
-    import resource
+    import resource as resource  # noqa: PLC0414 - for others, too
 except ImportError:  # Windows
     resource = None  # type: ignore[assignment]
 
@@ -43,6 +36,10 @@ _WRITE = os.O_WRONLY | getattr(os, "O_CLOEXEC", 0)
 
 class Calls:
     """The calls by `os`, which releases the GIL. Each raises `OSError` if it fails."""
+
+    _open: Callable[[str, int], int] = staticmethod(os.open)
+    _write: Callable[[int, bytes], int] = staticmethod(os.write)
+    _close: Callable[[int], object] = staticmethod(os.close)
 
     def read_file(self, path: str, *, whole: bool = False) -> bytes:
         """Return what the first read of a file returns, at most 64 KiB, or the `whole` of it."""
@@ -58,19 +55,11 @@ class Calls:
             raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN), path)
         return text
 
-    def read_slow_file(self, path: str) -> bytes:
-        """Return the same of a file that takes milliseconds to read; meanwhile other threads have the GIL."""
-        fd = self._open(path, _READ)
-        try:
-            return os.read(fd, _MOST_BYTES)
-        finally:
-            self._close(fd)
-
     def write_file(self, path: str, text: bytes) -> None:
         """Write to a file that exists; raises `OSError`."""
         fd = self._open(path, _WRITE)
         try:
-            self._write(fd, text, path)
+            self._write(fd, text)
         finally:
             self._close(fd)
 
@@ -80,15 +69,6 @@ class Calls:
             return os.read(fd, _MOST_BYTES)
         except BlockingIOError:
             return None
-
-    def _open(self, path: str, flags: int) -> int:
-        return os.open(path, flags)
-
-    def _write(self, fd: int, text: bytes, path: str) -> None:  # noqa: ARG002 - for the error's message
-        os.write(fd, text)
-
-    def _close(self, fd: int) -> None:
-        os.close(fd)
 
     def list_folder(self, path: str) -> list[str]:
         """Return the names in a folder; raises `OSError`."""
@@ -117,30 +97,36 @@ class _HeldCalls(Calls):
         self._buffer = ctypes.c_char * _MOST_BYTES
         self._buffers: list[Any] = []  # unused ones; `append` and `pop` are atomic
         self._c_open, self._c_read, self._c_write = library.open, library.read, library.write
-        close, self._waitid = library.close, library.waitid
+        self._close, self._waitid = library.close, library.waitid
         self._c_open.argtypes = ctypes.c_char_p, number
         self._c_read.argtypes = number, address, size
         self._c_write.argtypes = number, ctypes.c_char_p, size
-        close.argtypes, self._close = (number,), close  # type: ignore[method-assign]
+        library.close.argtypes = (number,)
         self._waitid.argtypes = number, number, address, number
         self._c_read.restype = self._c_write.restype = ctypes.c_ssize_t
         self._getdents = getattr(library, "getdents64", None)  # glibc has it since 2.30
         if self._getdents is not None:
             self._getdents.argtypes, self._getdents.restype = self._c_read.argtypes, ctypes.c_ssize_t
 
+    def _open(self, path: str, flags: int) -> int:
+        while (fd := self._c_open(path.encode(), flags)) < 0:
+            self._unless_interrupted(path)
+        return int(fd)
+
+    def _write(self, fd: int, text: bytes) -> int:
+        while (count := self._c_write(fd, text, len(text))) < 0:
+            self._unless_interrupted()
+        return int(count)
+
     def read(self, fd: int) -> bytes | None:
         return self._filled(self._c_read, fd)
-
-    def _write(self, fd: int, text: bytes, path: str) -> None:
-        while self._c_write(fd, text, len(text)) < 0:
-            self._unless_interrupted(path)
 
     def list_folder(self, path: str) -> list[str]:
         if self._getdents is None:
             return super().list_folder(path)
         fd, names = self._open(path, _READ | os.O_DIRECTORY), []
         try:
-            while entries := self._filled(self._getdents, fd, path):
+            while entries := self._filled(self._getdents, fd):
                 start = 0
                 # struct linux_dirent64, getdents(2): its size is at 16, its name at 19
                 while start < len(entries):
@@ -155,7 +141,7 @@ class _HeldCalls(Calls):
         found = self._waitid(os.P_ALL, 0, None, os.WEXITED | os.WNOHANG | os.WNOWAIT)
         return found == 0 or self._errno() != errno.ECHILD
 
-    def _filled(self, call: Any, fd: int, *path: str) -> bytes | None:
+    def _filled(self, call: Any, fd: int) -> bytes | None:
         """Return what a call writes into a buffer; None if it would have to wait for that."""
         try:
             buffer = self._buffers.pop()
@@ -165,15 +151,10 @@ class _HeldCalls(Calls):
             if self._errno() == errno.EAGAIN:
                 self._buffers.append(buffer)
                 return None
-            self._unless_interrupted(*path)
+            self._unless_interrupted()
         text = bytes(buffer[:count])
         self._buffers.append(buffer)
         return text
-
-    def _open(self, path: str, flags: int) -> int:
-        while (fd := self._c_open(path.encode(), flags)) < 0:
-            self._unless_interrupted(path)
-        return int(fd)
 
     def _unless_interrupted(self, *path: str) -> None:
         """Raise why the last call failed, unless a signal interrupted it: Python runs the handler later."""
@@ -196,18 +177,15 @@ _UNIT_BYTES = 1 if sys.platform == "darwin" else 2**10  # of ru_maxrss, getrusag
 
 
 def faults_and_mark() -> tuple[tuple[int, ...], int]:
-    """Return this process's page faults so far (minor, major), and its high-water mark in bytes.
-
-    The mark has a floor: what the process had resident before its last `exec`.
-    """
+    """Return this process's page faults, and its mark: at least what it had before its last `exec`."""
     usage = resource.getrusage(resource.RUSAGE_SELF)
     return (usage.ru_minflt, usage.ru_majflt), usage.ru_maxrss * _UNIT_BYTES
 
 
-def of_ended_children() -> tuple[int, int] | None:
-    """Return the page faults and the largest peak of the children that were waited for; None on Windows."""
+def of_ended_children() -> tuple[int, int]:
+    """Return the page faults and the largest peak of the children that were waited for; 0 on Windows."""
     if resource is None:
-        return None
+        return 0, 0
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
     return usage.ru_minflt + usage.ru_majflt, usage.ru_maxrss * _UNIT_BYTES
 
@@ -219,8 +197,7 @@ _WALKED = "/smaps_rollup"  # the kernel walks the page tables for this file, whi
 
 def read(path: str) -> bytes:
     """Return the first 64 KiB of a file; raises `OSError`."""
-    calls = gil_held()
-    return calls.read_slow_file(path) if path.endswith(_WALKED) else calls.read_file(path)
+    return Path(path).read_bytes() if path.endswith(_WALKED) else gil_held().read_file(path)
 
 
 def resident_and_mark_bytes(pid: int | str = "self") -> tuple[int, int]:
@@ -232,11 +209,6 @@ def resident_and_mark_bytes(pid: int | str = "self") -> tuple[int, int]:
 def resident_bytes() -> int:
     """Return what this process has resident, from a file that the kernel writes faster."""
     return int(read("/proc/self/statm").split()[1]) * PAGE_BYTES
-
-
-def faults_mark_and_resident() -> tuple[tuple[int, ...], int, int]:
-    """Return `faults_and_mark`, and then `resident_bytes`; raises `OSError`."""
-    return *faults_and_mark(), resident_bytes()
 
 
 def thread_count() -> int:
@@ -281,6 +253,8 @@ def _size_bytes(text: bytes, name: bytes) -> int:
     return int(text[start : text.index(b"kB", start)]) * _KIB
 
 
+# Since Linux 6.2 each CPU keeps a part of every count to itself (f1a7941243c1): a sum over what it publishes
+# is approximate. From 6.17 on the resident size, but not its mark, is summed over all parts (82241a83cd15).
 _PERCPU_COUNTER_KERNEL = (6, 2)
 _EXACT_SIZE_KERNEL = (6, 17)
 SYS_CPU = "/sys/devices/system/cpu"
@@ -289,8 +263,8 @@ SYS_CPU = "/sys/devices/system/cpu"
 def high_water_precision_bytes() -> int:
     """Return how far the kernel's stored peak may lie from the truth.
 
-    Since Linux 6.2 each of the three resident counts (anonymous, file, shared) is kept in batches of
-    `max(32, 2 * cpus)` pages a CPU (lib/percpu_counter.c); before, in batches of 64 pages a thread.
+    Each of the three resident counts (anonymous, file, shared) is kept in batches of `max(32, 2 * cpus)`
+    pages a CPU (lib/percpu_counter.c); before Linux 6.2, in batches of 64 pages a thread.
     """
     cpus = cpu_count()
     batch_pages = max(32, 2 * cpus) if _kernel() >= _PERCPU_COUNTER_KERNEL else 64
@@ -298,10 +272,7 @@ def high_water_precision_bytes() -> int:
 
 
 def resident_precision_bytes() -> int:
-    """Return how far the resident size may lie from the truth: on Linux 6.2 to 6.16 as far as the mark.
-
-    Some distributions ship the correction in an older kernel: there this is more than need be.
-    """
+    """Return how far the resident size may lie from the truth; more than need be where it was corrected."""
     approximate = _PERCPU_COUNTER_KERNEL <= _kernel() < _EXACT_SIZE_KERNEL
     return high_water_precision_bytes() if approximate else 0
 
@@ -317,20 +288,14 @@ def largest_fault_bytes() -> int:
 def cpu_count() -> int:
     """Return how many CPUs the kernel can bring online, whatever this process may run on.
 
-    Not `os.cpu_count()`, which `PYTHON_CPU_COUNT` changes, nor the affinity: neither changes the kernel's
-    batches. CPUs that are merely possible (free slots of a virtual machine) hold no part of a count.
+    Neither `os.cpu_count()` nor the affinity changes the kernel's batches. CPUs that are merely possible
+    (free slots of a virtual machine) hold no part of a count.
     """
-    for name in ("present", "possible"):
-        try:
-            ranges = read(f"{SYS_CPU}/{name}").decode().strip().split(",")
-            ends = [[int(end) for end in one.split("-")] for one in ranges]
-            return sum(end[-1] - end[0] + 1 for end in ends)
-        except (OSError, ValueError):
-            continue
     try:
+        ranges = [one.split("-") for one in read(f"{SYS_CPU}/present").decode().strip().split(",")]
+        return sum(int(ends[-1]) - int(ends[0]) + 1 for ends in ranges)
+    except (OSError, ValueError):
         return max(1, os.sysconf("SC_NPROCESSORS_CONF"))
-    except (AttributeError, OSError, ValueError):
-        return os.cpu_count() or 1
 
 
 def _kernel() -> tuple[int, ...]:
@@ -353,7 +318,7 @@ def heap() -> Heap | None:
 @cache
 def _mallinfo2() -> Callable[[], Any] | None:
     try:
-        import ctypes  # 2 ms of loading, which a terminal's shell has not done yet
+        import ctypes  # late: see above
 
         function = ctypes.PyDLL(None).mallinfo2  # with the GIL held: see above
     except (AttributeError, ImportError, OSError, TypeError):  # not glibc, an older one, or Windows

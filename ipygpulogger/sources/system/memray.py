@@ -1,10 +1,7 @@
 """Each allocation of general RAM, with the line that asked for it, as memray's tracker has them.
 
-memray allows one tracker per process. All recordings share it: it starts with the first and stops with the
-last. A recording that began later, or ends earlier, is a part of its events. Two allocations of a known size,
-made by a function of this file, mark where the part begins and ends.
-
-On Linux the tracker's file never has a name, so that nothing remains of it, however the process ends.
+memray allows one tracker per process, which all recordings share. Each is a part of its events: two
+allocations of a known size, made by a function of this file, mark where the part begins and ends.
 """
 
 from __future__ import annotations
@@ -39,9 +36,8 @@ ABSENT = (
 )
 _TOO_MUCH = f"{UNKNOWN}: there were more allocations than can be read in about half of the time."
 _TOO_MANY_BYTES = 64 << 20  # of the file: up to 14 million events
-# Of these, the bytes that are read in any case, and more for each second; an event has 2 to 5. To read one
-# takes 3 to 6 us, or twice that beside a busy thread: so the end takes a second at most, and about
-# half of the time that was measured.
+# Of these, the bytes that are read in any case, and more for each second; an event has 2 to 5 and takes 3 to
+# 6 us. So the end takes a second at most, and about half of the time that was measured.
 _SURE_BYTES, _EACH_S_BYTES = 1 << 19, 1 << 18
 _LEAST_BYTES = 2
 _INTERVAL_S = 0.5  # between two looks at the size of the file
@@ -172,18 +168,12 @@ def _mark(size: int) -> None:
 
 
 class _Run:
-    """One tracker, from its start to its stop, and its file.
-
-    Attributes:
-        windows: The ids of those that have not ended.
-        readers: The ids of those that may still read the file.
-        lost: A sentence, once something else than the end of the last window has stopped the tracker.
-    """
+    """One tracker, from its start to its stop, and its file, which on Linux never has a name."""
 
     def __init__(self) -> None:
-        self.windows: set[int] = set()
-        self.readers: set[int] = set()
-        self.lost = ""
+        self.windows: set[int] = set()  # the ids of those that have not ended
+        self.readers: set[int] = set()  # the ids of those that may still read the file
+        self.lost = ""  # a sentence, once something else than the end of the last window has stopped it
         self._marks = 0  # how many marks of windows it has
         self._tracker: Any = None
         self._put_back: Callable[[], object] = bool  # nothing
@@ -288,7 +278,7 @@ class _Run:
             raise Unavailable(f"{UNKNOWN}: {error}.") from error
         finally:
             if live:
-                memray.set_log_level(logging.WARNING)  # type: ignore[attr-defined, unused-ignore] # the default
+                memray.set_log_level(logging.WARNING)  # type: ignore[attr-defined, unused-ignore] # default
 
     def remove_file(self) -> None:
         """Remove the file, if it is still there."""
@@ -300,12 +290,8 @@ class _Run:
                 Path(self._path).unlink()
 
     def _let_others_in(self, kind: type) -> None:
-        """Let a tracker that the user starts meanwhile take the place of ours, instead of failing.
-
-        The class is implemented in C, and its attributes cannot be set. Its methods are looked up in its
-        dictionary all the same.
-        """
-        import ctypes
+        """Let a tracker that the user starts meanwhile take the place of ours, instead of failing."""
+        import ctypes  # the class is made in C: its attributes cannot be set, but for those in its dictionary
 
         methods = gc.get_referents(vars(kind))[0]
         forget_found_methods = partial(ctypes.pythonapi.PyType_Modified, ctypes.py_object(kind))
@@ -325,12 +311,14 @@ class _Run:
         forget_found_methods()
 
     def _watch(self) -> None:
-        """Stop the tracker before its file fills the disk."""
+        """Stop the tracker before its file fills the disk, or if its last window was forgotten meanwhile."""
         while not self._stopped.wait(_INTERVAL_S):
             with _lock:
                 if self._tracker is None or self._file is None:
                     continue
-                if os.fstat(self._file.fileno()).st_size > _TOO_MANY_BYTES:
+                if not self.windows:
+                    self.end()
+                elif os.fstat(self._file.fileno()).st_size > _TOO_MANY_BYTES:
                     self.stop(_TOO_MUCH)
 
     def forget(self) -> None:

@@ -1,13 +1,11 @@
-"""General RAM: resident memory of this process, its peak, malloc's part of it, and which children it has.
+"""General RAM: resident memory of this process, its peak, malloc's part of it, and what ended children had.
 
-What a system offers is probed, never guessed from its name:
-
-- Linux: the kernel's high-water mark, which can be reset (`high_water_mark`).
-- Where the reset is refused, and on macOS and Windows: a peak that only rises.
-- Where nothing counts peaks (gVisor): a sampling process alone (`rss_watcher`).
-
-Children are found on Linux only. Elsewhere finding them means a walk over all processes (16 ms, measured),
-too much for every cell.
+What a system offers is probed, never guessed from its name: the kernel's high-water mark, which can be reset,
+or what `rss_watcher` has. The mark is exact whatever holds the GIL, with no thread. The reset is a write to
+``/proc/<pid>/clear_refs``, and also lowers `getrusage().ru_maxrss`. The kernel does not record resets, but
+inotify(7) reports the writes of every thread and process that uses the same mount of ``/proc``. It does not
+see writes through another mount, as from a container's host, or through ``/proc/<pid>/task``. It also reports
+other uses of the file.
 """
 
 from __future__ import annotations
@@ -15,34 +13,203 @@ from __future__ import annotations
 import errno
 import os
 import sys
-import threading
 import time
 from contextlib import suppress
+from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from ...records import Diagnosis
 from ...records.units import MB, in_mb
 from ...runtime import clock
 from ...runtime.errors import is_from_a_handler, named
-from ..contract import UNREADABLE, Unavailable
+from ..contract import UNREADABLE, Counter, Observation, PeakClass, Reading, Unavailable
 from . import linux
 from .forked import forks
-from .high_water_mark import HighWaterMark, RisingPeak
-from .linux import gil_held, high_water_precision_bytes, resident_precision_bytes
+from .linux import gil_held, high_water_precision_bytes, largest_fault_bytes, resident_precision_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ...records import Heap
-    from ..contract import Counter
-    from .child_process import ChildProcess
-    from .rss_watcher import RssWatcher
+
+_IN_MODIFY = 2
+_EVENT_BYTES = 16  # a report without a name, which begins with the number of the watch
+
+
+class _Reports:
+    """The one descriptor through which the kernel reports to all watches; a user may have 128 of them."""
+
+    def __init__(self) -> None:
+        self.fd, self.pid = -1, 0
+        self.written: dict[int, bool] = {}  # by number of the watch: whether that file was written to
+
+    def add(self, path: str) -> int:
+        """Return the number of a new watch; negative where the kernel offers none."""
+        if self.pid != os.getpid():  # in a forked child it would read its parent's reports
+            _close(self.fd)
+            self.__init__()  # type: ignore[misc]
+        self.pid, libc = os.getpid(), _libc()
+        if self.fd < 0:
+            self.fd = libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
+        number = int(libc.inotify_add_watch(self.fd, path.encode(), _IN_MODIFY)) if self.fd >= 0 else -1
+        if number >= 0:
+            self.written[number] = False
+        return number
+
+    def take(self, number: int) -> bool:
+        """Return whether a file was written to since the last call."""
+        try:
+            while found := gil_held().read(self.fd):
+                for at in range(0, len(found), _EVENT_BYTES):
+                    written = int.from_bytes(found[at : at + 4], "little", signed=True)
+                    if written in self.written:
+                        self.written[written] = True
+        except OSError:  # closed by code that closes every descriptor
+            return False
+        was, self.written[number] = self.written.get(number, False), False
+        return was
+
+    def remove(self, number: int) -> None:
+        """End a watch; the descriptor is closed with the last one."""
+        if self.written.pop(number, None) is not None:
+            _libc().inotify_rm_watch(self.fd, number)
+        if not self.written:
+            _close(self.fd)
+            self.fd = -1
+
+
+_reports = _Reports()
+
+
+class ResetWatch:
+    """A watch on that file: `take` returns whether anything wrote to it since the last call."""
+
+    def __init__(self, pid: int | str = "self") -> None:
+        self._path = f"/proc/{pid}/clear_refs"
+        self._fd, self._number, self._pid = -1, -1, 0
+
+    def start(self) -> None:
+        """Begin to watch; if the kernel offers no watch, `take` never reports anything."""
+        if self._number >= 0 and self._pid == os.getpid():
+            return
+        self.close()
+        with suppress(AttributeError, ImportError, OSError, TypeError):  # no inotify, or no descriptor left
+            # While it is held open, others find this same file under its name.
+            self._fd = os.open(self._path, os.O_PATH | os.O_CLOEXEC)
+            self._number, self._pid = _reports.add(self._path), os.getpid()
+        if self._number < 0:
+            self.close()
+
+    def take(self) -> bool:
+        """Return whether anything wrote to the file since the last call."""
+        return self._number >= 0 and self._pid == os.getpid() and _reports.take(self._number)
+
+    def close(self) -> None:
+        """End the watch."""
+        fd, number, self._fd, self._number = self._fd, self._number, -1, -1
+        if number >= 0 and self._pid == _reports.pid == os.getpid():
+            _reports.remove(number)
+        _close(fd)
+
+    def __del__(self) -> None:
+        self.close()
+
+
+@cache  # or each watch would leave a class behind as garbage
+def _libc() -> Any:
+    import ctypes  # 2 ms of loading, which a terminal's shell has not done yet
+
+    return ctypes.CDLL(None)
+
+
+def _close(fd: int) -> None:
+    with suppress(OSError):  # -1, or closed by code that closes every descriptor
+        os.close(fd)
+
+
+class HighWaterMark(Counter):
+    """The kernel's high-water mark of this process."""
+
+    peak_class: PeakClass = "resettable"
+
+    def __init__(self) -> None:
+        self.precision_bytes = high_water_precision_bytes()
+        self.current_precision_bytes = resident_precision_bytes()
+        self._fault_bytes = largest_fault_bytes()
+        self._lowest_mark_bytes = sys.maxsize  # that `getrusage` ever reported
+        self._resets, self._watching = ResetWatch(), False
+
+    @classmethod
+    def probe(cls) -> bool:
+        """Return whether the reset is offered: it is absent on gVisor and refused after setuid.
+
+        Nothing is reset to find out, as that would lower `ru_maxrss`. The first reset shows whether it works.
+        """
+        try:
+            linux.resident_and_mark_bytes()
+        except (OSError, ValueError):
+            return False
+        return os.access("/proc/self/clear_refs", os.W_OK)
+
+    def describe(self) -> str:
+        """Name the counter, as part of a sentence."""
+        return "this process's high-water mark (/proc/self/clear_refs)"
+
+    def look(self) -> Observation:
+        """Read the resident memory and its high-water mark, with the page faults as the stamp.
+
+        The mark is read each time: memory that others fill (cross-memory attach, userfaultfd) raises it
+        without a page fault of this process. `getrusage` reports it, or what the process had resident before
+        its `exec` if that is more. So above the lowest that was ever reported it is the mark. Then the
+        resident memory comes from a file that the kernel writes in a third of the time.
+        """
+        try:
+            stamp, mark_bytes = linux.faults_and_mark()
+            if mark_bytes > self._lowest_mark_bytes:
+                current_bytes = linux.resident_bytes()
+            else:
+                self._lowest_mark_bytes = mark_bytes
+                current_bytes, mark_bytes = linux.resident_and_mark_bytes()
+        except (OSError, ValueError) as error:
+            raise Unavailable(f"/proc/self/status cannot be read: {error}") from error
+        # The stored mark is approximate even where the resident size is exact (82241a83cd15).
+        reading = Reading(current_bytes, max(mark_bytes, current_bytes))
+        # Called last: a reset that had no effect on this look may be reported, but none is missed.
+        return Observation((reading,), stamp, self._watching and self._resets.take())
+
+    def stamp(self) -> tuple[int, ...]:
+        """Return the page faults, which take one system call."""
+        return linux.faults_and_mark()[0]
+
+    def reset(self) -> None:
+        """Lower the high-water mark to what is resident now."""
+        forks.reset_follows()
+        try:
+            linux.reset_mark()
+        except OSError as error:
+            self.peak_class = "monotone"
+            raise Unavailable(f"the kernel does not reset its peak: {error}") from error
+        self._resets.take()  # this one was ours
+
+    def watch(self, *, on: bool) -> None:
+        """Watch for resets by other code while a scope is open; the descriptors stay until `close`."""
+        self._watching = on
+        if on:
+            self._resets.start()
+
+    def close(self) -> None:
+        """Close the descriptors."""
+        self._resets.close()
+
+    def growth_bytes(self, earlier: tuple[int, ...], later: tuple[int, ...]) -> tuple[int | None, ...]:
+        """Return at most one largest page per fault."""
+        return ((sum(later) - sum(earlier)) * self._fault_bytes,)
+
 
 _PASSING = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)  # what is used up now may be available again later
 _WALK_S = 0.002  # the page tables are walked for an exact size if that takes less
 _HEAP_S = 0.001  # malloc is asked for all that it keeps as long as that takes less
 _WALK_S_PER_BYTE = 11e-3 / 2**30  # with pages of 4 kB (measured); huge pages take a hundredth
-
 
 _T = TypeVar("_T")
 
@@ -83,71 +250,48 @@ class Process:
     """This process's general RAM: the best counter of this machine, malloc, children."""
 
     def __init__(self, counter: Counter | None = None) -> None:
-        self._watcher: RssWatcher | None = None  # only where the counter needs it
-        self._counter = counter
-        self._choosing = threading.Lock()
-        self.descendants = Descendants(lambda: None if self._watcher is None else self._watcher.pid)
+        if counter is not None:
+            self.counter = counter
         self._walk_s_per_byte = _WALK_S_PER_BYTE
         self._walked_bytes = Paced(linux.walked_resident_bytes, 2 * _WALK_S)
-        self._heap = Paced(linux.heap, _HEAP_S)
+        # None from glibc before 2.33 and other libraries, and for a while after it took over 1 ms: malloc
+        # counts freed chunks one by one, 80 ns each.
+        self.heap: Callable[[], Heap | None] = Paced(linux.heap, _HEAP_S)
 
-    @property
+    @cached_property
     def counter(self) -> Counter:
         """The best counter of this machine, found when first asked for; raises `Unavailable`."""
-        if self._counter is None:
-            with self._choosing:
-                self._counter = self._counter or self._best_counter()
-        return self._counter
-
-    def _best_counter(self) -> Counter:
         try:
             linux.resident_and_mark_bytes()
         except (OSError, ValueError) as error:
             if isinstance(error, OSError) and error.errno in _PASSING:
                 raise Unavailable(f"{UNREADABLE}: {error}") from error
-            return self._counter_of_psutil()
+            return _counter_of_psutil()
         if HighWaterMark.probe():
             return HighWaterMark()
-        return self._rising(  # the reset is refused
+        from .rss_watcher import RisingPeak  # rarely needed
+
+        return RisingPeak(  # the reset is refused
             lambda: linux.resident_and_mark_bytes()[0],
             lambda: linux.resident_and_mark_bytes()[1],
             high_water_precision_bytes(),
             resident_precision_bytes(),
         )
 
-    def _counter_of_psutil(self) -> Counter:
-        memory = _psutils_memory()
-
-        def rss_bytes() -> int:
-            return int(memory().rss)
-
-        if hasattr(memory(), "peak_wset"):  # Windows
-            return self._rising(rss_bytes, lambda: int(memory().peak_wset))
-        if sys.platform == "darwin":
-            return self._rising(rss_bytes, lambda: linux.faults_and_mark()[1])
-        return self._rising(rss_bytes, None)
-
-    def _rising(
-        self,
-        resident_bytes: Callable[[], int],
-        mark_bytes: Callable[[], int] | None,
-        *precisions_bytes: int,
-    ) -> Counter:
-        from .rss_watcher import RssWatcher  # rarely needed
-
-        self._watcher = RssWatcher()  # not started unless the counter needs it
-        return RisingPeak(resident_bytes, mark_bytes, self._watcher, *precisions_bytes)
+    def sampler_pid(self) -> int | None:
+        """Return the pid of the child that is ours rather than the user's, if there is one."""
+        pid: int | None = getattr(vars(self).get("counter"), "sampler_pid", None)
+        return pid
 
     def close(self) -> None:
         """Leave no descriptor and no process behind; the next scope acquires them again."""
-        if self._counter is not None:
-            self._counter.close()
+        if "counter" in vars(self):
+            self.counter.close()
 
     def exact_resident_bytes(self) -> int | None:
         """Return the resident memory as the page tables have it, if the kernel's own count is approximate.
 
-        None if that count is good to a megabyte, if walking the page tables would take over 2 ms, and for a
-        while after it did all the same, as where very many ranges are mapped.
+        None if walking them would take over 2 ms, and for a while after it did all the same.
         """
         if self.counter.current_precision_bytes <= MB:
             return None
@@ -166,13 +310,6 @@ class Process:
         self._walk_s_per_byte = min(took_s / max(1, size_bytes), 2 * _WALK_S_PER_BYTE)
         return exact_bytes
 
-    def heap(self) -> Heap | None:
-        """Return what malloc handed out and what it keeps; None unless it is glibc's, of 2.33 or later.
-
-        None as well for a while after it took over 1 ms: malloc counts freed chunks one by one, 80 ns each.
-        """
-        return self._heap()
-
     def has_children(self) -> bool:
         """Return whether this process has any child, running or ended; one system call."""
         return gil_held().has_children()
@@ -190,19 +327,15 @@ class Process:
                 says += "; this kernel's resident size is as approximate, so consumed is within twice that"
             return Diagnosis("RAM", "exact", says)
         if counter.peak_class == "monotone":
-            return Diagnosis(
-                "RAM",
-                "bounded",
-                "peaks are exact where a cell sets a new record and bounded elsewhere:"
-                " this system's peak counter cannot be reset",
-            )
-        return Diagnosis(
-            "RAM", "sampled", "this system counts no peaks; a sampling process sees most of them"
-        )
+            says = "peaks are exact where a cell sets a new record and bounded elsewhere: this system's peak"
+            return Diagnosis("RAM", "bounded", f"{says} counter cannot be reset")
+        says = "this system counts no peaks; a sampling process sees most of them"
+        return Diagnosis("RAM", "sampled", says)
 
 
-def _psutils_memory() -> Callable[[], Any]:
-    """Return the function of psutil that reads the memory of this process; raises `Unavailable`."""
+def _counter_of_psutil() -> Counter:
+    from .rss_watcher import RisingPeak
+
     try:
         import psutil  # only here: Linux needs none, and a broken one should cost nothing there
 
@@ -213,7 +346,12 @@ def _psutils_memory() -> Callable[[], Any]:
             raise
         reason = f"there is no /proc/self/status, and psutil fails: {named(error)}"
         raise Unavailable(f"{UNREADABLE}: {reason}") from error
-    return memory
+    mark_bytes: Callable[[], int] | None = None
+    if hasattr(memory(), "peak_wset"):  # Windows
+        mark_bytes = lambda: int(memory().peak_wset)  # noqa: E731
+    elif sys.platform == "darwin":
+        mark_bytes = lambda: linux.faults_and_mark()[1]  # noqa: E731
+    return RisingPeak(lambda: int(memory().rss), mark_bytes)
 
 
 class Ended(NamedTuple):
@@ -229,81 +367,5 @@ class Ended(NamedTuple):
 
 def children_ended(*, more: bool | None = None) -> Ended:
     """Return what the kernel remembers of the children that ended; it is asked for `more` if that is None."""
-    usage = linux.of_ended_children()
-    if usage is None:
-        return Ended(0, 0, 0, more=False)
-    return Ended(*usage, forks.count, more=gil_held().has_children() if more is None else more)
-
-
-class Descendants:
-    """The living descendants of this process."""
-
-    def __init__(self, leave_out: Callable[[], int | None] = lambda: None) -> None:
-        self._leave_out = leave_out  # returns the pid of a child that is ours rather than the user's
-        self._known: dict[int, ChildProcess] = {}
-
-    def visit(self, read: Callable[[ChildProcess], object]) -> list[ChildProcess] | None:
-        """Read every descendant, parents first, and return those that live; None if the kernel lists none.
-
-        A process is the same object in each visit while it lives and runs the same program. `read` raises
-        `Unavailable` if it has ended.
-        """
-        if not gil_held().has_children():
-            self._known = {}
-            return []
-        try:
-            own = linux.children_of(os.getpid())
-        except OSError:
-            return None
-        found: dict[int, ChildProcess] = {}
-        self._find(own, found, read, again=False)
-        if self._known.keys() - found.keys():
-            # The children of those that ended may have another parent now. And the kernel may leave out one
-            # that lives while another one ends.
-            with suppress(OSError):
-                own = linux.children_of(os.getpid())
-            self._find(own, found, read, again=True)
-        self._known = found
-        return list(found.values())
-
-    def _find(
-        self,
-        own: tuple[int, ...],
-        found: dict[int, ChildProcess],
-        read: Callable[[ChildProcess], object],
-        *,
-        again: bool,
-    ) -> None:
-        """Add every descendant that is not found yet, and that of a process that did not run if `again`."""
-        waiting: list[tuple[ChildProcess | None, tuple[int, ...]]] = [(None, own)]
-        seen = {self._leave_out()}
-        while waiting:
-            parent, pids = waiting.pop()
-            for pid in pids:
-                if pid in seen:
-                    continue
-                seen.add(pid)
-                child = found.get(pid) or self._read(pid, parent, read)
-                if child is None:
-                    continue
-                child.parent, found[pid] = parent, child
-                if children := child.list_children(again=again):
-                    waiting.append((child, children))
-
-    def _read(
-        self, pid: int, parent: ChildProcess | None, read: Callable[[ChildProcess], object]
-    ) -> ChildProcess | None:
-        """Return a process that was read; None if it ended meanwhile."""
-        known = self._known.get(pid)
-        if known is not None:
-            with suppress(Unavailable):
-                read(known)
-                return known
-        from .child_process import ChildProcess  # most notebooks have none
-
-        child = ChildProcess(pid, parent)  # or its pid is another one's now, or it called exec
-        try:
-            read(child)
-        except Unavailable:
-            return None
-        return child
+    more = gil_held().has_children() if more is None else more
+    return Ended(*linux.of_ended_children(), forks.count, more)

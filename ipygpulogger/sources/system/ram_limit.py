@@ -1,32 +1,25 @@
-"""How much RAM this process may use, and how much of that is left: the machine's, or what a limit allows.
+"""How much RAM this process may use and what is left of it; which processes were killed for lack of it.
 
-============  =================================  ===========================================================
-limit         where it is read                   what counts against it
-============  =================================  ===========================================================
-container     ``memory.max`` (cgroup v2),        the working set of the group, all its processes together:
-or job        ``memory.limit_in_bytes`` (v1)     what is charged to it without ``inactive_file``, the page
-                                                 cache that the kernel gives up first. Kubernetes counts so
-soft          ``memory.high`` (v2)               the same; beyond it the kernel slows the processes down
-RLIMIT_AS     ``getrlimit``                      the address space of this process: allocating fails
-RLIMIT_DATA   ``getrlimit``                      its private writable memory: allocating fails
-machine       ``MemTotal``, ``MemAvailable``     what all processes use
-============  =================================  ===========================================================
-
-A group is limited by each of its ancestors too, so the one that leaves the least rules. RLIMIT_RSS is left
-out, because Linux does not enforce it. Limits and groups may change: the files are read anew each time.
+A container or job (cgroup v1 and v2) limits the working set of all its processes: what is charged to it
+without ``inactive_file``, the page cache that the kernel gives up first; Kubernetes counts so. RLIMIT_AS
+limits the address space of this process, RLIMIT_DATA its private writable memory. RLIMIT_RSS is left out,
+because Linux does not enforce it. A group is limited by each of its ancestors too, so the one that leaves the
+least rules. Limits and groups may change: the files are read anew each time.
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
+import re
+from contextlib import suppress
 from functools import cached_property
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, NamedTuple
 
+from ...records import Diagnosis
 from ...records.units import size_text
-from ...runtime.errors import is_from_a_handler
-from .linux import gil_held
+from ...runtime.errors import is_from_a_handler, write_file
+from .linux import gil_held, resource
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -45,6 +38,18 @@ _KILLS = {_V2: "memory.events", _V1: "memory.oom_control"}
 _NO_LIMIT_BYTES = 2**60  # of v1, which writes "no limit" as the largest number of pages
 # What counts against each, in words and as a field of /proc/self/statm.
 _RLIMITS = {"RLIMIT_AS": ("Address space", 0), "RLIMIT_DATA": ("Data memory", 5)}
+_BEYOND = {  # what happens there, by the end of a limit's source
+    "memory.high": "beyond it Linux slows the processes down, and kills none",
+    "RLIMIT_AS": "it counts address space; beyond it allocating fails",
+    "RLIMIT_DATA": "it counts private writable memory; beyond it allocating fails",
+}
+_REMEDY = (
+    "%gpulog vars shows what holds memory; every process under the limit counts, so end kernels that you no"
+    " longer need, or ask for a larger limit"
+)
+# How many kills were said of the last group, below the user's runtime or cache folder: a kernel that was
+# killed cannot say so, and the next one only finds a count.
+_SAID = Path("ipygpulogger", "oom-kills")
 
 
 class Group(NamedTuple):
@@ -66,9 +71,8 @@ class MemoryLimit(NamedTuple):
     source: str  # the file, or the name of the resource limit
     limit_bytes: int
     used_bytes: int | None  # what counts against it; None when unknown
-    # what counts against it: "RAM", which is resident memory, "Address space" or "Data memory"
-    memory: str = "RAM"
-    group: Group | None = None  # the group whose limit it is; None for the machine's and this process's own
+    memory: str = "RAM"  # what counts against it: that, "Address space" or "Data memory"
+    group: Group | None = None  # whose limit it is, if it is a group's
 
     @property
     def left_bytes(self) -> int | None:
@@ -90,27 +94,40 @@ class MemoryLimit(NamedTuple):
         return self._replace(used_bytes=self.limit_bytes - max(0, left_bytes))
 
     @property
-    def whole(self) -> str:
-        """The limit as people read it, such as "8.0 GB (container limit)"."""
-        return f"{size_text(self.limit_bytes)} ({self.name})"
-
-    @property
     def title(self) -> str:
         """What is left, in words."""
         return f"{self.memory} left"
 
     def __str__(self) -> str:
-        left_bytes = self.left_bytes
-        return self.whole if left_bytes is None else f"{size_text(left_bytes)} of {self.whole}"
+        whole = f"{size_text(self.limit_bytes)} ({self.name})"
+        return whole if self.left_bytes is None else f"{size_text(self.left_bytes)} of {whole}"
+
+    def diagnosis(self) -> Diagnosis:
+        """Return what the doctor says of it."""
+        is_known = self.used_bytes is not None
+        left = f"{self} left" if is_known else f"{self}, of which the part in use cannot be read"
+        says = [left if self.source == self.name else f"{left}, from {self.source}"]
+        if self.group is not None and self.used_bytes is not None:
+            used = size_text(self.used_bytes)
+            says.append(f"working set {used}, without page cache that can be reclaimed")
+        says += [beyond for source, beyond in _BEYOND.items() if self.source.endswith(source)]
+        remedy = _REMEDY if self.is_scarce else None
+        return Diagnosis("RAM limit", "exact" if is_known else "bounded", "; ".join(says), remedy)
 
 
 class Kills(NamedTuple):
     """How many processes the kernel's out-of-memory killer ended."""
 
     processes: int  # how many, since the group exists, or since the machine started
-    where: str  # "this container", "this job", "this cgroup" (one without a limit) or "this machine"
-    source: str  # the file that counts them
-    limit_bytes: int | None  # the limit of the group; None without one
+    where: str  # "this container", "this machine", ...
+    source: str  # the file
+    limit_bytes: int | None  # the limit of that group
+
+    def sentence(self, count: int) -> str:
+        """Return that so many of them were killed."""
+        processes = "1 process" if count == 1 else f"{count} processes"
+        limit = "" if self.limit_bytes is None else f" (limit {size_text(self.limit_bytes)})"
+        return f"Linux killed {processes} of {self.where} for lack of memory{limit}"
 
 
 class RamLimits:
@@ -126,21 +143,17 @@ class RamLimits:
         return self.total_bytes
 
     def all(self, need: tuple[int, int] | None = None) -> list[MemoryLimit]:
-        """Return every limit, and what is left under it.
-
-        With a need, as `short` takes it, page cache is looked up only for a limit that is short without it,
-        because the file that tells it is the slowest one.
-        """
+        """Return every limit; with a need, as of `short`, page cache is looked up only where it matters."""
         found = [*self._groups_limits(need), *self._own_limits(), *self._machines_limit()]
         sizes_bytes = [limit.limit_bytes for limit in found if limit.memory == "RAM"]
         self.total_bytes = min(sizes_bytes, default=None)
         return found
 
     def short(self, need_bytes: int, transient_bytes: int) -> MemoryLimit | None:
-        """Return the limit that leaves too little, the tightest one; None where there is enough.
+        """Return the tightest limit that leaves too little; None where there is enough.
 
-        Too little is less than what is needed, or than a twentieth of the limit, also at a moment when
-        `transient_bytes` more were in use than now.
+        Too little is less than what is needed, or than a twentieth of the limit, also when `transient_bytes`
+        more were in use than now.
         """
         need = need_bytes, transient_bytes
         return least(limit for limit in self.all(need) if _is_short(limit, *need))
@@ -152,11 +165,10 @@ class RamLimits:
     def groups(self) -> Iterator[Group]:
         """Yield the cgroup of this process and its ancestors, as far as they can be seen from here.
 
-        Within a container the mounted group is the container's own. Its path is then "/", or as the host has
-        it, of which nothing but the mounted group exists here. The same is true of a path out of the
-        container ("/../x").
+        Within a container the mounted group is its own; the path is "/", or as the host has it, or leads out
+        ("/../x"), and of those only the mounted group exists here.
         """
-        with contextlib.suppress(OSError):
+        with suppress(OSError):
             for line in self.read("/proc/self/cgroup").decode(errors="replace").splitlines():
                 _, _, rest = line.partition(":")
                 controllers, _, path = rest.partition(":")
@@ -170,9 +182,9 @@ class RamLimits:
     def kills(self, *, of_machine: bool = False) -> Kills | None:
         """Return how many processes the out-of-memory killer ended in the group of this process.
 
-        The group is the one whose limit is the nearest. Version 2 counts the kills in the groups below it,
-        too; version 1 counts them only in a group itself, so there it is the innermost. `of_machine` asks for
-        those of the whole machine where no group counts them.
+        That is the group with the nearest limit. Version 2 counts the kills in the groups below it, too;
+        version 1 does not, so there it is the innermost. `of_machine` asks for those of the whole machine
+        where no group counts them.
         """
         groups = list(self.groups())
         limits_bytes = {group: self._limit_bytes(group) for group in groups}
@@ -188,14 +200,42 @@ class RamLimits:
         return None if count is None else Kills(count, "this machine", "/proc/vmstat", None)
 
     def new_oom_kills(self) -> str | None:
-        """Return a sentence on what was killed since any process of this user asked; None if nothing was."""
+        """Return a sentence on what was killed since any process of this user asked; None if nothing was.
+
+        What was said is written down. If that cannot be, it is said again.
+        """
         kills = self.kills()
         if kills is None or not kills.processes:
             return None
-        from .limit_diagnosis import killed, take_new  # only where a process was killed
+        new, group = kills.processes, kills.source
+        with suppress(OSError):  # not one of the same path in another container, host or boot
+            boot = self.read("/proc/sys/kernel/random/boot_id").decode(errors="replace").strip()
+            group = f"{boot} {Path(self.path(group)).stat().st_ino} {group}"
+        folders = filter(None, map(os.environ.get, ("XDG_RUNTIME_DIR", "XDG_CACHE_HOME")))
+        path = Path(next(folders, os.path.expanduser("~/.cache")), _SAID)  # noqa: PTH111 - raises nothing
+        with suppress(OSError, ValueError):  # none so far, or not as written below
+            said_group, _, said = path.read_text("utf-8").rpartition(" ")
+            if said_group == group and 0 <= int(said) <= new:
+                new -= int(said)
+        if new:
+            with suppress(OSError):  # a home that cannot be written
+                path.parent.mkdir(parents=True, exist_ok=True)
+                write_file(path, f"{group} {kills.processes}")
+        return f"{kills.sentence(new)}." if new else None
 
-        new = take_new(self, kills)
-        return f"{killed(kills, new)}." if new else None
+    def diagnoses(self) -> list[Diagnosis]:
+        """Return what is known of each limit, and of processes that were killed."""
+        known = sorted(
+            self.all(), key=lambda one: (one.left_bytes is None, one.left_bytes or one.limit_bytes)
+        )
+        found = [limit.diagnosis() for limit in known]
+        if not found:
+            found = [Diagnosis("RAM limit", "absent", "neither the machine's RAM nor a limit can be read")]
+        kills = self.kills(of_machine=True)
+        if kills and kills.processes:
+            says = f"{kills.sentence(kills.processes)}, from {kills.source}"
+            found.append(Diagnosis("OOM kills", "exact", says))
+        return found
 
     def read(self, path: str) -> bytes:
         """Return what a file of the system says; raises `OSError`."""
@@ -204,10 +244,6 @@ class RamLimits:
     def path(self, path: str) -> str:
         """Return where a file of the system lies, which is elsewhere for a simulated machine."""
         return self._root + path
-
-    def lowest(self) -> MemoryLimit | None:
-        """Return the smallest limit, however much is in use; None when nothing is known."""
-        return min(self.all(), key=lambda limit: limit.limit_bytes, default=None)
 
     def size_bytes(self, path: str) -> int | None:
         """Return the number in a file; None if there is none, as in "max"."""
@@ -238,45 +274,36 @@ class RamLimits:
 
     def _own_limits(self) -> Iterator[MemoryLimit]:
         """Yield the resource limits of this process."""
-        try:
-            import resource  # loaded long ago, on any system that has it
-        except ImportError:
-            return
         for name, (memory, field) in _RLIMITS.items():
             number = getattr(resource, name, None)
-            if number is None:
-                continue
-            soft_bytes = resource.getrlimit(number)[0]
+            soft_bytes = -1 if number is None else resource.getrlimit(number)[0]
             if not 0 <= soft_bytes < _NO_LIMIT_BYTES:  # RLIM_INFINITY is -1, or very large
                 continue
             used_bytes = None
-            with contextlib.suppress(OSError, ValueError, IndexError):
+            with suppress(OSError, ValueError, IndexError):
                 used_bytes = int(self.read("/proc/self/statm").split()[field]) * resource.getpagesize()
             yield MemoryLimit(name, name, soft_bytes, used_bytes, memory)
 
     def _machines_limit(self) -> Iterator[MemoryLimit]:
         """Yield the machine's RAM, if it is known. On Linux psutil is not imported for it."""
-        try:
-            sizes_kb = dict(map(_named_kb, self.read("/proc/meminfo").splitlines()[:3]))
-            total_bytes, available_kb = sizes_kb[b"MemTotal"] * 1024, sizes_kb.get(b"MemAvailable")
-        except (OSError, ValueError, KeyError, IndexError):  # another system
-            yield from _psutils_limit()
-            return
-        used_bytes = None if available_kb is None else max(0, total_bytes - available_kb * 1024)
-        yield MemoryLimit("this machine", "/proc/meminfo", total_bytes, used_bytes)
+        source, text = "/proc/meminfo", b""
+        with suppress(OSError):
+            text = self.read(source)
+        sizes = dict(re.findall(rb"^(MemTotal|MemAvailable): *(\d+) kB$", text, re.MULTILINE))
+        sizes_bytes = {name.decode(): int(size_kb) * 1024 for name, size_kb in sizes.items()}
+        if "MemTotal" not in sizes_bytes:  # another system
+            source, sizes_bytes = "psutil", _psutils_sizes_bytes()
+        total_bytes, available_bytes = map(sizes_bytes.get, ("MemTotal", "MemAvailable"))
+        if total_bytes is not None:
+            used_bytes = None if available_bytes is None else max(0, total_bytes - available_bytes)
+            yield MemoryLimit("this machine", source, total_bytes, used_bytes)
 
     def _counted(self, path: str, name: bytes) -> int | None:
-        """Return a figure from a file whose lines are a name and a number; None without it.
-
-        The kernel may sum up counters of many CPUs for it; other threads run meanwhile.
-        """
-        try:
-            text = gil_held().read_slow_file(self.path(path))
-            for line in text.splitlines():
-                if line.startswith(name + b" "):
-                    return max(0, int(line[len(name) :]))
-        except (OSError, ValueError):
-            pass
+        """Return a figure from a file of names and numbers, for which counters of many CPUs are summed."""
+        with suppress(OSError):
+            text = Path(self.path(path)).read_bytes()
+            if found := re.search(rb"^%b (-?\d+)$" % name, text, re.MULTILINE):
+                return max(0, int(found[1]))
         return None
 
 
@@ -291,23 +318,14 @@ def _is_short(limit: MemoryLimit, need_bytes: int, transient_bytes: int) -> bool
     return limit.left_bytes is not None and limit.left_bytes < enough_bytes
 
 
-def _named_kb(line: bytes) -> tuple[bytes, int]:
-    name, size_kb, unit = line.split()
-    if unit != b"kB":
-        raise ValueError(line)
-    return name.rstrip(b":"), int(size_kb)
-
-
-def _psutils_limit() -> Iterator[MemoryLimit]:
+def _psutils_sizes_bytes() -> dict[str, int]:
     try:
         import psutil
 
         memory = psutil.virtual_memory()
-        total_bytes = int(memory.total)
-        available_bytes = getattr(memory, "available", None)
+        sizes = {"MemTotal": memory.total, "MemAvailable": getattr(memory, "available", None)}
+        return {name: int(size_bytes) for name, size_bytes in sizes.items() if size_bytes is not None}
     except Exception as error:  # an installation can be broken in any way
         if is_from_a_handler(error):
             raise
-        return
-    used_bytes = None if available_bytes is None else max(0, total_bytes - int(available_bytes))
-    yield MemoryLimit("this machine", "psutil", total_bytes, used_bytes)
+        return {}

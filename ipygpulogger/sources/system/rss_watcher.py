@@ -1,4 +1,8 @@
-"""A process that samples this one's resident memory, where the kernel counts no peak.
+"""Where no peak can be reset: one that only rises, or none, and a process that samples resident memory.
+
+A peak that only rises (macOS, Windows, Linux where the reset is refused) is exact if a scope set a new
+record, and a bound otherwise; the samples raise the lower bound. Where nothing counts peaks (gVisor), they
+are all there is.
 
 A process rather than a thread: a thread sees nothing while a C call holds the GIL. It ignores SIGINT, ends
 when this process does, sleeps between scopes, and is started again if it was killed. The two communicate
@@ -14,6 +18,13 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ...runtime.errors import is_from_a_handler, named
+from ..contract import UNREADABLE, Counter, Observation, PeakClass, Reading, Unavailable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 PERIOD_S = 0.001
 _WORDS = struct.Struct("=QQQQ")  # active; round asked for; round answered; highest bytes of that round
@@ -53,24 +64,43 @@ while sys.stdin.buffer.read(1):
 """
 
 
-class RssWatcher:
-    """The sampling process of this process: `watch` wakes it and lets it sleep."""
+class RisingPeak(Counter):
+    """A peak that only rises, or no peak at all (None), with the samples of another process."""
 
-    def __init__(self, period_s: float = PERIOD_S) -> None:
-        self._period_s = period_s
+    def __init__(
+        self,
+        current: Callable[[], int],
+        peak: Callable[[], int] | None,
+        precision_bytes: int = 0,
+        current_precision_bytes: int = 0,
+        period_s: float = PERIOD_S,
+    ) -> None:
+        self.peak_class: PeakClass = "monotone" if peak else "sampled"
+        self.precision_bytes, self.current_precision_bytes = precision_bytes, current_precision_bytes
+        self._current, self._peak, self._period_s = current, peak, period_s
         self._child: subprocess.Popen[bytes] | None = None
         self._shared: mmap.mmap | None = None
-        self._owner_pid = 0
-        self._round = 0
+        self._owner_pid = self._round = 0
 
     @property
-    def pid(self) -> int | None:
+    def sampler_pid(self) -> int | None:
         """The id of the sampling process; None while none runs."""
         return self._child.pid if self._child and self._child.poll() is None else None
 
+    def look(self) -> Observation:
+        """Read the resident memory, the peak if there is one, and the highest sample."""
+        try:
+            current_bytes = self._current()
+            peak_bytes = max(self._peak(), current_bytes) if self._peak else None
+        except Exception as error:  # psutil may be broken in any way
+            if is_from_a_handler(error):
+                raise
+            raise Unavailable(f"{UNREADABLE}: {named(error)}") from error
+        return Observation((Reading(current_bytes, peak_bytes, self._sampled_bytes()),), stamp=())
+
     def watch(self, *, on: bool) -> None:
-        """Wake the process, starting it if need be, or let it sleep."""
-        if on and (self.pid is None or self._owner_pid != os.getpid()):
+        """Wake the sampling process, starting it if need be, or let it sleep."""
+        if on and (self.sampler_pid is None or self._owner_pid != os.getpid()):
             self._start()
         if self._shared is None or self._child is None or self._child.stdin is None:
             return
@@ -82,17 +112,6 @@ class RssWatcher:
             except OSError:  # it has just died; the next call starts another
                 self._child = None
 
-    def highest_bytes(self) -> int:
-        """Return the highest sample since the last call; 0 if there was none."""
-        if self._shared is None:
-            return 0
-        if self.pid is None:
-            self.watch(on=True)
-            return 0
-        _, asked, answered, highest_bytes = _WORDS.unpack_from(self._shared)
-        self._next_round()
-        return int(highest_bytes) if asked == answered else 0
-
     def close(self) -> None:
         """End the sampling process."""
         if self._child is not None and self._child.stdin is not None:
@@ -101,6 +120,17 @@ class RssWatcher:
             self._child.stdin.close()
             self._child.wait()
         self._child = self._shared = None
+
+    def _sampled_bytes(self) -> int:
+        """Return the highest sample since the last call; 0 if there was none."""
+        if self._shared is None:
+            return 0
+        if self.sampler_pid is None:
+            self.watch(on=True)
+            return 0
+        _, asked, answered, highest_bytes = _WORDS.unpack_from(self._shared)
+        self._next_round()
+        return int(highest_bytes) if asked == answered else 0
 
     def _next_round(self) -> None:
         assert self._shared is not None

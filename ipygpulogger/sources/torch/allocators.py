@@ -1,33 +1,31 @@
 """torch: the allocators' own counters on every `torch.accelerator` device, exact and resettable.
 
-Nothing here imports torch except `load`, and nothing creates a context except `preload`, which does so on
-torch's current device once the user has imported torch.
-
-torch's Python functions look the names below up in `torch._C` at each call. So wrappers there reach
-`torch.cuda` and `torch.accelerator` alike, and the user's own readings stay true while we reset the peaks.
+Nothing here imports torch except `load`, and nothing creates a context except `preload`. torch's Python
+functions look the names below up in `torch._C` at each call: wrappers there reach `torch.cuda` and
+`torch.accelerator` alike.
 """
 
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
 from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from ...records import Diagnosis
+from ...records import Diagnosis, device_id
 from ...runtime.errors import first_line
 from ..contract import (
     Counter,
     Device,
     DeviceCounter,
     DeviceMemory,
-    Framework,
     Observation,
     PeakClass,
     Reading,
     Unavailable,
 )
-from ..frameworks.user_counters import UserCounters
+from ..frameworks import ResettableFramework
 from . import state, tensors
 from .state import TORCH_ERRORS
 
@@ -35,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ..contract import Holding
-    from ..frameworks.user_counters import Stats
+    from ..frameworks import Stats
 
 # By type of accelerator, "" for any other. Which of them exist depends on the build.
 _READS = {"cuda": "_cuda_memoryStats", "xpu": "_xpu_memoryStats", "": "_accelerator_getDeviceStats"}
@@ -62,10 +60,7 @@ class TorchCounter(DeviceCounter):
         """Read the allocator's statistics, with its counts of allocations as the stamp."""
         stats = self._last = self._source.read(self.device.index)
         allocated, reserved = stats["allocated_bytes"]["all"], stats["reserved_bytes"]["all"]
-        readings = (
-            Reading(allocated["current"], allocated["peak"]),
-            Reading(reserved["current"], reserved["peak"]),
-        )
+        readings = tuple(Reading(one["current"], one["peak"]) for one in (allocated, reserved))
         # torch counts allocations under the same lock, so the stamp is as old as the readings. Its
         # asynchronous backend (cudaMallocAsync) counts none: then a loss at a reset cannot be detected.
         allocations = stats["allocation"]["all"]["allocated"]
@@ -99,98 +94,77 @@ class TorchCounter(DeviceCounter):
 
     def fragmented_bytes(self) -> int | None:
         """Return what torch calls inactive split blocks."""
-        stats = self._read()
-        return None if stats is None else int(stats["inactive_split_bytes"]["all"]["current"])
+        with suppress(Unavailable):
+            stats = self._source.read(self.device.index)
+            return int(stats["inactive_split_bytes"]["all"]["current"])
+        return None
 
     def releasable_bytes(self) -> int:
         """Return what emptying the cache would release: reserved blocks of which no part is in use."""
         stats = self._source.read(self.device.index)
-        names = "reserved_bytes", "active_bytes", "inactive_split_bytes"
-        reserved, active, split = (stats[name]["all"]["current"] for name in names)
-        return int(reserved - max(active, stats["allocated_bytes"]["all"]["current"]) - split)
+        names = "reserved_bytes", "active_bytes", "inactive_split_bytes", "allocated_bytes"
+        reserved, active, split, allocated = (stats[name]["all"]["current"] for name in names)
+        return int(reserved - max(active, allocated) - split)
 
     def pools_bytes(self) -> int | None:
         """Return what CUDA graphs and `torch.cuda.MemPool` reserve, if torch counts it (2.13, not 2.6)."""
-        pools = (self._last or self._read() or {}).get("reserved_bytes_by_private_pools")
-        return None if pools is None else sum(pool["all"]["current"] for pool in pools.values())
-
-    def _read(self) -> Stats | None:
-        try:
-            return self._source.read(self.device.index)
-        except Unavailable:
-            return None
+        with suppress(Unavailable, KeyError):
+            stats = self._last or self._source.read(self.device.index)
+            pools = stats["reserved_bytes_by_private_pools"].values()
+            return int(sum(pool["all"]["current"] for pool in pools))
+        return None
 
 
 class PinnedCounter(Counter):
-    """torch's page-locked host memory, live and cached, for all devices together.
-
-    Its peak is read and never reset, so it stays the user's. A reset by the user is noticed.
-    """
+    """torch's page-locked host memory, live and cached, for all devices; its peak is read, never reset."""
 
     peak_class: PeakClass = "monotone"
 
     def look(self) -> Observation:
         """Read the host allocator's statistics."""
         try:
-            held = state.module()._C._cuda_hostMemoryStats()["allocated_bytes"]  # type: ignore[union-attr]
+            held = state.module()._C._cuda_hostMemoryStats()["allocated_bytes"]
         except (*TORCH_ERRORS, KeyError) as error:
             raise Unavailable(f"torch gives no statistics of pinned memory: {first_line(error)}") from error
         return Observation((Reading(held["current"], held["peak"]),), ())
 
 
-class Torch(Framework):
-    """torch in this process, once the user has imported it.
-
-    Attributes:
-        switches: How often the user switched the caching allocator on or off, if that was seen.
-    """
+class Torch(ResettableFramework):
+    """torch in this process, once the user has imported it."""
 
     name = "torch"
+    READS, RESETS = tuple(_READS.values()), tuple(_RESETS.values())
 
     def __init__(self) -> None:
-        self.switches = 0
+        super().__init__()
+        self.switches = 0  # how often the user switched the caching allocator on or off, if that was seen
         self._counters: dict[int, TorchCounter] = {}
-        core = lambda: getattr(state.module(), "_C", None)  # noqa: E731
-        self._users = UserCounters(self, core, self.read, lambda device=None: device)
-        self._makers: dict[str, Callable[[Any], Callable[..., Any]]] = {
-            **dict.fromkeys(_READS.values(), self._users.read_wrapper),
-            **dict.fromkeys(_RESETS.values(), self._users.reset_wrapper),
-            "_cuda_cudaCachingAllocator_enable": self._switch_wrapper,
-        }
+        self._makers["_cuda_cudaCachingAllocator_enable"] = self._switch_wrapper
         self._pinned = PinnedCounter()
         self._import_error = ""  # of `load`; not the exception, whose frames would stay alive
 
     def counters(self) -> list[TorchCounter]:
         """Return the devices on which this process has a context, by index."""
-        backend, torch = state.accelerator(), state.module()
-        if backend is None or torch is None:
-            return []
-        try:
-            count = (torch.cuda if backend == "cuda" else torch.accelerator).device_count()
-            for index in range(count):
-                if index not in self._counters and self._uses(backend, index):
-                    device = state.describe(backend, index)
-                    self._counters[index] = TorchCounter(self, device)
-        except TORCH_ERRORS:
-            pass  # a device in an error state: the counters known so far remain
+        backend = state.accelerator()
+        if backend is not None:
+            with suppress(*TORCH_ERRORS):  # a device in an error state: the counters known so far remain
+                for index in range(state.devices(backend).device_count()):
+                    if index not in self._counters and self._uses(backend, index):
+                        self._counters[index] = TorchCounter(self, _describe(backend, index))
         return [self._counters[index] for index in sorted(self._counters)]
 
     def _uses(self, backend: str, index: int) -> bool:
         if backend == "cuda":
             return state.has_context(index)
-        if state.current_index() == index:
-            return True
         try:
-            return bool(self.read(index)["allocation"]["all"]["allocated"])
+            return state.current_index() == index or self.read(index)["allocation"]["all"]["allocated"] > 0
         except Unavailable:
             return False
 
     def pinned(self) -> Counter | None:
         """Return the counter of page-locked memory, once CUDA is initialised and if torch counts it."""
-        torch = state.module()
-        if state.accelerator() != "cuda" or not hasattr(getattr(torch, "_C", None), "_cuda_hostMemoryStats"):
-            return None
-        return self._pinned
+        counted = state.accelerator() == "cuda" and hasattr(state.module()._C, "_cuda_hostMemoryStats")
+        return self._pinned if counted else None
 
     def current_index(self) -> int | None:
         """Return the index of torch's current device; None while no context exists."""
@@ -206,7 +180,7 @@ class Torch(Framework):
     def can_preload(self) -> bool:
         """Return whether there is a CUDA device, and no context on any device so far."""
         torch = state.module()
-        if torch is None or state.accelerator() is not None or not hasattr(torch, "cuda"):
+        if state.accelerator() is not None or not hasattr(torch, "cuda"):
             return False
         try:
             return bool(torch.cuda.is_available() and not torch.cuda._is_in_bad_fork())
@@ -216,34 +190,26 @@ class Torch(Framework):
     def preload(self) -> None:
         """Create the current device's context, so that its half gigabyte is not charged to a cell."""
         if self.can_preload():
-            try:
-                state.module().cuda.synchronize()  # type: ignore[union-attr]
-            except Exception:
-                pass  # as in `can_preload`
+            with suppress(Exception):  # as in `can_preload`
+                state.module().cuda.synchronize()
 
     def settle(self) -> None:
         """Empty the allocators' caches, if they hold anything."""
-        backend, torch = state.accelerator(), state.module()
-        if backend is None or torch is None:
-            return
-        try:
-            if any(counter.releasable_bytes() for counter in self.counters()):
-                (torch.cuda if backend == "cuda" else torch.accelerator).empty_cache()
-        except (*TORCH_ERRORS, Unavailable):
-            pass
+        backend = state.accelerator()
+        if backend is not None:
+            with suppress(*TORCH_ERRORS, Unavailable):
+                if any(counter.releasable_bytes() for counter in self.counters()):
+                    state.devices(backend).empty_cache()
 
     def read(self, index: int) -> Stats:
-        """Return a device's statistics as torch has them, without the peaks that the wrappers restore.
-
-        A pluggable allocator, no caching, or a device in an error state make them unavailable.
-        """
+        """Return a device's own statistics; not with a pluggable allocator, nor in an error state."""
         backend = state.accelerator()
         if backend is None:
             raise Unavailable("torch uses no device")
         try:
             if backend == "cuda" and not state.caches():
                 raise Unavailable("torch's caching allocator is switched off, and so torch counts no memory")
-            stats: Stats = self._users.wrappers.own(_READS.get(backend) or _READS[""])(index)
+            stats: Stats = self.wrappers.own(_READS.get(backend) or _READS[""])(index)
             stats["allocated_bytes"]["all"]["peak"], stats["allocation"]  # all we need is there
         except (*TORCH_ERRORS, KeyError) as error:
             raise Unavailable(f"torch gives no memory statistics: {first_line(error)}") from error
@@ -251,25 +217,20 @@ class Torch(Framework):
 
     def reset(self, index: int, stats: Stats) -> None:
         """Reset a device's peaks, and keep for the user those of the statistics just before."""
-        self._users.remember(index, stats)
+        self.remember(index, stats)
         try:
-            self._users.wrappers.own(_RESETS.get(state.accelerator() or "") or _RESETS[""])(index)
+            self.wrappers.own(_RESETS.get(state.accelerator() or "") or _RESETS[""])(index)
         except TORCH_ERRORS as error:
             raise Unavailable(f"torch does not reset its peaks: {first_line(error)}") from error
 
-    def hold(self) -> bool:
-        """Put the wrappers on, as far as torch is there; return whether torch was in use before."""
-        late = not self._users.wrappers and state.accelerator() is not None
-        self._users.wrappers.put_on(self._makers)
-        return late
+    def _place(self) -> Any:
+        return getattr(state.module(), "_C", None)
 
-    def release(self) -> None:
-        """Take the wrappers off, as soon as that makes torch forget no peak of the user's."""
-        self._users.wrappers.take_off()
+    def _is_used(self) -> bool:
+        return state.accelerator() is not None
 
-    def after_fork_in_child(self) -> None:
-        """Replace the lock, which another thread may have held at the moment of the fork."""
-        self._users.wrappers.after_fork_in_child()
+    def _device_of(self, device: int | None = None) -> int | None:
+        return device
 
     def _switch_wrapper(self, original: Callable[[bool], None]) -> Callable[[bool], None]:
         def enable(value: bool) -> None:
@@ -280,24 +241,21 @@ class Torch(Framework):
 
     def may_hold(self, kind: type) -> bool:
         """As in `tensors`."""
-        torch = state.module()
-        return torch is not None and tensors.may_hold(kind, torch)
+        return tensors.may_hold(kind, state.module())
 
     def holding(self, value: Any) -> Holding | None:
         """As in `tensors`."""
-        torch = state.module()
-        return None if torch is None else tensors.holding(value, torch)
+        return tensors.holding(value, state.module())
 
     def leading_dimension(self, value: Any) -> int | None:
         """As in `tensors`."""
-        torch = state.module()
-        return None if torch is None else tensors.leading_dimension(value, torch)
+        return tensors.leading_dimension(value, state.module())
 
     def diagnose(self) -> Diagnosis:
         """Say which devices torch uses here, or why it uses none."""
         torch = state.module()
         if torch is None:
-            return self._absence()
+            return Diagnosis("torch", "absent", *self._absence())
         version = getattr(torch, "__version__", "?")
         counters = self.counters()
         if not counters:
@@ -306,33 +264,34 @@ class Torch(Framework):
             for counter in counters:
                 counter.look()
         except Unavailable as error:
-            return Diagnosis(
-                "torch",
-                "sampled",
-                f"{error}: at least, from the driver",
-                "use torch's own allocator, with its cache",
-            )
+            remedy = "use torch's own allocator, with its cache"
+            return Diagnosis("torch", "sampled", f"{error}: at least, from the driver", remedy)
         devices = ", ".join(counter.device.id for counter in counters)
         return Diagnosis("torch", "exact", f"{version}, the allocator's own peaks on {devices}")
 
-    def _absence(self) -> Diagnosis:
-        """Say why torch is not in this process: not installed, not importable, or not imported so far."""
+    def _absence(self) -> tuple[str, str]:
+        """Return why torch is not in this process, and what helps."""
         try:
             spec = find_spec("torch")
         except (ImportError, ValueError):
             spec = None
         if spec is None or spec.origin is None:  # without an origin: a folder that is called torch
-            says = f"not installed for {sys.executable}"
-            return Diagnosis("torch", "absent", says, f"to use it: {sys.executable} -m pip install torch")
+            python = sys.executable
+            return f"not installed for {python}", f"to use it: {python} -m pip install torch"
         if self._import_error:
             says = f"installed, but import torch fails: {self._import_error}"
-            return Diagnosis(
-                "torch", "absent", says, f"{sys.executable} -c 'import torch' shows where it fails"
-            )
+            return says, f"{sys.executable} -c 'import torch' shows where it fails"
         # Python forgets a package whose import failed, but not the submodules it had imported by then.
         if any(name.startswith("torch.") for name in tuple(sys.modules)):
-            says = "installed, but import torch failed in this process"
-            return Diagnosis("torch", "absent", says, "import torch again to see the error")
-        return Diagnosis(
-            "torch", "absent", "installed, but not imported in this process", "import torch, then ask again"
-        )
+            return "installed, but import torch failed in this process", "import torch again to see the error"
+        return "installed, but not imported in this process", "import torch, then ask again"
+
+
+def _describe(backend: str, index: int) -> Device:
+    """Return a device as torch describes it."""
+    if backend != "cuda":
+        return Device(backend, index, device_id(backend, index))
+    properties = state.module().cuda.get_device_properties(index)
+    uuid, unified = getattr(properties, "uuid", None), bool(getattr(properties, "is_integrated", 0))
+    uuid = f"GPU-{uuid}" if uuid else None
+    return Device(backend, index, properties.name, uuid, properties.total_memory, unified)

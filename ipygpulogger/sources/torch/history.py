@@ -1,14 +1,14 @@
 """torch's own history of its CUDA allocator: recorded while one of our recordings needs it, and read.
 
-There is one history per process. A recording that the user has begun is read and otherwise left alone. If
-the user begins or ends one while ours is on, ours ends there, and the user finds what there would be without
-us: a recording that begins empty, or none.
+There is one per process. A recording of the user's is read and otherwise left alone. If the user begins or
+ends one while ours is on, ours ends there, and they find what there would be without us.
 """
 
 from __future__ import annotations
 
 import os
 import threading
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +20,7 @@ from .snapshot import Position, is_on, kept_snapshot, position, start, stop, tak
 from .state import TORCH_ERRORS, accelerator, module
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from types import ModuleType
 
     from .snapshot import AllocatorState, Event, KeptSnapshot
@@ -37,31 +37,23 @@ class DeviceHistory:
     begin: AllocatorState | None  # how it stood when the recording began; None if the device was not used yet
     end: AllocatorState  # how it stood after the events
     settings: dict[str, Any]  # the allocator's, as torch's snapshot has them
-    # Whether all of it is from a recording of ours. Another may have recorded no stacks, or for a block
-    # that was freed the stack of the free
-    ours: bool = True
+    ours: bool = True  # whether all is from our recording; others may have no stacks, or those of frees
 
 
 class TorchHistory:
-    """One recording of ours; several may be under way at once.
-
-    Attributes:
-        failed: torch's snapshot at the last `read`, if an allocation failed in this recording; None while it
-            is the user who records, whose history does not end with ours.
-    """
+    """One recording of ours; several may be under way at once."""
 
     def __init__(self) -> None:
         self._pid = os.getpid()
         self._changes = 0  # of `_Shared`, when it began
         self._began: dict[int, AllocatorState] = {}
         self._on = self._over = False
+        # torch's snapshot at the last `read`, if an allocation failed; None while it is the user who records,
+        # whose history does not end with ours.
         self.failed: KeptSnapshot | None = None
 
     def begin(self) -> None:
-        """Let torch record, if it does not yet, and look at the blocks that exist.
-
-        If torch has not initialised CUDA yet, it begins to record when it does. Raises `Unavailable`.
-        """
+        """Let torch record, now or when it initialises CUDA, and look at the blocks; raises `Unavailable`."""
         torch = module()
         if torch is not None and accelerator() is None and _may_begin_late(torch):
             torch.cuda._lazy_call(self._begin_late)
@@ -88,11 +80,8 @@ class TorchHistory:
             began = {index: state.after.failures for index, state in self._began.items()}
             states = sorted(snapshot.states.items())
             if ours and any(state.after.failures != began.get(index, 0) for index, state in states):
-                try:
+                with _nothing_lost():  # what was alive is known all the same
                     self.failed = kept_snapshot(torch, snapshot.whole)
-                except Exception as reason:  # what was alive is known all the same
-                    if is_from_a_handler(reason):
-                        raise
             return [
                 DeviceHistory(
                     index, snapshot.traces[index], self._began.get(index), state, snapshot.settings, ours
@@ -121,27 +110,18 @@ class TorchHistory:
     def _begin_late(self) -> None:
         """Begin while CUDA is initialised, which must not fail because of us."""
         torch = module()
-        try:
+        with _nothing_lost():
             if torch is not None and not self._over and not why_not(torch):
                 self._begin(torch)
-        except Exception as reason:
-            if is_from_a_handler(reason):
-                raise
 
 
 class _Shared:
-    """The history of this process, and who needs it.
-
-    Attributes:
-        lock: Held while it is begun, read or ended, by any thread.
-        changes: How often the user has begun or ended a recording meanwhile.
-        recording: Whether ours is on.
-    """
+    """The history of this process, and who needs it."""
 
     def __init__(self) -> None:
-        self.lock = threading.RLock()
-        self.changes = 0
-        self.recording = False
+        self.lock = threading.RLock()  # held while it is begun, read or ended, by any thread
+        self.changes = 0  # how often the user has begun or ended a recording meanwhile
+        self.recording = False  # whether ours is on
         self._wrappers = Wrappers(lambda: getattr(module(), "_C", None))
         self._users = 0
         self._calling = False  # it is us who call torch, under the lock
@@ -197,17 +177,24 @@ class _Shared:
             with self.lock:
                 if self._users and not self._calling:
                     self.changes += 1
-                    try:  # ours first, so that theirs begins empty
+                    with _nothing_lost():  # ours first, so that theirs begins empty
                         self._stop()
-                    except Exception as reason:
-                        if is_from_a_handler(reason):
-                            raise
                 return original(*args, **kwargs)
 
         return record_memory_history
 
 
 _shared = _Shared()
+
+
+@contextmanager
+def _nothing_lost() -> Iterator[None]:
+    """Suppress an error, unless a signal handler raised it."""
+    try:
+        yield
+    except Exception as reason:
+        if is_from_a_handler(reason):
+            raise
 
 
 def position_now(index: int) -> Position:
@@ -220,7 +207,7 @@ def position_now(index: int) -> Position:
 
 def _recordable() -> ModuleType:
     """Return torch, if its allocator in use here keeps a history."""
-    torch = module()
+    torch: ModuleType | None = module()
     if torch is None:
         raise Unavailable("torch was imported within the measurement")
     if accelerator() != "cuda":  # torch 2.13 crashes if it is asked before CUDA is initialised

@@ -1,7 +1,7 @@
 """The blocks of torch's CUDA allocator and the events that it recorded, also as torch's own file.
 
-That of the present, and that of a recording in which an allocation failed. A recording is forgotten as it
-ends. So in that case its snapshot is kept, compressed, until the next time that an allocation fails.
+A recording is forgotten as it ends. If an allocation failed in it, its snapshot is kept, compressed, until
+the next time that one fails.
 """
 
 from __future__ import annotations
@@ -24,11 +24,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from types import ModuleType
 
-# How many events torch keeps. An event takes half a KB while it is kept, its stack included, and 1.5 KB for
-# the moment in which it is read. So a full history takes 65 MB, then 200 MB. That is 200 training steps of
-# 200 allocations each. If older events are lost, the peak is still found wherever later steps reach it again.
-# Twice as many would take 400 MB for that moment, which may be more than a notebook's container has left.
-# torch never gives back the room for the events themselves, which it doubles: hence a power of two.
+# How many events torch keeps: 200 training steps of 200 allocations each. An event takes half a KB, its stack
+# included, and 1.5 KB for the moment in which it is read: so 65 MB, then 200 MB. If older events are lost,
+# the peak is still found wherever later steps reach it again. torch never gives back the room for the events
+# themselves, which it doubles: hence a power of two.
 MAX_EVENTS = 2**17
 EVENT_BYTES = 4096  # more than an event takes while it is read, whatever its stack
 _LONGEST_S = 1  # for threads that are about to copy their stack
@@ -51,9 +50,8 @@ class AllocatorState(NamedTuple):
     """Which blocks a device's allocator had at one moment."""
 
     segments: list[Segment]  # of the device
-    before: Position  # the position just before that moment
-    # the position just after it; another one only if other threads used the allocator meanwhile
-    after: Position
+    before: Position  # just before that moment
+    after: Position  # just after it; another one only if other threads used the allocator meanwhile
 
     @property
     def still(self) -> bool:
@@ -110,9 +108,8 @@ def stop(torch: ModuleType) -> None:
     """Let torch stop, and forget the events.
 
     A thread that allocates looks whether stacks are wanted, and then calls the function that copies one. To
-    stop, torch takes that function away, so a thread in between calls a null pointer (seen in torch 2.13: a
-    segmentation fault in one of a few thousand stops beside three busy threads on a busy machine). So stacks
-    are declined first, and every thread that may have looked before have the time to go on.
+    stop, torch takes that function away, and a thread in between calls a null pointer (seen in torch 2.13, in
+    one of a few thousand stops). So stacks are declined first, and the other threads have the time to go on.
     """
     with suppress(TypeError, *TORCH_ERRORS):
         torch.cuda.memory._record_memory_history("all", context=None, stacks="python", max_entries=MAX_EVENTS)
@@ -177,10 +174,9 @@ def _whole(torch: ModuleType) -> dict[str, Any]:
 
 @contextmanager
 def without_compiler(torch: ModuleType) -> Iterator[None]:
-    """Let torch name stack frames without importing its compiler.
+    """Let torch name stack frames without importing `torch._inductor`, to recognise compiled code.
 
-    To recognise compiled code among the frames, it asks for `torch._inductor`, which it imports when it is
-    first asked for: a second, and 50 MB of general RAM. Where that is not imported, no code is compiled.
+    That takes a second, and 50 MB of general RAM. Where it is not imported, no code is compiled.
     """
     names = vars(torch)
     if "_inductor" in names or "torch._inductor" in sys.modules:

@@ -11,9 +11,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
-from ...records import device_id
 from ...runtime.clock import monotonic_s
-from ..contract import Device
 from ..system.linux import gil_held, read
 
 if TYPE_CHECKING:
@@ -24,8 +22,8 @@ if TYPE_CHECKING:
 TORCH_ERRORS = (RuntimeError, AttributeError, AssertionError)
 
 
-def module() -> ModuleType | None:
-    """Return torch, if the user has imported it."""
+def module() -> Any:
+    """Return torch, if the user has imported it; else None."""
     return sys.modules.get("torch")
 
 
@@ -44,6 +42,11 @@ def accelerator() -> str | None:
         return None  # still being imported, or a build without accelerators
 
 
+def devices(backend: str) -> Any:
+    """Return torch's module of functions for devices of such a type."""
+    return module().cuda if backend == "cuda" else module().accelerator
+
+
 def caches() -> bool:
     """Return whether torch's allocator on CUDA devices caches; without that it counts nothing."""
     ask = getattr(getattr(module(), "_C", None), "_cuda_cudaCachingAllocator_is_enabled", None)
@@ -54,48 +57,27 @@ def caches() -> bool:
 
 def current_index() -> int | None:
     """Return the index of torch's current device; None while nothing is initialised."""
-    backend, torch = accelerator(), module()
-    if backend is None or torch is None:
+    backend = accelerator()
+    if backend is None:
         return None
+    ask = "current_device" if backend == "cuda" else "current_device_index"
     try:
-        return int(
-            torch.cuda.current_device() if backend == "cuda" else torch.accelerator.current_device_index()
-        )
+        return int(getattr(devices(backend), ask)())
     except TORCH_ERRORS:
         return None
 
 
 def has_context(index: int) -> bool:
     """Return whether this process has a CUDA context on a device; asking creates none."""
-    torch = module()
-    assert torch is not None
-    return bool(torch._C._cuda_hasPrimaryContext(index))
-
-
-def describe(backend: str, index: int) -> Device:
-    """Return a device as torch describes it."""
-    torch = module()
-    assert torch is not None
-    if backend != "cuda":
-        return Device(backend, index, device_id(backend, index))
-    properties = torch.cuda.get_device_properties(index)
-    uuid = getattr(properties, "uuid", None)
-    return Device(
-        backend,
-        index,
-        properties.name,
-        f"GPU-{uuid}" if uuid else None,
-        properties.total_memory,
-        unified=bool(getattr(properties, "is_integrated", 0)),
-    )
+    return bool(module()._C._cuda_hasPrimaryContext(index))
 
 
 def mem_get_info(index: int) -> tuple[int, int]:
     """Return free and total bytes of a device, as the driver reports them to torch; raises `TORCH_ERRORS`."""
-    torch, backend = module(), accelerator()
-    if torch is None or backend is None:
+    backend = accelerator()
+    if backend is None:
         raise RuntimeError("torch uses no device")
-    ask = torch.cuda.mem_get_info if backend == "cuda" else torch.accelerator.memory.get_memory_info
+    ask = module().cuda.mem_get_info if backend == "cuda" else module().accelerator.memory.get_memory_info
     return ask(index)  # type: ignore[no-any-return]
 
 
@@ -103,7 +85,7 @@ def limit_bytes(index: int) -> int | None:
     """Return what `set_per_process_memory_fraction` allows; None without a limit, or if it is unknown."""
     torch = module()
     ask = getattr(getattr(torch, "_C", None), "_cuda_getMemoryFraction", None)
-    if torch is None or ask is None or accelerator() != "cuda":
+    if ask is None or accelerator() != "cuda":
         return None
     try:
         with torch.cuda.device(index):  # torch 2.6 leaves the device asked about as the current one
@@ -148,8 +130,8 @@ _UNKNOWN_S = 0.01  # where the system does not tell
 def let_others_go_on(limit_s: float) -> None:
     """Return once every other thread has run for a while or waits within a system call, C++ threads included.
 
-    One may have been interrupted between any two instructions. Where more threads are busy than there are
-    processors, it stays there for tens of milliseconds.
+    Where more threads are busy than there are processors, one that was interrupted between two instructions
+    stays there for tens of milliseconds.
     """
     end_s, own = monotonic_s() + limit_s, str(threading.get_native_id())
     try:

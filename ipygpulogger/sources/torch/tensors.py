@@ -68,8 +68,8 @@ def _own(value: Any, name: str) -> Any:
 def _tensor(value: Any, c: Any, get: Callable[[Any, str], Any]) -> Holding | None:
     """Return what a tensor holds; torch functions and dispatch must be off for a subclass.
 
-    A subclass may still answer for its device, layout and shape (`dispatch_device=True` and similar). So
-    the device is read from the storage, and a tensor that dispatches in Python is asked nothing else.
+    It may still answer for its device, layout and shape (`dispatch_device=True` and similar). So the device
+    is read from the storage, and a tensor that dispatches in Python is asked nothing else.
     """
     node = get(value, "grad_fn")
     # Reading the gradient of an intermediate result that retains none makes torch warn.
@@ -92,10 +92,7 @@ def _tensor(value: Any, c: Any, get: Callable[[Any, str], Any]) -> Holding | Non
 
 
 def _dispatches_in_python(value: Any, c: Any) -> bool:
-    """Return whether the class has a `__torch_dispatch__`.
-
-    Such a tensor usually wraps others: its memory is held by its attributes.
-    """
+    """Return whether the class has a `__torch_dispatch__`: it usually wraps others, which hold the memory."""
     return bool(c._dispatch_keys(value).has(c.DispatchKey.Python))
 
 
@@ -107,8 +104,7 @@ def _parts_of_sparse(value: Any, c: Any) -> Iterator[Any]:
 def _node(value: Any) -> Holding:
     """Return what a node keeps alive: the nodes before it, the tensors it saved, a leaf's parameter.
 
-    Only `_raw_saved_*` is read. `_saved_*` and `saved_tensors` run the user's unpack hooks, and recompute
-    what was checkpointed. With hooks, the raw attribute holds what they packed.
+    `_saved_*` and `saved_tensors` would run the user's unpack hooks. `_raw_saved_*` has what they packed.
     """
     readers, variable, following = node_readers(type(value))
     parts = [node for node, _ in following(value)] if following is not None else []
