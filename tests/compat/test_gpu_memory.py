@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from memory import MB
 
 import ipygpulogger.utils.mem as door
-from ipygpulogger.compat import gpu_memory
-from ipygpulogger.compat.gpu_memory import GPUMemory
+from ipygpulogger.compat import mem as gpu_memory
+from ipygpulogger.compat.mem import GPUMemory
 from ipygpulogger.engine.machine import machine
 from ipygpulogger.engine.scope import Scope
 from ipygpulogger.notebook.logger import IPyGPULogger

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 import ipygpulogger.utils.mem as door
-from ipygpulogger.compat import gpu_memory
-from ipygpulogger.compat.gpu_memory import GPUMemory
+from ipygpulogger.compat import mem as gpu_memory
+from ipygpulogger.compat.mem import GPUMemory
 
 pytestmark = pytest.mark.torch
 
