@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from ..analysis.group import Group
     from ..blocks.watch_epochs import EpochRecord
-    from ..cluster.gathering import Gathering
+    from ..cluster.torch_distributed import Gathering
 
 
 _END_S = 5.0  # for which rank 0 waits at the end of the training, if a rank has not sent its last epochs

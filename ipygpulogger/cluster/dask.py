@@ -1,12 +1,9 @@
 """The tasks of a Dask cluster, for a ``distributed.Client``: one table after each cell in which tasks ended.
 
-`DaskWatch` registers a ``WorkerPlugin``. Dask installs it on every worker, also on those that join later or
-are restarted. There it imports this package and hands each transition of a task to `dask_worker.Tasks`. The
-records come back as events of a topic of this watch, to which the client subscribes: ``Worker.log_event`` and
-``Client.subscribe_topic``.
-
-All tasks of these workers are measured, those of other clients too. To Dask the calls of an actor's methods
-are not tasks: an actor is measured while it is created. ``measure`` within a method measures the method.
+`DaskWatch` registers a ``WorkerPlugin``, which Dask installs on every worker, also on those that join later
+or are restarted. There it hands each transition of a task to `dask_worker.Tasks`. The records come back as
+events of a topic of this watch, to which the client subscribes. All tasks of these workers are measured,
+those of other clients too. To Dask the calls of an actor's methods are not tasks.
 """
 
 from __future__ import annotations
@@ -21,8 +18,7 @@ from ..analysis.group import Group, Missing
 from ..records.units import shortened, size_text
 from ..runtime.errors import why
 from .arrivals import Arrivals
-from .dask_worker import EVERY_S, decompressed, worker_name
-from .sent import scheduler_plugin, worker_plugin
+from .dask_worker import EVERY_S, decompressed, scheduler_plugin, worker_name, worker_plugin
 from .watcher import Watch, counted
 
 if TYPE_CHECKING:
@@ -64,7 +60,7 @@ class DaskWatch(Watch):
         self.lacking = self._has_left = False
         client.subscribe_topic(self._topic, self._event)
         try:
-            self.install()
+            client.sync(self._install)
         except BaseException:
             with suppress(Exception):  # what could not be installed is the user's to see
                 self._uninstall()
@@ -73,11 +69,7 @@ class DaskWatch(Watch):
 
     @staticmethod
     def client_of(client: Any) -> Any:
-        """Return the client itself.
-
-        Raises:
-            TypeError: It is another object of Dask, such as a cluster.
-        """
+        """Return the client itself; a TypeError if it is another object of Dask, such as a cluster."""
         if not hasattr(client, "subscribe_topic"):
             raise TypeError(f"watch() takes a distributed.Client, such as Client(cluster), not {client!r}")
         return client
@@ -85,12 +77,8 @@ class DaskWatch(Watch):
     def watched_again(self) -> None:
         """Install the plugin again where a worker could not measure."""
         if self.lacking:
-            self.install()
-
-    def install(self) -> None:
-        """Have all workers measure, also those that could not before."""
-        self.lacking = False
-        self.client.sync(self._install)
+            self.lacking = False
+            self.client.sync(self._install)
 
     async def _install(self) -> None:
         client, topic = self.client, self._topic
@@ -108,7 +96,8 @@ class DaskWatch(Watch):
             self._awaited = set(self._followed)
             self._arrived.wait_for(lambda: not self._awaited, _FOLLOWS_WITHIN_S)
             self._followed -= self._awaited
-            return (self._arrivals.group(label or "tasks", _UNMEASURED),) if self._arrivals else ()
+            arrived, self._arrivals = self._arrivals, Arrivals(MOST)
+            return (arrived.group(label or "tasks", _UNMEASURED),) if arrived else ()
 
     def leave(self) -> None:
         """Remove the plugin from the workers, unless the client is closed."""
@@ -145,7 +134,7 @@ class DaskWatch(Watch):
                 else:
                     self._event_of_worker(str(message["worker"]), message)
             except Exception:  # whatever it is, no worker of ours sent it
-                self._arrivals.refuse()
+                self._arrivals.refused += 1
 
     def _event_of_worker(self, address: str, message: dict[str, Any]) -> None:
         name = shortened(str(message["name"]))
@@ -169,11 +158,11 @@ class DaskWatch(Watch):
             self.spare(message["host"], _count(message["pid"]))
             return
         payloads = decompressed(message["records"])
-        counts = [_count(message[name]) for name in ("more", "more_bytes", "unmeasured")]
+        more, more_bytes, unmeasured = (_count(message[n]) for n in ("more", "more_bytes", "unmeasured"))
         for payload in payloads:
             self._arrivals.take(payload)
-        self._arrivals.count_more(*counts[:2])
-        self._arrivals.unsent += counts[2]
+        self._arrivals.records.count(more, more_bytes)
+        self._arrivals.unsent += unmeasured
         (self._followed.add if message["follows"] else self._followed.discard)(address)
         self._no_longer_await(address)
 

@@ -2,16 +2,7 @@
 
 While it watches, ``ray.remote`` wraps what it declares (`ray_worker.measured`). So each task measures itself
 with `measure`, and leaves its record in an actor beside the driver, the mailbox. This needs nothing private
-of Ray in the workers, as a ``worker_process_setup_hook`` would, and no argument of ``ray.init``, as that and
-Ray's tracing would; the state API knows no peaks.
-
-What the wrapper does not reach, and what helps: functions and actors declared before `watch` (run their cell
-again, or `RayWatch.wrap`), actors that live already (create them again), ``from ray import remote`` before
-`watch`, what tasks declare themselves, and the tasks of Ray's own libraries.
-
-The scope of a record is the call of the function. Reading the arguments before it and storing the result
-after it belong to Ray. General RAM is that of the whole worker process, so tasks that run in it at the same
-time (async and threaded actors) share their peak, and their records say so.
+of Ray in the workers, and no argument of ``ray.init``; the state API knows no peaks.
 """
 
 from __future__ import annotations
@@ -26,8 +17,7 @@ from ..runtime import clock
 from ..runtime.errors import first_line, named
 from ..runtime.wrappers import Wrappers
 from .arrivals import Arrivals
-from .ray_worker import BATCH_S, MOST_PENDING, is_measured, measured
-from .sent import mailbox_class
+from .ray_worker import BATCH_S, MOST_PENDING, is_measured, mailbox_class, measured
 from .watcher import Watch
 
 if TYPE_CHECKING:
@@ -52,8 +42,8 @@ class RayWatch(Watch):
         super().__init__(client, report=report)
         self._ray: Any = client
         self._mailbox: Mailbox | None = None
-        self._arrivals = Arrivals(most=MOST_ROWS)
-        self._lacks_package = False  # somewhere, which was said
+        self._arrivals = Arrivals(MOST_ROWS)
+        self._lacks_package = False  # some worker does, which was said
         self._try_again_s = 0.0  # when to ask a mailbox again that did not answer
         self._wrappers = Wrappers(lambda: client)
         makers = {"remote": self._remote, "init": self._init, "shutdown": self._shutdown}
@@ -67,8 +57,7 @@ class RayWatch(Watch):
     def wrap(self, declared: Any) -> Any:
         """Return a remote function or actor class that is measured, with the options of the given one.
 
-        Args:
-            declared: What ``ray.remote`` returned before `watch`, or a plain function or class for it.
+        It is what ``ray.remote`` returned before `watch`, or a plain function or class for it.
 
         Raises:
             TypeError: It is none of these, or this version of Ray does not say what it was declared with.
@@ -85,7 +74,8 @@ class RayWatch(Watch):
     def ended(self, label: str | None) -> Iterable[Group]:
         """Return the tasks that ended since the last call, as one group; none if no task did."""
         self._empty()
-        return (self._arrivals.group(label or "tasks"),) if self._arrivals else ()
+        arrived, self._arrivals = self._arrivals, Arrivals(MOST_ROWS)
+        return (arrived.group(label or "tasks"),) if arrived else ()
 
     def leave(self) -> None:
         """Put Ray's own functions back and end the mailbox."""
@@ -174,22 +164,19 @@ class RayWatch(Watch):
             return False
         for _, payload in contents["records"]:
             self._arrivals.take(payload)
-        self._arrivals.count_more(contents["more"], contents["more_bytes"])
+        self._arrivals.records.count(contents["more"], contents["more_bytes"])
         self._arrivals.unsent += contents["lost"]
         for host, reason in contents["unable"].items():
-            self._report_unable(host, reason)
+            if not self._lacks_package:
+                self._lacks_package = True
+                self.say_once(
+                    f"Tasks on {host} run unmeasured, for its workers cannot use ipygpulogger ({reason}). "
+                    f"Install it there with: pip install ipygpulogger=={version('ipygpulogger')}, "
+                    'or start with: ray.init(runtime_env={"pip": ["ipygpulogger"]})'
+                )
         return bool(contents["records"])
 
     # -- what is said once ---------------------------------------------------------------------------
-
-    def _report_unable(self, host: str, reason: str) -> None:
-        if not self._lacks_package:
-            self._lacks_package = True
-            self.say_once(
-                f"Tasks on {host} run unmeasured, for its workers cannot use ipygpulogger ({reason}). "
-                f"Install it there with: pip install ipygpulogger=={version('ipygpulogger')}, "
-                'or start with: ray.init(runtime_env={"pip": ["ipygpulogger"]})'
-            )
 
     def _report_declared_before(self) -> None:
         found = [

@@ -25,8 +25,8 @@ class GPUMemTrace:
     """Trace the memory of the current GPU, from when it is made until it is stopped or deleted.
 
     The figures are this process's own, in MB, and exact where the framework's allocator counts them. Without
-    a GPU they are 0. What is not exact, or could not be attributed to a process, is remarked after the printed
-    figures, as in the report of a cell. Tracers may nest and overlap, also across threads.
+    a GPU they are 0. What is not exact, or could not be attributed to a process, is remarked behind the
+    printed figures, as in the report of a cell. Tracers may nest and overlap, also across threads.
 
     Args:
         silent: Print nothing. Also ``tracer.silent = True``, ``tracer.silent(True)``.

@@ -12,9 +12,8 @@ import made
 import pytest
 from fake_ray import FakeRay
 
-from ipygpulogger.cluster import arrivals, ray_worker, sent, watch
-from ipygpulogger.cluster.ray_worker import is_measured, measured
-from ipygpulogger.cluster.sent import mailbox_class
+from ipygpulogger.cluster import arrivals, dask_worker, ray_worker, watch
+from ipygpulogger.cluster.ray_worker import is_measured, mailbox_class, measured
 from ipygpulogger.records.process import Process, ProcessRecord
 
 MB = 2**20
@@ -96,7 +95,7 @@ def test_what_is_sent_to_workers_needs_no_package(ray, monkeypatch):
             pass
 
     waiting, seen = [measured(one) for one in (plain, coroutine, generator, items, Actor)], []
-    waiting += [mailbox_class(1), type(sent.worker_plugin("t")), type(sent.scheduler_plugin("t", "c"))]
+    waiting += [mailbox_class(1), type(dask_worker.worker_plugin("t")), type(dask_worker.scheduler_plugin("t", "c"))]
     while waiting:
         one = waiting.pop()
         if isinstance(one, type):

@@ -7,24 +7,17 @@ from ipygpulogger import Data, IPyGPULogger
 
 
 def test_data_is_the_seeds(shell):
-    """ "6 ints in MB (`int(bytes/2**20)`), `time_delta` float seconds"; C7: its seven fields."""
+    """ "6 ints in MB, `time_delta` float seconds" (C7); "holds the LAST FINISHED cell; the running cell does not touch it"."""
     text = (
         "Data(gen_mem_used_delta=0, gen_mem_peaked=0, gen_mem_used=2161, gpu_mem_used_delta=0, "
         "gpu_mem_peaked=0, gpu_mem_used=1962, time_delta=0.0048329830169677734)"
     )
     assert repr(Data(0, 0, 2161, 0, 0, 1962, 0.0048329830169677734)) == text
     il = IPyGPULogger(report="none").start()
-    shell.run_cell("x = 1", store_history=True)
-    il.stop()
-    assert [type(value) for value in il.data] == [int] * 6 + [float]
-
-
-def test_data_is_of_the_last_finished_cell(shell):
-    """ "`data` holds the LAST FINISHED cell; the running cell does not touch it"."""
-    il = IPyGPULogger(report="none").start()
     shell.user_ns["il"] = il
     shell.run_cell("kept = b'x' * (32 << 20)", store_history=True)
     before = il.data
+    assert [type(value) for value in before] == [int] * 6 + [float]
     shell.run_cell("more = b'x' * (64 << 20); seen = il.data", store_history=True)
     assert shell.user_ns["seen"] == before
     assert before.gen_mem_used_delta in (31, 32, 33)
