@@ -39,18 +39,12 @@ from ipygpulogger.compat.tracebacks import (
 )
 from ipygpulogger.utils import ipython as door
 
-
-def test_it_can_be_seen_that_nothing_is_let_go():
-    """A meta-test: without a guard the exception keeps the memory."""
-    assert not lets_go(lambda function: function)
-
-
 # -- which calls, which exceptions -----------------------------------------------------------------
 
 
 @pytest.mark.parametrize("decorator", [gpu_mem_restore, ipython_tb_clear_frames])
 def test_decorators_outside_ipython(decorator, monkeypatch):
-    """ "Plain call if not IS_IN_IPYTHON"; "any exception, IPython only"."""
+    """ "Plain call if not IS_IN_IPYTHON"; "any exception, IPython only": else the exception keeps the memory."""
     for setting in (None, "0", "1"):
         if setting:
             monkeypatch.setenv(OURS, setting)
@@ -152,15 +146,28 @@ def test_contexts_are_unconditional(context, error, setting, monkeypatch):
     assert lets_go(within(context), error)
 
 
-def test_without_failure(guard):
-    """A result comes back, and nothing is collected, where nothing failed."""
-    collections = []
-    gc.callbacks.append(lambda _, info: collections.append(info["generation"]))
-    try:
-        assert guard(lambda *args: args)(1, 2) == (1, 2)
-        assert 2 not in collections
-    finally:
-        gc.callbacks.pop()
+def test_memory_comes_back_to_the_device(guard, monkeypatch):
+    """Cycles are collected, whichever generation they reached, and the framework's cache is emptied after it.
+
+    Where nothing failed a result comes back, and nothing is collected.
+    """
+    settled, cycle, collections = [], [], []
+    settling = types.SimpleNamespace(settle=lambda **how: settled.append((how, cycle[0]() is None)))
+    monkeypatch.setattr(tracebacks, "machine", lambda: types.SimpleNamespace(settling=settling))
+    monkeypatch.setattr(gc, "callbacks", [lambda _, info: collections.append(info["generation"])])
+
+    def call():
+        thing = Thing()
+        thing.itself = thing
+        cycle.append(weakref.ref(thing))
+        for _ in range(3):
+            gc.collect()
+        raise ValueError
+
+    assert guard(lambda *args: args)(1, 2) == (1, 2)
+    assert (settled, 2 in collections) == ([], False)
+    caught(guard(call))
+    assert settled == [({"gc_collect": False, "clear_cache": True}, True)]
 
 
 # -- the assert that ends a device -----------------------------------------------------------------
@@ -250,48 +257,25 @@ def test_a_failure_of_ours_is_not_the_users(shell, monkeypatch, breaks, reason):
     assert error.__context__ is None
 
 
-def test_memory_comes_back_to_the_device(guard, monkeypatch):
-    """Cycles are collected, whichever generation they reached, and the framework's cache is emptied after it."""
-    settled = []
-    settling = types.SimpleNamespace(settle=lambda **how: settled.append((how, cycle[0]() is None)))
-    monkeypatch.setattr(tracebacks, "machine", lambda: types.SimpleNamespace(settling=settling))
-    cycle = []
-
-    def call():
-        thing = Thing()
-        thing.itself = thing
-        cycle.append(weakref.ref(thing))
-        for _ in range(3):
-            gc.collect()
-        raise ValueError
-
-    caught(guard(call))
-    assert settled == [({"gc_collect": False, "clear_cache": True}, True)]
-
-
 @pytest.mark.parametrize("kind", ["function", "generator", "coroutine"])
 def test_arguments(shell, kind):
     """What only the arguments hold is back too, whatever kind of function is decorated."""
 
-    @gpu_mem_restore
-    def function(_):
-        raise RuntimeError(NO_MEMORY)
-
-    @gpu_mem_restore
     def generator(_):
         yield 1
         raise RuntimeError(NO_MEMORY)
 
-    @gpu_mem_restore
     async def coroutine(_):
         await asyncio.sleep(0)
         raise RuntimeError(NO_MEMORY)
 
     held = []
     calls = {
-        "function": lambda: function(marked(held)),
-        "generator": lambda: list(generator(marked(held))),
-        "coroutine": lambda: asyncio.run(coroutine(marked(held))),
+        "function": lambda: gpu_mem_restore(lambda _: next(generator(1)) and list(generator(1)))(
+            marked(held)
+        ),
+        "generator": lambda: list(gpu_mem_restore(generator)(marked(held))),
+        "coroutine": lambda: asyncio.run(gpu_mem_restore(coroutine)(marked(held))),
     }
     error = caught(calls[kind])
     assert str(error) == NO_MEMORY
@@ -313,6 +297,7 @@ def test_get_ref_free_exc_info():
 
 # -- where am I ------------------------------------------------------------------------------------
 WHERE = "from ipygpulogger.utils.ipython import *; print(is_in_ipython(), IS_IN_IPYTHON, is_in_colab(), IS_IN_COLAB)"
+NOWHERE = "False False False False"
 NOT_LOADED = "import sys; print('IPython' in sys.modules)"
 IN_NOTEBOOKS = {"JPY_PARENT_PID": "1", "_": "/usr/bin/jupyter-notebook"}
 
@@ -323,24 +308,16 @@ def said_by(*command, tmp_path, **env):
 
 
 @pytest.mark.parametrize("env", [{}, IN_NOTEBOOKS, {"_": "/usr/bin/ipython"}])
-def test_a_script_is_not_in_ipython(tmp_path, env):
-    """ "True in any subprocess of a notebook": not here; IPython is not imported to find out."""
-    assert said_by("-c", f"{WHERE}; {NOT_LOADED}", tmp_path=tmp_path, **env) == [
-        "False False False False",
-        "False",
-    ]
-    assert said_by("-c", f"import IPython; {WHERE}", tmp_path=tmp_path, **env) == ["False False False False"]
+def test_a_process_of_its_own(tmp_path, env):
+    """ "True in any subprocess of a notebook", "False under `python -m IPython`": not here, whatever the environment says.
 
-
-def test_a_terminal_is_in_ipython(tmp_path):
-    """ "False under `python -m IPython`": not here, whatever the environment says."""
-    script = tmp_path / "script.py"
-    script.write_text(WHERE)
-    for what in (["-c", WHERE], [str(script)]):
-        said = said_by(
-            "-m", "IPython", "--HistoryManager.enabled=False", *what, tmp_path=tmp_path, _="python"
-        )
-        assert said[-1].endswith("True True False False")  # 7.34 sets a terminal's title before it
+    IPython is not imported to find out.
+    """
+    assert said_by("-c", f"{WHERE}; {NOT_LOADED}", tmp_path=tmp_path, **env) == [NOWHERE, "False"]
+    assert said_by("-c", f"import IPython; {WHERE}", tmp_path=tmp_path, **env) == [NOWHERE]
+    terminal = "-m", "IPython", "--HistoryManager.enabled=False", "-c", WHERE
+    said = said_by(*terminal, tmp_path=tmp_path, **env)
+    assert said[-1].endswith("True True False False")  # 7.34 sets a terminal's title before it
 
 
 def test_the_constants_are_answered_when_asked(shell, monkeypatch):
