@@ -36,14 +36,14 @@ _INSTALL = (
 class DaskWatch(Watch):
     """What `watch` returns for a ``distributed.Client``: measures every task, until it is stopped.
 
-    Attributes:
-        lacking: Whether a worker cannot measure.
-
     Raises:
+        TypeError: It is another object of Dask, such as a cluster.
         ValueError: The client is closed, or asynchronous.
     """
 
     def __init__(self, client: Any, *, report: bool = True) -> None:
+        if not hasattr(client, "subscribe_topic"):
+            raise TypeError(f"watch() takes a distributed.Client, such as Client(cluster), not {client!r}")
         if client.status in ("closing", "closed"):
             raise ValueError("watch() takes a client that is connected, and this one is closed")
         if client.asynchronous:
@@ -57,7 +57,7 @@ class DaskWatch(Watch):
         self._numbers: dict[str, int] = {}  # of the last event of each worker that ever was, by address
         self._followed: set[str] = set()  # of those that announced another event
         self._awaited: set[str] = set()  # those of them that a cell waits for
-        self.lacking = self._has_left = False
+        self._lacking = self._has_left = False  # whether a worker cannot measure; whether it was stopped
         client.subscribe_topic(self._topic, self._event)
         try:
             client.sync(self._install)
@@ -67,17 +67,10 @@ class DaskWatch(Watch):
             raise
         self.started()
 
-    @staticmethod
-    def client_of(client: Any) -> Any:
-        """Return the client itself; a TypeError if it is another object of Dask, such as a cluster."""
-        if not hasattr(client, "subscribe_topic"):
-            raise TypeError(f"watch() takes a distributed.Client, such as Client(cluster), not {client!r}")
-        return client
-
     def watched_again(self) -> None:
         """Install the plugin again where a worker could not measure."""
-        if self.lacking:
-            self.lacking = False
+        if self._lacking:
+            self._lacking = False
             self.client.sync(self._install)
 
     async def _install(self) -> None:
@@ -139,8 +132,8 @@ class DaskWatch(Watch):
     def _event_of_worker(self, address: str, message: dict[str, Any]) -> None:
         name = shortened(str(message["name"]))
         if "unable" in message:
-            if not self.lacking:
-                self.lacking = True
+            if not self._lacking:
+                self._lacking = True
                 reason = shortened(str(message["unable"]))
                 self.say_once(
                     f"ipygpulogger cannot measure the tasks of {worker_name(name)}: {reason}. {_INSTALL}"
@@ -164,9 +157,6 @@ class DaskWatch(Watch):
         self._arrivals.records.count(more, more_bytes)
         self._arrivals.unsent += unmeasured
         (self._followed.add if message["follows"] else self._followed.discard)(address)
-        self._no_longer_await(address)
-
-    def _no_longer_await(self, address: str) -> None:
         self._awaited.discard(address)
         self._arrived.notify_all()
 
@@ -178,7 +168,8 @@ class DaskWatch(Watch):
                 return
             name, how = self._workers.pop(address), self._killed.pop(address, "left the cluster")
             self._followed.discard(address)
-            self._no_longer_await(address)
+            self._awaited.discard(address)
+            self._arrived.notify_all()
             if not self._has_left:
                 self.client.unsubscribe_topic(address)
             if not message.get("expected", True) and (count := len(message.get("processing-tasks", ()))):

@@ -41,8 +41,8 @@ def is_measured(declared: Any) -> bool:
 def measured(declared: Any, *, at_once: bool = False) -> Any:
     """Return a function or class like the given one whose calls as tasks of Ray are measured.
 
-    Name, signature, documentation and attributes stay. Anything but a Python function or class is returned
-    as it is; so is what belongs to Ray itself. With `at_once` each record is sent before its task ends.
+    Anything but a Python function or class is returned as it is; so is what belongs to Ray itself. With
+    `at_once` each record is sent before its task ends.
     """
     module = getattr(declared, "__module__", None) or ""
     if is_measured(declared) or module.partition(".")[0] == "ray":
@@ -186,9 +186,8 @@ _MOST_WAITING = 5000  # records, of half a kilobyte usually; further ones are co
 class Outbox:
     """Sends to the mailbox what the tasks of this process used.
 
-    A call of the mailbox costs as much as a short task. So the record of a task that ends is sent at once
-    only if none was sent shortly before, else with the next ones, by a thread that waits while nothing is to
-    be sent. No answer is waited for.
+    A call of the mailbox costs as much as a short task. So a record is sent at once only if none was sent
+    shortly before, else with the next ones, by a thread. No answer is waited for.
     """
 
     def __init__(self) -> None:
@@ -202,11 +201,8 @@ class Outbox:
         self._thread: threading.Thread | None = None
 
     def has_mailbox(self) -> bool:
-        """Return whether a watch runs: Ray is asked for its mailbox if that was not done a moment ago.
-
-        Threads that call it meanwhile wait for the answer, or their tasks would run unmeasured.
-        """
-        with self._lock:
+        """Return whether a watch runs: Ray is asked for its mailbox if that was not done a moment ago."""
+        with self._lock:  # threads that call it meanwhile wait, or their tasks would run unmeasured
             if clock.monotonic_s() - self._checked_s >= _RECHECK_S:
                 self._find_mailbox()
                 self._checked_s = clock.monotonic_s()

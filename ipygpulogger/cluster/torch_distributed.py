@@ -28,7 +28,7 @@ from ..runtime.errors import first_line
 from .arrivals import MOST_BYTES, packed, unpacked
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
 T = TypeVar("T")
 
@@ -48,16 +48,13 @@ def gather(
     """Bring what every rank of a torch.distributed job measured to rank 0.
 
     Every rank calls it. The n-th call for a label belongs to the n-th call for this label of each other
-    rank, so the ranks may call it at different times and from different threads.
-
-    In a program that is a single process, without torchrun and without a process group, it returns the group
-    of this one process. So the same script runs with ``python`` and with ``torchrun``.
+    rank, so the ranks may call it at different times and from different threads. In a program of a single
+    process, run without torchrun, it returns the group of this one process.
 
     Args:
         measured: What `measure` returned, after its block or call has ended; or any `Measurement`. None, or
             a block that could not be measured, is shown as missing.
-        timeout_s: How long rank 0 waits for the other ranks. 0 takes what has arrived. Other ranks do not
-            wait.
+        timeout_s: How long rank 0 waits for the others, which do not wait. 0 takes what has arrived.
         label: What was measured; by default the label of the measurement. Of None without a label, that of
             this process's previous call.
 
@@ -131,7 +128,8 @@ class Job:
         stamp = f"{clock.wall_s():.3f} {' '.join(self._machine)}\n".encode()  # when and where it was sent
         value = stamp + (b"" if record is None else packed(record))
         try:
-            self.store.within(lambda: self.store.set(self.key(label, number, rank), value))
+            # Over TCP this sends, and waits for nothing.
+            self.store.within(lambda store: store.set(self.key(label, number, rank), value))
         except StoreLostError as reason:
             warn(f"what rank {rank} measured does not reach rank 0: {reason}")
         return None
@@ -206,8 +204,8 @@ class JobStore:
         self._opened: Any = None
         self._opening = threading.Lock()
 
-    def within(self, operation: Callable[[], T], wait_s: float = 0.0) -> T:
-        """Run an operation on another thread, for `ANSWER_S` and what it waits itself at most.
+    def within(self, operation: Callable[[Any], T], wait_s: float = 0.0) -> T:
+        """Run an operation on the store in another thread, for `ANSWER_S` and what it waits itself at most.
 
         Raises:
             StoreLostError: It failed, or has not ended by then. So does each that follows, at once.
@@ -218,7 +216,7 @@ class JobStore:
 
         def run() -> None:
             try:
-                results.append(operation())
+                results.append(operation(self._store()))
             except Exception as reason:
                 self.lost = f"the job's store cannot be reached: {shortened(first_line(reason))}"
 
@@ -232,26 +230,6 @@ class JobStore:
             self.lost = self.lost or "the job's store does not answer"
             raise StoreLostError(self.lost)
         return results[0]
-
-    def set(self, key: str, value: bytes) -> None:
-        """Set a key. Over TCP this sends, and waits for nothing."""
-        self._store().set(key, value)
-
-    def has(self, keys: Sequence[str]) -> bool:
-        """Return whether all of these keys are set."""
-        return bool(self._store().check(list(keys)))
-
-    def get(self, keys: Sequence[str]) -> list[bytes]:
-        """Return the values of keys that are set."""
-        store = self._store()
-        if len(keys) > 1 and store.has_extended_api():
-            return list(map(bytes, store.multi_get(list(keys))))
-        return [bytes(store.get(key)) for key in keys]
-
-    def delete(self, key: str) -> None:
-        """Delete a key, where this kind of store can; a `FileStore` cannot."""
-        with suppress(RuntimeError, NotImplementedError):
-            self._store().delete_key(key)
 
     def _store(self) -> Any:
         with self._opening:
@@ -301,7 +279,7 @@ class Gathering:
         """
         until_s = clock.monotonic_s() + timeout_s
         try:
-            self._within(lambda: self._await(until_s), timeout_s)
+            self._within(lambda store: self._await(store, until_s), timeout_s)
         finally:
             self._stopped.set()  # also where the user interrupts
         return self.group(why or f"no answer within {timeout_s:g} s")
@@ -320,39 +298,43 @@ class Gathering:
         ]
         return Group(self._label or _NOT_MEASURED, self._records.values(), missing)
 
-    def _within(self, operation: Callable[[], bool], wait_s: float = 0.0) -> bool:
+    def _within(self, operation: Callable[[Any], bool], wait_s: float = 0.0) -> bool:
         if not self._open:
             return True
         try:
-            return self._job.store.within(operation, wait_s)  # type: ignore[no-any-return]
+            return bool(self._job.store.within(operation, wait_s))
         except StoreLostError:
             return False
 
-    def _await(self, until_s: float) -> bool:
+    def _await(self, store: Any, until_s: float) -> bool:
         """Take the records once all ranks have answered, or those that are there when the time is over."""
         pause_s = _FASTEST_POLL_S
-        while not self._take_together() and (left_s := until_s - clock.monotonic_s()) > 0:
+        while not self._take_together(store) and (left_s := until_s - clock.monotonic_s()) > 0:
             if self._stopped.wait(min(pause_s, left_s)):
                 return False
             pause_s = min(1.5 * pause_s, _SLOWEST_POLL_S)
-        self._take([rank for rank, key in self._open.items() if self._job.store.has([key])])
+        self._take(store, [rank for rank, key in self._open.items() if store.check([key])])
         return not self._open
 
-    def _take_together(self) -> bool:
+    def _take_together(self, store: Any) -> bool:
         """Take the records if every rank has answered: two questions for all. Return whether so."""
-        if self._open and self._job.store.has(list(self._open.values())):
-            self._take(list(self._open))
+        if self._open and store.check(list(self._open.values())):
+            self._take(store, list(self._open))
         return not self._open
 
-    def _take(self, ranks: list[int]) -> None:
-        store = self._job.store
-        for rank, value in zip(ranks, store.get([self._open[rank] for rank in ranks]), strict=True):
-            stamp, line_end, payload = value[: _STAMP_BYTES + MOST_BYTES].partition(b"\n")
+    def _take(self, store: Any, ranks: list[int]) -> None:
+        keys = [self._open[rank] for rank in ranks]
+        together = len(keys) > 1 and store.has_extended_api()
+        values = store.multi_get(keys) if together else map(store.get, keys)
+        for rank, value in zip(ranks, values, strict=True):
+            stamp, line_end, payload = bytes(value)[: _STAMP_BYTES + MOST_BYTES].partition(b"\n")
             if self._job.is_newer_than(stamp):
                 self._old.add(rank)  # the rank may still send that of this attempt
                 continue
             self._old.discard(rank)
-            store.delete(self._open.pop(rank))
+            with suppress(RuntimeError, NotImplementedError):  # a `FileStore` cannot
+                store.delete_key(self._open[rank])
+            del self._open[rank]
             record = unpacked(payload)
             if record is not None and record.rank == rank:
                 self._records[rank] = record

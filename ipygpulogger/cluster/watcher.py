@@ -88,8 +88,6 @@ def watch_of(client: Any) -> Watch | None:
 class Watch(ABC):
     """Measures what a cluster does for each cell of this notebook, until it is stopped.
 
-    The class of an engine implements `ended`, `leave` and `describe`, and calls `started` once it measures.
-
     Attributes:
         client: The engine's client.
         history: The `ProcessRecord`s of all cells, in one `History`.
@@ -114,10 +112,7 @@ class Watch(ABC):
 
     @abstractmethod
     def ended(self, label: str | None) -> Iterable[Group]:
-        """Return what is complete since the last call, usually one group or none; it never waits for long.
-
-        The label is such as "In [4]"; None outside IPython.
-        """
+        """Return what is complete since the last call, without waiting for long; the label is of the cell."""
 
     @abstractmethod
     def leave(self) -> None:
@@ -141,10 +136,7 @@ class Watch(ABC):
             self._come_last()
 
     def spare(self, host: str, pid: int) -> None:
-        """Let no cell of this notebook reset the high-water mark of a process that measures itself.
-
-        Without effect for this process, and those of other machines.
-        """
+        """Let no cell of this notebook reset the high-water mark of a process here that measures itself."""
         if host == socket.gethostname() and pid not in (os.getpid(), *self._spared):
             self._spared.add(pid)
             machine().child_peaks.leave_alone(pid)
@@ -170,10 +162,7 @@ class Watch(ABC):
         return self in running
 
     def stop(self) -> None:
-        """Stop measuring, here and in the other processes. Does nothing the second time.
-
-        What is complete by then is kept and shown.
-        """
+        """Stop measuring, here and in the other processes; what is complete by then is kept and shown."""
         with _lock:
             if not self.is_running:
                 return
@@ -255,10 +244,7 @@ class Watch(ABC):
 
 
 def keep(records: Iterable[ProcessRecord]) -> list[ProcessRecord]:
-    """Hand the records of other processes to every running logger: to its history, log and budget.
-
-    Returned are the same records with the notes of a logger, such as that a budget was exceeded.
-    """
+    """Hand the records of other processes to every running logger; return them with its notes."""
     given = list(records)
     found = list(given)
     loggers: tuple[Any, ...] = tuple(machine().scopes.loggers)
