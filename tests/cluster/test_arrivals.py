@@ -76,15 +76,14 @@ def test_what_is_no_record_is_said(payload):
     assert unpacked(GOOD.ljust(MOST_BYTES)) is not None
 
 
-def test_what_a_record_needed_most_of():
-    """General RAM, or a device's memory."""
+def test_of_very_many_items_few_are_held():
+    """Less than twice as many as are to be kept, whatever came; the largest of them, and the others counted.
+
+    What counts is what a record needed most of: general RAM, or a device's memory.
+    """
     ram = made.plain(size_bytes=70)
     gpu = DeviceUsage(0, 90, Peak(90, 90, "exact"), index=0, name="A100")
     assert [most_needed_bytes(ram), most_needed_bytes(replace(ram, gpus=(gpu,)))] == [70, 90]
-
-
-def test_of_very_many_items_few_are_held():
-    """Less than twice as many as are to be kept, whatever came; the largest of them, and the others counted."""
     largest, held = Largest(3), []
     for size in range(100):
         largest.add(size, size)
@@ -94,26 +93,12 @@ def test_of_very_many_items_few_are_held():
     assert (largest.keep(3), largest.more, largest.more_bytes) == ([99, 98, 97], 97, 96)
 
 
-@pytest.mark.parametrize("what", ["record", "missing", "unsent", "more"])
-def test_what_there_is_to_say(what):
-    """Any of it makes a group; garbage alone does not."""
+def test_the_group_of_what_arrived():
+    """In the order of the ranks; what is missing, and what was not sent, is named; garbage alone is no group."""
     arrivals = Arrivals()
     arrivals.refused += 1
     assert not arrivals
-    if what == "record":
-        arrivals.take(GOOD)
-    elif what == "missing":
-        arrivals.missing.append(Missing("rank 1", "it died"))
-    elif what == "unsent":
-        arrivals.unsent += 1
-    else:
-        arrivals.records.count(2, 3)
-    assert arrivals
-
-
-def test_the_group_of_what_arrived():
-    """In the order of the ranks; what is missing, and what was not sent, is named once."""
-    arrivals = Arrivals()
+    arrivals.refused = 0
     assert [arrivals.take(packed(from_rank(rank))).rank for rank in (2, 0)] == [2, 0]
     arrivals.missing.append(Missing("rank 1", "no answer within 30 s"))
     arrivals.unsent += 3

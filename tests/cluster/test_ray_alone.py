@@ -4,9 +4,7 @@ import contextvars
 import dis
 import inspect
 import sys
-import threading
 import types
-from concurrent.futures import ThreadPoolExecutor
 
 import made
 import pytest
@@ -121,25 +119,6 @@ def test_what_is_sent_to_workers_needs_no_package(ray, monkeypatch):
         if one.__globals__["__name__"].startswith("ipygpulogger"):
             assert globals_of(one.__code__) & one.__globals__.keys() <= {"__name__"}, one
     assert len(seen) > 20
-
-
-def test_threads_wait_for_the_look_of_another_one(ray, monkeypatch):
-    """The first calls of a threaded actor begin at once, and each is measured; one of them looks."""
-    looks, all_began = [], threading.Event()
-
-    def get_actor(name):
-        looks.append(name)
-        assert all_began.wait(60)
-        return types.SimpleNamespace()
-
-    monkeypatch.setattr(ray, "get_actor", get_actor)
-    monkeypatch.setattr(ray_worker, "_RECHECK_S", 60)
-    outbox = ray_worker.Outbox()
-    with ThreadPoolExecutor(8) as threads:
-        calls = [threads.submit(outbox.has_mailbox) for _ in range(8)]
-        all_began.set()
-        assert [call.result() for call in calls] == [True] * 8
-    assert len(looks) == 1
 
 
 def test_a_generator_that_is_left_and_a_task_that_is_cancelled(ray, watching):
