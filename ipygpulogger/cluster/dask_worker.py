@@ -17,7 +17,7 @@ import socket
 import zlib
 from contextvars import Context, copy_context
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from ..blocks.measure import Measure, measure, overlaps_of
 from ..records.note import Note, NoteKind
@@ -43,15 +43,6 @@ _ENDS = frozenset(("memory", "error", "rescheduled", "forgotten"))
 _overlaps = overlaps_of("task")  # also of several workers that are threads of one process
 
 
-class _Ended(NamedTuple):
-    """A task that ended, and has not been sent."""
-
-    measurement: Measurement
-    key: Any
-    status: Status
-    error: str | None
-
-
 class Tasks:
     """Measures the tasks of one worker. All of it runs on the thread of the worker's event loop."""
 
@@ -75,42 +66,38 @@ class Tasks:
         self._log({"host": self._here[0], "pid": self._here[1]})
 
     def _begin_event(self) -> None:
-        self._ended: Largest[_Ended] = Largest(_WAITING)
+        self._ended: Largest[ProcessRecord] = Largest(_WAITING)  # and have not been sent
         self._unmeasured = 0
 
     def transition(self, key: Any, start: str, finish: str) -> None:
         """Follow a task from one state to another."""
         if finish == "executing" and key not in self._open:
             # In a context of its own: that of the event loop would remember each measurement it entered.
-            measure, context = self._open[key] = Measure(str(key)[:_NAME], overlaps=_overlaps), copy_context()
-            context.run(measure.__enter__)
+            running, context = self._open[key] = Measure(str(key)[:_NAME], overlaps=_overlaps), copy_context()
+            context.run(running.__enter__)
         elif key in self._open and finish in _ENDS:
             cancelled = start in ("cancelled", "released") or finish == "rescheduled"
             self._end(key, "interrupted" if cancelled else "error" if finish == "error" else "ok")
 
     def _closed(self, key: Any) -> Measurement | None:
-        measure, context = self._open.pop(key)
-        context.run(measure.__exit__, None, None, None)
-        return measure.last
+        running, context = self._open.pop(key)
+        context.run(running.__exit__, None, None, None)
+        return running.last
 
     def _end(self, key: Any, status: Status) -> None:
         if (measured := self._closed(key)) is None:
             self._unmeasured += 1
         else:
             error = self._error(key) if status == "error" else None
-            self._ended.add(most_needed_bytes(measured), _Ended(measured, key, status, error))
+            process = Process(*self._here, worker=self.name, task=readable(key))
+            record = ProcessRecord.of(measured, process)
+            record = replace(record, status=status, error=error, notes=(*record.notes, *self._notes))
+            self._ended.add(most_needed_bytes(measured), record)
         self._refill()
         if self._at_once >= 1 and self._timer is None:  # so that it arrives before the task's result
             self.send()
         else:  # of very many tasks, now and then
             self._send_later()
-
-    def _packed(self, ended: _Ended) -> bytes:
-        host, pid = self._here
-        process = Process(host, pid, worker=self.name, task=readable(ended.key))
-        record = ProcessRecord.of(ended.measurement, process)
-        notes = (*record.notes, *self._notes)
-        return packed(replace(record, status=ended.status, error=ended.error, notes=notes))
 
     def _error(self, key: Any) -> str:
         """Return the name of the exception type that ended a task, from the text that the worker keeps."""
@@ -139,7 +126,7 @@ class Tasks:
         self._at_once -= 1
         kept = self._ended.keep(BATCH)
         follows = bool(kept) and self._at_once < 1
-        while len(records := compressed(list(map(self._packed, kept)))) > BATCH_BYTES:
+        while len(records := compressed(list(map(packed, kept)))) > BATCH_BYTES:
             kept = self._ended.keep(len(kept) // 2)
         message = {"records": records, "more": self._ended.more, "more_bytes": self._ended.more_bytes}
         message |= {"unmeasured": self._unmeasured, "follows": follows}
