@@ -89,8 +89,10 @@ class DaskWatch(Watch):
             self._awaited = set(self._followed)
             self._arrived.wait_for(lambda: not self._awaited, _FOLLOWS_WITHIN_S)
             self._followed -= self._awaited
+            if not self._arrivals:
+                return ()
             arrived, self._arrivals = self._arrivals, Arrivals(MOST)
-            return (arrived.group(label or "tasks", _UNMEASURED),) if arrived else ()
+            return (arrived.group(label or "tasks", _UNMEASURED),)
 
     def leave(self) -> None:
         """Remove the plugin from the workers, unless the client is closed."""

@@ -73,8 +73,10 @@ class RayWatch(Watch):
     def ended(self, label: str | None) -> Iterable[Group]:
         """Return the tasks that ended since the last call, as one group; none if no task did."""
         self._empty()
+        if not self._arrivals:
+            return ()
         arrived, self._arrivals = self._arrivals, Arrivals(MOST_ROWS)
-        return (arrived.group(label or "tasks"),) if arrived else ()
+        return (arrived.group(label or "tasks"),)
 
     def leave(self) -> None:
         """Put Ray's own functions back and end the mailbox."""
@@ -86,10 +88,6 @@ class RayWatch(Watch):
                 for _ in range(_TRIES):  # until Ray no longer knows it
                     self._ray.get_actor(_name(self._ray))
                     time.sleep(_TRY_AGAIN_S)
-
-    def describe(self) -> str:
-        """Return nothing: Ray starts its workers as it needs them."""
-        return ""
 
     # -- Ray's functions, wrapped --------------------------------------------------------------------
 

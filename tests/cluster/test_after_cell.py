@@ -32,9 +32,6 @@ class FakeWatch(Watch):
     def leave(self):
         pass
 
-    def describe(self):
-        return ""
-
 
 @pytest.fixture
 def watching(shell):
@@ -148,7 +145,7 @@ import sys
 from ipygpulogger.cluster import Group, Watch
 class Fake(Watch):
     done = ["here"]
-    leave = describe = lambda self: ""
+    leave = lambda self: None
     def ended(self, label):
         done, self.done = self.done, []
         return [Group(one, []) for one in done]

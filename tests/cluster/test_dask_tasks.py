@@ -223,6 +223,8 @@ def test_what_arrives_is_one_group(client, watching, worker, tasks):
     ran(tasks, "b-1")
     worker.events[-1]["unmeasured"] = 3
     handler = client.handlers[watching._topic]
+    handler((1.0, "no event"))
+    assert watching.records == []  # what is no event is said with the next group
     for message in [*sent(worker), *sent(worker)]:
         handler((1.0, message))
     last = max(message["number"] for message in worker.events)
@@ -240,7 +242,7 @@ def test_what_arrives_is_one_group(client, watching, worker, tasks):
     group = watching.records[-1]
     assert [record.task for record in group] == ["a", "b"]
     assert group.notes == (
-        "6 of what arrived are not valid and left out",
+        "7 of what arrived are not valid and left out",
         "3 could not be measured; the workers' logs say why",
     )
     assert len(watching.records) == 1
