@@ -288,7 +288,8 @@ def test_outside_ipython(driverless_env):
         "from ipygpulogger.experiments import IPyExperimentsCPU, IPyExperimentsPytorch\n"
         "import sys\n"
         "assert not {'IPython', 'torch', 'numpy'} & set(sys.modules)\n"
-        "for kind in (IPyExperimentsCPU, IPyExperimentsPytorch):\n"
+        "from ipygpulogger import IPyGPULogger\n"
+        "for kind in (IPyExperimentsCPU, IPyExperimentsPytorch, IPyGPULogger):\n"
         "    try: kind()\n"
         "    except RuntimeError as error: print(error)\n"
     )
@@ -297,7 +298,7 @@ def test_outside_ipython(driverless_env):
     )
     assert done.stdout == "".join(
         f"{kind} works inside IPython; outside it, measure a block of code with ipygpulogger.measure.\n"
-        for kind in ("IPyExperimentsCPU", "IPyExperimentsPytorch")
+        for kind in ("IPyExperimentsCPU", "IPyExperimentsPytorch", "IPyGPULogger")
     )
     assert done.stderr == ""
 
