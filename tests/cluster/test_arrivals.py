@@ -99,6 +99,12 @@ def test_the_group_of_what_arrived():
     arrivals.refused += 1
     assert not arrivals
     arrivals.refused = 0
+    for attribute, value in {"missing": [Missing("rank 1", "it died")], "unsent": 1}.items():
+        setattr(one := Arrivals(), attribute, value)
+        assert one
+    one = Arrivals()
+    one.records.count(2, 3)
+    assert one
     assert [arrivals.take(packed(from_rank(rank))).rank for rank in (2, 0)] == [2, 0]
     arrivals.missing.append(Missing("rank 1", "no answer within 30 s"))
     arrivals.unsent += 3
