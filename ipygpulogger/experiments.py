@@ -1,36 +1,18 @@
 """Re-export the names of ipyexperiments: ``import ipygpulogger.experiments as ipyexperiments``."""
+# ruff: noqa: F403, F405 - what is imported is what `__all__` names
 
 from __future__ import annotations
 
 from typing import Any
 
-from .compat.experiment import (
-    IPyExperiments,
-    IPyExperimentsCPU,
-    IPyExperimentsGPU,
-    IPyExperimentsPytorch,
-)
-from .compat.experiment_cells import (
-    CellLogger,
-    CellLoggerData,
-    CellLoggerMemory,
-    CellLoggerTime,
-    IPyExperimentData,
-    IPyExperimentMemory,
-)
+from .compat.experiment import *
+from .compat.experiment_cells import *
 
 __all__ = [
-    "CellLogger",
-    "CellLoggerData",
-    "CellLoggerMemory",
-    "CellLoggerTime",
-    "IPyExperimentData",
-    "IPyExperimentMemory",
-    "IPyExperiments",
-    "IPyExperimentsCPU",
-    "IPyExperimentsGPU",
+    "CellLogger", "CellLoggerData", "CellLoggerMemory", "CellLoggerTime", "IPyExperimentData",
+    "IPyExperimentMemory", "IPyExperiments", "IPyExperimentsCPU", "IPyExperimentsGPU",
     "IPyExperimentsPytorch",
-]
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:  # what `import ipyexperiments` had besides

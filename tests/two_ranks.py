@@ -1,8 +1,7 @@
 """A second rank for a training in this process: it sends for each epoch what the first one sends."""
 
 from ipygpulogger import callbacks
-from ipygpulogger.cluster.gathering import JobStore
-from ipygpulogger.cluster.torch_distributed import Job
+from ipygpulogger.cluster.torch_distributed import Job, JobStore
 
 
 class DictStore(dict):

@@ -29,11 +29,10 @@ from ..runtime import clock
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from types import FrameType
 
     from ..analysis.group import Group
     from ..blocks.watch_epochs import EpochRecord
-    from ..cluster.gathering import Gathering
+    from ..cluster.torch_distributed import Gathering
 
 
 _END_S = 5.0  # for which rank 0 waits at the end of the training, if a rank has not sent its last epochs
@@ -49,28 +48,19 @@ class Epochs:
     def __init__(self, history: list[EpochRecord] | None = None, ranks: list[Group] | None = None) -> None:
         self.history: list[EpochRecord] = [] if history is None else history
         self.ranks: list[Group] = [] if ranks is None else ranks
-        self._scope = EpochScope()
+        self.scope = EpochScope()
         self._gatherings: deque[Gathering] = deque()  # of the epochs that not all ranks have sent
         self._has_begun = False  # also if it could not be measured: the other ranks count it
 
-    @property
-    def is_open(self) -> bool:
-        """Whether an epoch is being measured."""
-        return self._scope.is_open()
-
-    def within(self, fit: FrameType | None) -> None:
-        """Drop the open epoch, and tie those that follow to a call of the framework's ``fit``."""
-        self._scope.within(fit)
-
     def begin(self) -> None:
         """Begin an epoch."""
-        self._scope.begin()
+        self.scope.begin()
         self._has_begun = True
 
     def end(self, number: int, device: Any) -> EpochRecord | None:
         """End the epoch, and return its record; None if none was open, or it could not be measured."""
         label = f"epoch {number}"
-        record = self._scope.end(label, device)
+        record = self.scope.end(label, device)
         if record is not None:
             self.history.append(record)
         if self._has_begun:
@@ -89,7 +79,7 @@ class Epochs:
 
     def finish(self, wait_s: float = _END_S) -> None:
         """Drop the open epoch, and take the last ones of the other ranks, for which this waits so long."""
-        self._scope.within(None)
+        self.scope.within(None)
         self._has_begun = False
         until_s = clock.monotonic_s() + wait_s
         with _warning():

@@ -32,7 +32,7 @@ class PeakMemCallback(Callback):  # type: ignore[misc]
 
     def on_train_begin(self, logs: Any = None) -> None:  # noqa: ARG002
         """Tie the epochs to this call of ``fit``."""
-        self._epochs.within(caller("keras", "fit"))
+        self._epochs.scope.within(caller("keras", "fit"))
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:  # noqa: ARG002
         """Begin to measure."""

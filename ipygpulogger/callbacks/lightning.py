@@ -34,7 +34,7 @@ class PeakMemCallback(Callback):  # type: ignore[misc]
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002
         """Begin to measure, in the middle of an epoch if training resumes from a checkpoint there."""
-        self._epochs.within(caller("lightning.pytorch", "fit"))
+        self._epochs.scope.within(caller("lightning.pytorch", "fit"))
         self._number = trainer.current_epoch
         self._epochs.begin()
 

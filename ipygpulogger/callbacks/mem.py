@@ -60,14 +60,14 @@ class PeakMemMetric(Callback):  # type: ignore[misc]
         fit = caller("fastai.learner", "fit", "_do_fit")
         if fit is None or fit.f_code.co_name == "fit":  # the fit begins or ends
             return _AFTER_THE_NAMES
-        return _BEFORE_THE_ROW if self._epochs.is_open else _FIRST
+        return _BEFORE_THE_ROW if self._epochs.scope.is_open() else _FIRST
 
     def before_fit(self) -> None:
         """Add the names of the columns."""
         fit = _fit()
         if fit is None:
             return
-        self._epochs.within(fit)
+        self._epochs.scope.within(fit)
         recorder = getattr(self.learn, "recorder", None)
         if recorder is not None:
             names = recorder.metric_names

@@ -35,7 +35,7 @@ class PeakMemCallback(TrainerCallback):  # type: ignore[misc]
         """Tie the epochs to this call of ``train``."""
         self._number = int(state.epoch or 0)
         self._epochs.finish(wait_s=0)  # where an error ended the training before
-        self._epochs.within(caller("transformers.trainer", "train"))
+        self._epochs.scope.within(caller("transformers.trainer", "train"))
 
     def on_epoch_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
         """End the previous epoch, and begin this one."""

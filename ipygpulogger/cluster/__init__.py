@@ -6,16 +6,13 @@ arrivals           records on their way from one process to another
 ipyparallel        engines of an ipyparallel cluster
 engine_cells       in such an engine: each cell measured
 ray                tasks and actors of Ray
-ray_worker         in Ray's workers: each task and method measured, and its record sent
+ray_worker         in Ray's workers: each task and method measured
 dask               tasks of dask.distributed
 dask_worker        in Dask's workers: each task measured
-sent               what Ray and Dask send by value to processes that may lack this package
-torch_distributed  `gather`: the records of all ranks of a torch.distributed job on rank 0
-gathering          collecting them through the job's own store
+torch_distributed  `gather`: the records of all ranks of a torch.distributed job
 =================  ===========================================================
 
-Each process measures itself with `measure`. Only records are sent, with what the engine itself offers for
-that; nothing is installed on the cluster.
+Only records are sent, with what the engine itself offers for that; nothing is installed on the cluster.
 """
 
 from __future__ import annotations
@@ -31,24 +28,13 @@ if TYPE_CHECKING:
 
 __all__ = ["Group", "Missing", "Process", "ProcessRecord", "Watch", "gather", "watch"]
 
-
-_FILES = {
-    "Group": "..analysis.group",
-    "Missing": "..analysis.group",
-    "Process": "..records.process",
-    "ProcessRecord": "..records.process",
-    "Watch": ".watcher",
-    "gather": ".torch_distributed",
-    "watch": ".watcher",
-}
+_HOMES = {"Process": "..records.process", "ProcessRecord": "..records.process"}
+_HOMES |= {"Group": "..analysis.group", "Missing": "..analysis.group"}
+_HOMES |= {"Watch": ".watcher", "watch": ".watcher", "gather": ".torch_distributed"}
 
 
 def __getattr__(name: str) -> Any:
     """Return a public name, imported when it is first asked for (PEP 562)."""
-    if name not in _FILES:
+    if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_FILES[name], __name__), name)
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return getattr(import_module(_HOMES[name], __name__), name)

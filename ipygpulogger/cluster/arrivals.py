@@ -83,50 +83,40 @@ class Arrivals:
     """The records that have arrived; of more than `most`, those that needed the most memory.
 
     What it makes of them does not depend on the order in which they came. One thread at a time may use it.
-    The processes that will send no record are `missing`; of `unsent` tasks no record will come.
+
+    Attributes:
+        missing: The processes that will send no record.
+        unsent: The number of tasks of which no record will come.
+        refused: The number of what arrived and is not a valid record.
     """
 
     def __init__(self, most: int | None = None) -> None:
         self._most = most
-        self._begin()
-
-    def _begin(self) -> None:
-        self._records: Largest[ProcessRecord] = Largest(self._most, place_of)
+        self.records: Largest[ProcessRecord] = Largest(most, place_of)
         self.missing: list[Missing] = []
-        self._refused = self.unsent = 0
+        self.refused = self.unsent = 0
 
     def __bool__(self) -> bool:
-        return bool(len(self._records) or self.missing or self.unsent)
+        return bool(len(self.records) or self.missing or self.unsent)
 
     def take(self, payload: bytes) -> ProcessRecord | None:
         """Return the record that was packed, and keep it; None if it is invalid or too large."""
         record = unpacked(payload)
         if record is None:
-            self.refuse()
+            self.refused += 1
         else:
-            self._records.add(most_needed_bytes(record), record)
+            self.records.add(most_needed_bytes(record), record)
         return record
 
-    def refuse(self) -> None:
-        """Count something that arrived and is not a valid record."""
-        self._refused += 1
-
-    def count_more(self, count: int, needed_bytes: int) -> None:
-        """Count records that their sender left out, the largest of which needed so much."""
-        self._records.count(count, needed_bytes)
-
     def group(self, label: str, unsent: str = "{} more tasks ended, whose records did not arrive") -> Group:
-        """Return what has arrived, and begin anew; `unsent` tells of tasks whose records will not come."""
-        records = self._records.keep(self._most)
-        notes = []
-        if self._refused:
-            are = "is" if self._refused == 1 else "are"
-            notes.append(f"{self._refused} of what arrived {are} not valid and left out")
-        if more := self._records.more:
-            size = size_text(self._records.more_bytes)
+        """Return what has arrived; `unsent` tells of tasks whose records will not come."""
+        records, notes = self.records.keep(self._most), []
+        if self.refused:
+            are = "is" if self.refused == 1 else "are"
+            notes.append(f"{self.refused} of what arrived {are} not valid and left out")
+        if more := self.records.more:
+            size = size_text(self.records.more_bytes)
             notes.append(f"{more} more, each of which needed {size} at most, are only counted")
         if self.unsent:
             notes.append(unsent.format(self.unsent))
-        group = Group(label, records, self.missing, notes)
-        self._begin()
-        return group
+        return Group(label, records, self.missing, notes)

@@ -1,12 +1,9 @@
 """The tasks of a Dask cluster, for a ``distributed.Client``: one table after each cell in which tasks ended.
 
-`DaskWatch` registers a ``WorkerPlugin``. Dask installs it on every worker, also on those that join later or
-are restarted. There it imports this package and hands each transition of a task to `dask_worker.Tasks`. The
-records come back as events of a topic of this watch, to which the client subscribes: ``Worker.log_event`` and
-``Client.subscribe_topic``.
-
-All tasks of these workers are measured, those of other clients too. To Dask the calls of an actor's methods
-are not tasks: an actor is measured while it is created. ``measure`` within a method measures the method.
+`DaskWatch` registers a ``WorkerPlugin``, which Dask installs on every worker, also on those that join later
+or are restarted. There it hands each transition of a task to `dask_worker.Tasks`. The records come back as
+events of a topic of this watch, to which the client subscribes. All tasks of these workers are measured,
+those of other clients too. To Dask the calls of an actor's methods are not tasks.
 """
 
 from __future__ import annotations
@@ -21,8 +18,7 @@ from ..analysis.group import Group, Missing
 from ..records.units import shortened, size_text
 from ..runtime.errors import why
 from .arrivals import Arrivals
-from .dask_worker import EVERY_S, decompressed, worker_name
-from .sent import scheduler_plugin, worker_plugin
+from .dask_worker import EVERY_S, decompressed, scheduler_plugin, worker_name, worker_plugin
 from .watcher import Watch, counted
 
 if TYPE_CHECKING:
@@ -40,14 +36,14 @@ _INSTALL = (
 class DaskWatch(Watch):
     """What `watch` returns for a ``distributed.Client``: measures every task, until it is stopped.
 
-    Attributes:
-        lacking: Whether a worker cannot measure.
-
     Raises:
+        TypeError: It is another object of Dask, such as a cluster.
         ValueError: The client is closed, or asynchronous.
     """
 
     def __init__(self, client: Any, *, report: bool = True) -> None:
+        if not hasattr(client, "subscribe_topic"):
+            raise TypeError(f"watch() takes a distributed.Client, such as Client(cluster), not {client!r}")
         if client.status in ("closing", "closed"):
             raise ValueError("watch() takes a client that is connected, and this one is closed")
         if client.asynchronous:
@@ -61,36 +57,21 @@ class DaskWatch(Watch):
         self._numbers: dict[str, int] = {}  # of the last event of each worker that ever was, by address
         self._followed: set[str] = set()  # of those that announced another event
         self._awaited: set[str] = set()  # those of them that a cell waits for
-        self.lacking = self._has_left = False
+        self._lacking = self._has_left = False  # whether a worker cannot measure; whether it was stopped
         client.subscribe_topic(self._topic, self._event)
         try:
-            self.install()
+            client.sync(self._install)
         except BaseException:
             with suppress(Exception):  # what could not be installed is the user's to see
                 self._uninstall()
             raise
         self.started()
 
-    @staticmethod
-    def client_of(client: Any) -> Any:
-        """Return the client itself.
-
-        Raises:
-            TypeError: It is another object of Dask, such as a cluster.
-        """
-        if not hasattr(client, "subscribe_topic"):
-            raise TypeError(f"watch() takes a distributed.Client, such as Client(cluster), not {client!r}")
-        return client
-
     def watched_again(self) -> None:
         """Install the plugin again where a worker could not measure."""
-        if self.lacking:
-            self.install()
-
-    def install(self) -> None:
-        """Have all workers measure, also those that could not before."""
-        self.lacking = False
-        self.client.sync(self._install)
+        if self._lacking:
+            self._lacking = False
+            self.client.sync(self._install)
 
     async def _install(self) -> None:
         client, topic = self.client, self._topic
@@ -108,7 +89,10 @@ class DaskWatch(Watch):
             self._awaited = set(self._followed)
             self._arrived.wait_for(lambda: not self._awaited, _FOLLOWS_WITHIN_S)
             self._followed -= self._awaited
-            return (self._arrivals.group(label or "tasks", _UNMEASURED),) if self._arrivals else ()
+            if not self._arrivals:
+                return ()
+            arrived, self._arrivals = self._arrivals, Arrivals(MOST)
+            return (arrived.group(label or "tasks", _UNMEASURED),)
 
     def leave(self) -> None:
         """Remove the plugin from the workers, unless the client is closed."""
@@ -145,13 +129,13 @@ class DaskWatch(Watch):
                 else:
                     self._event_of_worker(str(message["worker"]), message)
             except Exception:  # whatever it is, no worker of ours sent it
-                self._arrivals.refuse()
+                self._arrivals.refused += 1
 
     def _event_of_worker(self, address: str, message: dict[str, Any]) -> None:
         name = shortened(str(message["name"]))
         if "unable" in message:
-            if not self.lacking:
-                self.lacking = True
+            if not self._lacking:
+                self._lacking = True
                 reason = shortened(str(message["unable"]))
                 self.say_once(
                     f"ipygpulogger cannot measure the tasks of {worker_name(name)}: {reason}. {_INSTALL}"
@@ -169,15 +153,12 @@ class DaskWatch(Watch):
             self.spare(message["host"], _count(message["pid"]))
             return
         payloads = decompressed(message["records"])
-        counts = [_count(message[name]) for name in ("more", "more_bytes", "unmeasured")]
+        more, more_bytes, unmeasured = (_count(message[n]) for n in ("more", "more_bytes", "unmeasured"))
         for payload in payloads:
             self._arrivals.take(payload)
-        self._arrivals.count_more(*counts[:2])
-        self._arrivals.unsent += counts[2]
+        self._arrivals.records.count(more, more_bytes)
+        self._arrivals.unsent += unmeasured
         (self._followed.add if message["follows"] else self._followed.discard)(address)
-        self._no_longer_await(address)
-
-    def _no_longer_await(self, address: str) -> None:
         self._awaited.discard(address)
         self._arrived.notify_all()
 
@@ -189,7 +170,8 @@ class DaskWatch(Watch):
                 return
             name, how = self._workers.pop(address), self._killed.pop(address, "left the cluster")
             self._followed.discard(address)
-            self._no_longer_await(address)
+            self._awaited.discard(address)
+            self._arrived.notify_all()
             if not self._has_left:
                 self.client.unsubscribe_topic(address)
             if not message.get("expected", True) and (count := len(message.get("processing-tasks", ()))):

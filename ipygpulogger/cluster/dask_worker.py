@@ -1,11 +1,10 @@
-"""What runs in Dask's workers: the measurement of each task.
+"""What runs in Dask's workers: the measurement of each task; and the plugins that bring it there.
 
-``WorkerPlugin.transition`` is the public place where a worker tells that a task begins and ends. It is called
-on the thread of the worker's event loop: just before it hands the task to a thread, and when the event loop
-has heard that the task ended and has stored the result. So no peak of the task is missed, and the measurement
-spans a little more than the task: the way to its thread and back, about a millisecond, and the reading of
-inputs that were spilled to disk. What the event loop itself does meanwhile is in the figures too. A worker
-with one thread hears of the end of a task before it begins the next.
+``WorkerPlugin.transition`` is called on the thread of the worker's event loop: just before it hands a task to
+a thread, and when it has heard that the task ended and has stored the result. So no peak of the task is
+missed, and the measurement spans a little more than the task: the way to its thread and back, about a
+millisecond, the reading of inputs that were spilled to disk, and what the event loop itself does meanwhile. A
+worker with one thread hears of the end of a task before it begins the next.
 
 Nothing here raises or waits. Records leave with ``Worker.log_event``, in few and small events, because the
 scheduler keeps the last thousand of each topic.
@@ -16,9 +15,9 @@ from __future__ import annotations
 import os
 import socket
 import zlib
-from contextvars import copy_context
+from contextvars import Context, copy_context
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from ..blocks.measure import Measure, measure, overlaps_of
 from ..records.note import Note, NoteKind
@@ -27,8 +26,6 @@ from ..runtime import clock
 from .arrivals import MOST_BYTES, Largest, most_needed_bytes, packed
 
 if TYPE_CHECKING:
-    from contextvars import Context
-
     from ..records import Measurement
     from ..records.cell_record import Status
 
@@ -46,30 +43,11 @@ _ENDS = frozenset(("memory", "error", "rescheduled", "forgotten"))
 _overlaps = overlaps_of("task")  # also of several workers that are threads of one process
 
 
-class _Task(NamedTuple):
-    """A task that runs: its measurement, and the context variables in which that was entered."""
-
-    measured: Measure
-    context: Context
-
-
-class _Ended(NamedTuple):
-    """A task that ended, and has not been sent."""
-
-    measurement: Measurement
-    key: Any
-    status: Status
-    error: str | None
-
-
 class Tasks:
     """Measures the tasks of one worker. All of it runs on the thread of the worker's event loop."""
 
     def __init__(self, worker: Any, topic: str, notebook: tuple[str, int]) -> None:
-        """Begin; the first measurement of a process, which imports and looks for much, is made here.
-
-        Events are logged under the topic. The notebook is its host and process id.
-        """
+        """Begin to log events under the topic; the notebook is its host and process id."""
         self._worker, self._topic = worker, topic
         self._here = socket.gethostname(), os.getpid()
         self._notes: tuple[str, ...] = ()
@@ -77,51 +55,49 @@ class Tasks:
             said = "shared with the notebook: the worker is a thread of its process"
             self._notes = (Note(NoteKind.SHARED_WITH_NOTEBOOK, said),)
         self.name = worker_name(str(worker.name))
-        self._open: dict[Any, _Task] = {}
+        self._open: dict[Any, tuple[Measure, Context]] = {}  # the context in which each was entered
         self._begin_event()
-        self._at_once = float(AT_ONCE)
+        self._at_once = float(AT_ONCE)  # how many events may be sent without a pause
         self._counted_s = clock.monotonic_s()
         self._timer: object | None = None
         self._number = int(clock.utc_now().timestamp() * 1e6)  # those of a later plugin are higher
-        with measure("warm up"):
+        with measure("the first measurement, whose imports no task should pay for"):
             pass
         self._log({"host": self._here[0], "pid": self._here[1]})
 
     def _begin_event(self) -> None:
-        self._ended: Largest[_Ended] = Largest(_WAITING)
+        self._ended: Largest[ProcessRecord] = Largest(_WAITING)  # and have not been sent
         self._unmeasured = 0
 
     def transition(self, key: Any, start: str, finish: str) -> None:
         """Follow a task from one state to another."""
         if finish == "executing" and key not in self._open:
-            task = _Task(Measure(str(key)[:_NAME], overlaps=_overlaps), copy_context())
-            self._open[key] = task
             # In a context of its own: that of the event loop would remember each measurement it entered.
-            task.context.run(task.measured.__enter__)
+            running, context = self._open[key] = Measure(str(key)[:_NAME], overlaps=_overlaps), copy_context()
+            context.run(running.__enter__)
         elif key in self._open and finish in _ENDS:
             cancelled = start in ("cancelled", "released") or finish == "rescheduled"
             self._end(key, "interrupted" if cancelled else "error" if finish == "error" else "ok")
 
+    def _closed(self, key: Any) -> Measurement | None:
+        running, context = self._open.pop(key)
+        context.run(running.__exit__, None, None, None)
+        return running.last
+
     def _end(self, key: Any, status: Status) -> None:
-        task = self._open.pop(key)
-        task.context.run(task.measured.__exit__, None, None, None)
-        if (measured := task.measured.last) is None:
+        if (measured := self._closed(key)) is None:
             self._unmeasured += 1
         else:
             error = self._error(key) if status == "error" else None
-            self._ended.add(most_needed_bytes(measured), _Ended(measured, key, status, error))
+            process = Process(*self._here, worker=self.name, task=readable(key))
+            record = ProcessRecord.of(measured, process)
+            record = replace(record, status=status, error=error, notes=(*record.notes, *self._notes))
+            self._ended.add(most_needed_bytes(measured), record)
         self._refill()
         if self._at_once >= 1 and self._timer is None:  # so that it arrives before the task's result
             self.send()
         else:  # of very many tasks, now and then
             self._send_later()
-
-    def _packed(self, ended: _Ended) -> bytes:
-        host, pid = self._here
-        process = Process(host, pid, worker=self.name, task=readable(ended.key))
-        record = ProcessRecord.of(ended.measurement, process)
-        notes = (*record.notes, *self._notes)
-        return packed(replace(record, status=ended.status, error=ended.error, notes=notes))
 
     def _error(self, key: Any) -> str:
         """Return the name of the exception type that ended a task, from the text that the worker keeps."""
@@ -145,13 +121,12 @@ class Tasks:
     def send(self) -> None:
         """Send the tasks that have ended since the last event, and say whether another event follows.
 
-        One follows if the next task to end could not be sent at once. So a client that waits for a
-        task need not guess for how long.
+        One follows if the next task to end could not be sent at once.
         """
         self._at_once -= 1
         kept = self._ended.keep(BATCH)
         follows = bool(kept) and self._at_once < 1
-        while len(records := compressed(list(map(self._packed, kept)))) > BATCH_BYTES:
+        while len(records := compressed(list(map(packed, kept)))) > BATCH_BYTES:
             kept = self._ended.keep(len(kept) // 2)
         message = {"records": records, "more": self._ended.more, "more_bytes": self._ended.more_bytes}
         message |= {"unmeasured": self._unmeasured, "follows": follows}
@@ -175,8 +150,7 @@ class Tasks:
         if timer is not None or len(self._ended):
             self.send()
         for key in list(self._open):
-            task = self._open.pop(key)
-            task.context.run(task.measured.__exit__, None, None, None)
+            self._closed(key)
 
 
 def worker_name(name: str) -> str:
@@ -210,3 +184,85 @@ def decompressed(records: bytes) -> list[bytes]:
     if unpacker.unconsumed_tail or not unpacker.eof:
         raise ValueError("more than the records of one event")
     return found.split(b"\n") if found else []
+
+
+# -- what is sent by value -----------------------------------------------------------------------------------
+#
+# These classes are made within a function and use no global name, so that Dask pickles them by value. Dask
+# would not let a worker join that cannot load its plugin: without this package it joins, and says so.
+
+
+def worker_plugin(topic: str) -> Any:
+    """Return the plugin that measures the tasks of a worker, and logs its events under this topic."""
+    from distributed import WorkerPlugin
+
+    class MeasuredTasks(WorkerPlugin):  # type: ignore[misc]  # distributed has no types
+        def __init__(self, topic: str, notebook: tuple[str, int]) -> None:
+            self.topic, self.notebook = topic, notebook
+            self.tasks: Any = None
+
+        async def setup(self, worker: Any) -> None:
+            import asyncio
+            import importlib
+
+            def begin() -> Any:  # beside the worker's event loop, for it imports much
+                importlib.invalidate_caches()  # it may have been installed a moment ago
+                from ipygpulogger.cluster.dask_worker import Tasks
+
+                return Tasks(worker, self.topic, self.notebook)
+
+            try:
+                self.tasks = await asyncio.to_thread(begin)
+            except Exception as reason:
+                worker.log_event(self.topic, {"name": str(worker.name), "unable": str(reason)})
+
+        def teardown(self, worker: Any) -> None:  # noqa: ARG002 - as Dask calls it
+            tasks, self.tasks = self.tasks, None
+            if tasks is not None:
+                tasks.close()
+
+        def transition(self, key: Any, start: str, finish: str, **_: Any) -> None:
+            if self.tasks is not None:
+                self.tasks.transition(key, start, finish)
+
+    return MeasuredTasks(topic, (socket.gethostname(), os.getpid()))
+
+
+def scheduler_plugin(topic: str, client: str) -> Any:
+    """Return the plugin of the scheduler, which follows clients that leave and workers that are killed.
+
+    It removes both plugins when the client leaves without `stop`: a kernel that is restarted says nothing,
+    and the workers of a cluster that outlives it would go on measuring without a reader. It also announces
+    which workers a nanny kills because they need too much memory.
+    """
+    from distributed import SchedulerPlugin
+
+    class Departure(SchedulerPlugin):  # type: ignore[misc]  # as above
+        def __init__(self, topic: str, client: str) -> None:
+            self.topic, self.client = topic, client
+            self.scheduler: Any = None
+
+        async def start(self, scheduler: Any) -> None:
+            self.scheduler = scheduler
+
+        def log_event(self, topic: str, msg: Any) -> None:
+            # Of this topic a client has one handler, perhaps the user's.
+            if topic == "worker-restart-memory" and self.scheduler is not None:
+                worker = self.scheduler.workers.get(msg["worker"])
+                limit_bytes = int(getattr(worker, "memory_limit", 0))
+                killed = {"killed": msg["worker"], "used_bytes": msg["rss"], "limit_bytes": limit_bytes}
+                self.scheduler.log_event(self.topic, killed)
+
+        def remove_client(self, scheduler: Any, client: str) -> None:
+            if client == self.client:
+                scheduler.loop.add_callback(self.remove, scheduler)
+
+        async def remove(self, scheduler: Any) -> None:
+            import contextlib
+
+            with contextlib.suppress(Exception):  # `stop` has removed it
+                scheduler.remove_plugin(name=self.topic)
+            with contextlib.suppress(Exception):
+                await scheduler.unregister_worker_plugin(comm=None, name=self.topic)
+
+    return Departure(topic, client)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import socket
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -24,14 +25,10 @@ KEY = "ipygpulogger"  # of the published data; the record of one engine, as byte
 
 
 def begin(session: str) -> None:
-    """Measure the cells of a client, besides those of others that asked for it before.
+    """Measure the cells of a client, whose requests carry this session, besides those of others.
 
     The host and the process id are published, as JSON: a notebook of the same machine leaves the peak of this
-    process to itself. What the first publishing imports on both sides is then no cell's memory either. The
-    session is that of the client, whose requests carry it.
-
-    Raises:
-        RuntimeError: This process is not an engine.
+    process to itself. What the first publishing imports on both sides is then no cell's memory either.
     """
     if EngineCells.here is None:
         shell = current_shell()
@@ -59,8 +56,7 @@ class EngineCells:
 
     Attributes:
         here: The one of this process; None while no client watches.
-        sessions: Of the clients whose cells are measured. One that went without a word stays, and costs
-            each cell of another client a look into this set.
+        sessions: Of the clients whose cells are measured; that of one that went without a word stays.
     """
 
     here: ClassVar[EngineCells | None] = None
@@ -69,24 +65,20 @@ class EngineCells:
         self.sessions: set[str] = set()
         self._shell = shell
         self._running: Measure | None = None
-        for event, callback in self._callbacks():
+        self._callbacks = {"pre_run_cell": self._pre_run_cell, "post_run_cell": self._post_run_cell}
+        for event, callback in self._callbacks.items():
             shell.events.register(event, callback)
 
     def stop(self) -> None:
         """Remove the callbacks."""
         self._drop()
-        for event, callback in self._callbacks():
-            try:
-                self._shell.events.unregister(event, callback)
-            except ValueError:  # the shell's events were reset
-                pass
+        while self._callbacks:  # their cycle with this object is undone as well
+            with suppress(ValueError):  # the shell's events were reset
+                self._shell.events.unregister(*self._callbacks.popitem())
 
     def publish(self, data: bytes) -> None:
         """Send data to the client whose request runs now, with its output."""
         self._shell.data_pub.publish_data({KEY: data})
-
-    def _callbacks(self) -> tuple[tuple[str, Any], ...]:
-        return ("pre_run_cell", self._pre_run_cell), ("post_run_cell", self._post_run_cell)
 
     def _pre_run_cell(self, info: Any) -> None:
         try:

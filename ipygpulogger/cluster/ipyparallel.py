@@ -1,10 +1,8 @@
 """`watch` for ipyparallel: a table after each cell that ran ``%px``, a row per engine.
 
 Measured is what engines run as cells: ``%px``, ``%%px``, ``%autopx``, and ``view.execute`` with
-``silent=False``. A function that ``apply`` or ``map`` sends is not a cell; measure it with `measure` itself.
-
-The records arrive with the output of the cell, see `engine_cells`. Which requests are under way is known from
-a wrapper around the public method ``execute`` of views, which is there while a watch runs.
+``silent=False``. The records arrive with the output of the cell, see `engine_cells`. Which requests are under
+way is known from a wrapper around the public method ``execute`` of views, which is there while a watch runs.
 """
 
 from __future__ import annotations
@@ -61,22 +59,15 @@ class IPyParallelWatch(Watch):
 
     @staticmethod
     def client_of(client: Any) -> Any:
-        """Return the client itself, or that of a view.
-
-        Raises:
-            TypeError: It is anything else of ipyparallel's.
-        """
+        """Return the client itself, or that of a view; a TypeError for anything else of ipyparallel's."""
         found = getattr(client, "client", client)
         if not isinstance(found, sys.modules["ipyparallel"].Client):
             raise TypeError(f"watch() takes an ipyparallel.Client, not {client!r}")
         return found
 
     def leave(self) -> None:
-        """Have the engines stop; requests that still run have no record.
-
-        An engine that is busy stops when it comes to it.
-        """
-        if not any(isinstance(other, IPyParallelWatch) for other in running()):
+        """Have the engines stop, busy ones when they come to it; requests that still run have no record."""
+        if not any(isinstance(other, IPyParallelWatch) for other in running):
             for wrappers in _WRAPPERS:
                 wrappers.take_off()
         self._requests.clear()
@@ -138,13 +129,13 @@ class IPyParallelWatch(Watch):
 
     # -- the requests ------------------------------------------------------------------------------
 
-    def sending(self) -> None:
-        """Prepare for a request that is sent next."""
+    def look(self) -> None:
+        """See which engines there are, before a request is sent and after a cell."""
         with _lock:
             self._read_answers()
             self._pick_up()
 
-    def sent(self, answer: Any, code: str) -> None:
+    def expect(self, answer: Any, code: str) -> None:
         """Expect the records of a request, of which this is the ``AsyncResult``."""
         with _lock:
             self._requests.append(_Request(answer, code))
@@ -160,10 +151,9 @@ class IPyParallelWatch(Watch):
             over = [found for found in cells.values() if all(one.is_over(until_s) for one in found)]
             if over:
                 with suppress(Exception):  # the client may be closed by now
-                    self._read_answers()
-                    self._pick_up()
-                done = {id(request) for found in over for request in found}
-                self._requests = [request for request in self._requests if id(request) not in done]
+                    self.look()
+                done = [request for found in over for request in found]
+                self._requests = [request for request in self._requests if request not in done]
             groups = [self._group(requests) for requests in over]
             if getattr(self.client, "_closed", False):  # by the user, or by the `with` that opened it
                 self.stop()
@@ -184,15 +174,10 @@ class IPyParallelWatch(Watch):
                     task = first_line(request.code) if len(requests) > 1 else None
                     process = replace(record.process, rank=engine, worker=f"engine {engine}", task=task)
                     records.append(replace(record, label=label, process=process))
-        for engine in self._gone:
-            missing.setdefault(engine, _LEFT)
+        missing = dict.fromkeys(self._gone, _LEFT) | missing
         self._gone.clear()
-        return Group(
-            label,
-            records,
-            [Missing(f"engine {engine}", reason) for engine, reason in sorted(missing.items())],
-            arrivals.group(label).notes,
-        )
+        named = [Missing(f"engine {engine}", reason) for engine, reason in sorted(missing.items())]
+        return Group(label, records, named, arrivals.group(label).notes)
 
     def _why_missing(self, engine: int, metadata: Any) -> str:
         if engine not in self._engines:
@@ -253,7 +238,7 @@ def _noticed(original: Callable[..., Any]) -> Callable[..., Any]:
         code: str,
         silent: bool = True,
         targets: Any = None,
-        block: bool | None = None,
+        block: Any = None,
         *more: Any,
         **others: Any,
     ) -> Any:
@@ -261,9 +246,9 @@ def _noticed(original: Callable[..., Any]) -> Callable[..., Any]:
         watch = None if silent or not code.strip() else watch_of(view.client)
         if not isinstance(watch, IPyParallelWatch):
             return original(view, code, silent, targets, block, *more, **others)
-        _guarded(watch, watch.sending)
+        _guarded(watch, watch.look)
         answer = original(view, code, silent, targets, False, *more, **others)
-        _guarded(watch, watch.sent, answer, code)
+        _guarded(watch, watch.expect, answer, code)
         if view.block if block is None else block:
             with suppress(KeyboardInterrupt):  # as the original waits, which would raise without an answer
                 answer.get()
@@ -280,8 +265,7 @@ def _guarded(watch: IPyParallelWatch, step: Callable[..., None], *args: Any) -> 
         watch.say_once(f"ipygpulogger could not measure engines: {why(error)}")
 
 
-def _place(name: str) -> Callable[[], Any]:
-    return lambda: getattr(sys.modules.get("ipyparallel"), name, None)
-
-
-_WRAPPERS = (Wrappers(_place("DirectView")), Wrappers(_place("BroadcastView")))
+_WRAPPERS = [
+    Wrappers(lambda name=name: getattr(sys.modules.get("ipyparallel"), name, None))  # type: ignore[misc]
+    for name in ("DirectView", "BroadcastView")
+]

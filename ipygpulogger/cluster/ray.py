@@ -2,16 +2,7 @@
 
 While it watches, ``ray.remote`` wraps what it declares (`ray_worker.measured`). So each task measures itself
 with `measure`, and leaves its record in an actor beside the driver, the mailbox. This needs nothing private
-of Ray in the workers, as a ``worker_process_setup_hook`` would, and no argument of ``ray.init``, as that and
-Ray's tracing would; the state API knows no peaks.
-
-What the wrapper does not reach, and what helps: functions and actors declared before `watch` (run their cell
-again, or `RayWatch.wrap`), actors that live already (create them again), ``from ray import remote`` before
-`watch`, what tasks declare themselves, and the tasks of Ray's own libraries.
-
-The scope of a record is the call of the function. Reading the arguments before it and storing the result
-after it belong to Ray. General RAM is that of the whole worker process, so tasks that run in it at the same
-time (async and threaded actors) share their peak, and their records say so.
+of Ray in the workers, and no argument of ``ray.init``; the state API knows no peaks.
 """
 
 from __future__ import annotations
@@ -19,6 +10,7 @@ from __future__ import annotations
 import sys
 import time
 from contextlib import suppress
+from functools import partial
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
@@ -26,8 +18,7 @@ from ..runtime import clock
 from ..runtime.errors import first_line, named
 from ..runtime.wrappers import Wrappers
 from .arrivals import Arrivals
-from .ray_worker import BATCH_S, MOST_PENDING, is_measured, measured
-from .sent import mailbox_class
+from .ray_worker import BATCH_S, MOST_PENDING, is_measured, mailbox_class, measured
 from .watcher import Watch
 
 if TYPE_CHECKING:
@@ -51,15 +42,13 @@ class RayWatch(Watch):
     def __init__(self, client: ModuleType, *, report: bool = True) -> None:
         super().__init__(client, report=report)
         self._ray: Any = client
-        self._mailbox: Mailbox | None = None
-        self._arrivals = Arrivals(most=MOST_ROWS)
-        self._lacks_package = False  # somewhere, which was said
+        self._mailbox: Any = None
+        self._arrivals = Arrivals(MOST_ROWS)
+        self._lacks_package = False  # some worker does, which was said
         self._try_again_s = 0.0  # when to ask a mailbox again that did not answer
         self._wrappers = Wrappers(lambda: client)
         makers = {"remote": self._remote, "init": self._init, "shutdown": self._shutdown}
-        self._wrappers.put_on(
-            {name: _sent_as_rays_own(client, name, maker) for name, maker in makers.items()}
-        )
+        self._wrappers.put_on({name: partial(self._wrapped, name, maker) for name, maker in makers.items()})
         self.started()
         self._join()
         self._report_declared_before()
@@ -67,8 +56,7 @@ class RayWatch(Watch):
     def wrap(self, declared: Any) -> Any:
         """Return a remote function or actor class that is measured, with the options of the given one.
 
-        Args:
-            declared: What ``ray.remote`` returned before `watch`, or a plain function or class for it.
+        It is what ``ray.remote`` returned before `watch`, or a plain function or class for it.
 
         Raises:
             TypeError: It is none of these, or this version of Ray does not say what it was declared with.
@@ -85,7 +73,10 @@ class RayWatch(Watch):
     def ended(self, label: str | None) -> Iterable[Group]:
         """Return the tasks that ended since the last call, as one group; none if no task did."""
         self._empty()
-        return (self._arrivals.group(label or "tasks"),) if self._arrivals else ()
+        if not self._arrivals:
+            return ()
+        arrived, self._arrivals = self._arrivals, Arrivals(MOST_ROWS)
+        return (arrived.group(label or "tasks"),)
 
     def leave(self) -> None:
         """Put Ray's own functions back and end the mailbox."""
@@ -93,13 +84,15 @@ class RayWatch(Watch):
         mailbox, self._mailbox = self._mailbox, None
         if mailbox is not None:
             with suppress(Exception):  # Ray was shut down, or its head has died: so did the mailbox
-                mailbox.close()
-
-    def describe(self) -> str:
-        """Return nothing: Ray starts its workers as it needs them."""
-        return ""
+                self._ray.kill(mailbox)
+                for _ in range(_TRIES):  # until Ray no longer knows it
+                    self._ray.get_actor(_name(self._ray))
+                    time.sleep(_TRY_AGAIN_S)
 
     # -- Ray's functions, wrapped --------------------------------------------------------------------
+
+    def _wrapped(self, name: str, maker: Callable[..., Any], original: Any) -> Callable[..., Any]:
+        return _SentAsRaysOwn(self._ray, name, maker(original))
 
     def _remote(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def remote(*args: Any, **kwargs: Any) -> Any:
@@ -140,7 +133,7 @@ class RayWatch(Watch):
         """Place a mailbox, if Ray is initialized and there is none."""
         if self._ray.is_initialized() and self._mailbox is None and self.is_running:
             try:
-                self._mailbox = Mailbox(self._ray, self._wrappers.own("remote"))
+                self._mailbox = _mailbox(self._ray, self._wrappers.own("remote"))
             except Exception as error:
                 self.say_once(f"ipygpulogger cannot measure the tasks of Ray: {first_line(error)}")
 
@@ -162,7 +155,7 @@ class RayWatch(Watch):
         if clock.monotonic_s() < self._try_again_s:
             return False
         try:
-            contents = self._mailbox.empty()
+            contents = self._ray.get(self._mailbox.empty.remote(), timeout=_CALL_S)
         except Exception as error:
             if isinstance(error, self._ray.exceptions.RayActorError):  # killed, or for lack of memory
                 self.say_once(f"ipygpulogger lost records of tasks of Ray: {first_line(error)}")
@@ -174,22 +167,19 @@ class RayWatch(Watch):
             return False
         for _, payload in contents["records"]:
             self._arrivals.take(payload)
-        self._arrivals.count_more(contents["more"], contents["more_bytes"])
+        self._arrivals.records.count(contents["more"], contents["more_bytes"])
         self._arrivals.unsent += contents["lost"]
         for host, reason in contents["unable"].items():
-            self._report_unable(host, reason)
+            if not self._lacks_package:
+                self._lacks_package = True
+                self.say_once(
+                    f"Tasks on {host} run unmeasured, for its workers cannot use ipygpulogger ({reason}). "
+                    f"Install it there with: pip install ipygpulogger=={version('ipygpulogger')}, "
+                    'or start with: ray.init(runtime_env={"pip": ["ipygpulogger"]})'
+                )
         return bool(contents["records"])
 
     # -- what is said once ---------------------------------------------------------------------------
-
-    def _report_unable(self, host: str, reason: str) -> None:
-        if not self._lacks_package:
-            self._lacks_package = True
-            self.say_once(
-                f"Tasks on {host} run unmeasured, for its workers cannot use ipygpulogger ({reason}). "
-                f"Install it there with: pip install ipygpulogger=={version('ipygpulogger')}, "
-                'or start with: ray.init(runtime_env={"pip": ["ipygpulogger"]})'
-            )
 
     def _report_declared_before(self) -> None:
         found = [
@@ -211,50 +201,33 @@ class RayWatch(Watch):
             return False
 
 
-class Mailbox:
-    """The driver's handle of the actor that holds records until they are collected.
+def _name(ray: Any) -> str:
+    """Return the name of this job's mailbox, by which also what was declared before it was made finds it."""
+    return f"ipygpulogger-{ray.get_runtime_context().get_job_id()}"
 
-    Workers find it by its name, which is that of their job. So the measured functions hold no handle, and
-    those declared under an earlier `watch` or ``ray.init`` reach a later mailbox. It belongs to the driver:
-    it ends with it, with ``ray.shutdown()`` and with `stop`. It takes no CPU of the cluster.
+
+def _mailbox(ray: Any, remote: Callable[..., Any]) -> Any:
+    """Return a new actor that holds records until they are collected, and takes no CPU of the cluster.
+
+    It belongs to the driver: it ends with it, with ``ray.shutdown()`` and with `stop`.
     """
+    options = {"num_cpus": 0, "max_restarts": 0, "name": _name(ray), "max_pending_calls": MOST_PENDING}
+    node = ray.get_runtime_context().get_node_id()
+    if node:  # here, so that it lives as long as the driver; a client of ray:// has no node
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-    def __init__(self, ray: Any, remote: Callable[..., Any]) -> None:
-        self._ray = ray
-        context = ray.get_runtime_context()
-        self._name, node = f"ipygpulogger-{context.get_job_id()}", context.get_node_id()
-        options = {"num_cpus": 0, "max_restarts": 0, "name": self._name, "max_pending_calls": MOST_PENDING}
-        if node:  # here, so that it lives as long as the driver; a client of ray:// has no node
-            from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-
-            options["scheduling_strategy"] = NodeAffinitySchedulingStrategy(node, soft=True)
-        actors = remote(mailbox_class(MOST_RECORDS)).options(**options)
-        for _ in range(_TRIES):  # the name of one that was just closed may be in use for a moment
-            try:
-                self._actor = actors.remote()
-                break
-            except ValueError as error:
-                taken = error
-                time.sleep(_TRY_AGAIN_S)
-        else:
-            raise taken
-        self._get(self._actor.hello.remote())
-
-    def empty(self) -> dict[str, Any]:
-        """Take out what has arrived: what the attributes of the actor's class hold, see `sent`."""
-        contents: dict[str, Any] = self._get(self._actor.empty.remote())
-        return contents
-
-    def close(self) -> None:
-        """End the actor, and wait until Ray no longer knows it."""
-        self._ray.kill(self._actor)
-        with suppress(ValueError):
-            for _ in range(_TRIES):
-                self._ray.get_actor(self._name)
-                time.sleep(_TRY_AGAIN_S)
-
-    def _get(self, reference: Any) -> Any:
-        return self._ray.get(reference, timeout=_CALL_S)
+        options["scheduling_strategy"] = NodeAffinitySchedulingStrategy(node, soft=True)
+    actors = remote(mailbox_class(MOST_RECORDS)).options(**options)
+    for left in reversed(range(_TRIES)):  # the name of one that was just closed may be in use for a moment
+        try:
+            actor = actors.remote()
+            break
+        except ValueError:
+            if not left:
+                raise
+            time.sleep(_TRY_AGAIN_S)
+    ray.get(actor.hello.remote(), timeout=_CALL_S)
+    return actor
 
 
 class _SentAsRaysOwn:
@@ -268,12 +241,6 @@ class _SentAsRaysOwn:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return getattr, (self._ray, self._name)
-
-
-def _sent_as_rays_own(
-    ray: ModuleType, name: str, maker: Callable[[Callable[..., Any]], Callable[..., Any]]
-) -> Callable[[Any], Callable[..., Any]]:
-    return lambda original: _SentAsRaysOwn(ray, name, maker(original))
 
 
 def _declaration(declared: Any) -> tuple[Any, dict[str, Any]]:

@@ -1,8 +1,5 @@
 """What runs in Ray's workers: the measurement of each task and method, and what sends its record.
 
-Ray sends a function to its workers by value if its name leads to something else, which is so for a decorated
-one. So what wraps a function refers to nothing of this package, see `sent`.
-
 Nothing here makes a task fail or wait. So the record of the last call of an actor may be missing if the actor
 is dropped as soon as that call has answered: Ray ends its process, perhaps before the record has left it.
 Without a mailbox, which is so once the watch was stopped, tasks run unmeasured.
@@ -27,10 +24,10 @@ from ..records.process import Process, ProcessRecord
 from ..runtime import clock
 from ..runtime.wrappers import around_calls
 from .arrivals import most_needed_bytes, packed
-from .sent import task_context
 
 if TYPE_CHECKING:
-    from types import TracebackType
+    from collections.abc import Callable
+    from contextlib import AbstractContextManager
 
 _MARK = "_ipygpulogger_measured"  # of what is wrapped already
 _SPECIAL = frozenset(("__init__", "__call__"))  # those special methods that may be a task
@@ -44,9 +41,8 @@ def is_measured(declared: Any) -> bool:
 def measured(declared: Any, *, at_once: bool = False) -> Any:
     """Return a function or class like the given one whose calls as tasks of Ray are measured.
 
-    Name, signature, documentation and attributes stay. Anything but a Python function or class is returned
-    as it is; so is what belongs to Ray itself. With `at_once` each record is sent before its task ends, for
-    Ray may end the process with it.
+    Anything but a Python function or class is returned as it is; so is what belongs to Ray itself. With
+    `at_once` each record is sent before its task ends.
     """
     module = getattr(declared, "__module__", None) or ""
     if is_measured(declared) or module.partition(".")[0] == "ray":
@@ -100,22 +96,21 @@ _inside: ContextVar[str] = ContextVar("the task that this thread or coroutine ru
 
 
 class Task:
-    """A context around one task or method call; does nothing within another one of the same task."""
+    """A context around one task or method call; it measures from when it is made.
+
+    It does nothing within another one of the same task.
+    """
 
     def __init__(self, name: str, at_once: bool) -> None:
         self._name, self._at_once = name, at_once
         self._id: str | None = None  # while the task runs, unless another context is around it
         self._measure: Measure | None = None
-
-    def begun(self) -> Task:
-        """Begin to measure, and return this context; if that fails, it is as if it had not been tried."""
         try:
             self._begin()
         except BaseException:  # also an interrupt: then no context is entered
             self._measure = None
             self._end(None)
             raise
-        return self
 
     def _begin(self) -> None:
         import ray
@@ -139,11 +134,9 @@ class Task:
         self._measure.__enter__()
 
     def __enter__(self) -> None:
-        """Begin the call; `begun` has begun the measurement."""
+        """Begin the call."""
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
         if self._id is None:
             return
         try:
@@ -163,7 +156,8 @@ class Task:
                 outbox.ended(None, 0, at_once=self._at_once)
             else:
                 at_once = self._at_once or type(error).__name__ in _EXITS
-                record = packed(self._with_outcome(ProcessRecord.of(found, self._process()), error))
+                process = Process(_HOST, os.getpid(), worker=outbox.worker, task=self._name)
+                record = packed(_with_outcome(ProcessRecord.of(found, process), error))
                 outbox.ended(record, most_needed_bytes(found), at_once=at_once)
         except Exception:  # the record is missing, and the task is not: it is the user's
             pass
@@ -171,15 +165,13 @@ class Task:
             self._id = None
             _running.discard(task)
 
-    def _process(self) -> Process:
-        return Process(_HOST, os.getpid(), worker=outbox.worker, task=self._name)
 
-    def _with_outcome(self, record: ProcessRecord, error: BaseException | None) -> ProcessRecord:
-        if isinstance(error, KeyboardInterrupt):
-            return replace(record, status="interrupted")
-        if error is None or type(error).__name__ in (*_EXITS, "GeneratorExit"):
-            return record
-        return replace(record, status="error", error=type(error).__name__)
+def _with_outcome(record: ProcessRecord, error: BaseException | None) -> ProcessRecord:
+    if isinstance(error, KeyboardInterrupt):
+        return replace(record, status="interrupted")
+    if error is None or type(error).__name__ in (*_EXITS, "GeneratorExit"):
+        return record
+    return replace(record, status="error", error=type(error).__name__)
 
 
 # -- sending -------------------------------------------------------------------------------------------------
@@ -189,15 +181,13 @@ MOST_PENDING = 20  # calls of the mailbox that are not answered; further records
 _RECHECK_S = 0.25  # how long it holds that there is a mailbox, or none: the driver may watch anew
 _ANSWER_S = 5.0  # for which the first answer of the mailbox is waited for
 _MOST_WAITING = 5000  # records, of half a kilobyte usually; further ones are counted as lost
-_MOST_IN_A_CALL = 500
 
 
 class Outbox:
     """Sends to the mailbox what the tasks of this process used.
 
-    A call of the mailbox costs as much as a short task. So the record of a task that ends is sent at once
-    only if none was sent shortly before, else with the next ones, by a thread that waits while nothing is to
-    be sent. No answer is waited for.
+    A call of the mailbox costs as much as a short task. So a record is sent at once only if none was sent
+    shortly before, else with the next ones, by a thread. No answer is waited for.
     """
 
     def __init__(self) -> None:
@@ -211,11 +201,8 @@ class Outbox:
         self._thread: threading.Thread | None = None
 
     def has_mailbox(self) -> bool:
-        """Return whether a watch runs: Ray is asked for its mailbox if that was not done a moment ago.
-
-        Threads that call it meanwhile wait for the answer, or their tasks would run unmeasured.
-        """
-        with self._lock:
+        """Return whether a watch runs: Ray is asked for its mailbox if that was not done a moment ago."""
+        with self._lock:  # threads that call it meanwhile wait, or their tasks would run unmeasured
             if clock.monotonic_s() - self._checked_s >= _RECHECK_S:
                 self._find_mailbox()
                 self._checked_s = clock.monotonic_s()
@@ -264,7 +251,7 @@ class Outbox:
                 self._ended.clear()
                 self._lost = 0
                 return
-            ended = [self._ended.popleft() for _ in range(min(len(self._ended), _MOST_IN_A_CALL))]
+            ended = [self._ended.popleft() for _ in range(len(self._ended))]
             lost, self._lost = self._lost, 0
             if not (ended or lost):
                 return
@@ -284,3 +271,82 @@ class Outbox:
 
 
 outbox = Outbox()
+
+
+# -- what is sent by value -----------------------------------------------------------------------------------
+#
+# Ray sends a function to its workers by value if its name leads to something else, as of a decorated one. So
+# what wraps a function uses no global name: where it needs this package, in a worker, it imports it, and says
+# if it is missing. Without it the user's tasks run unmeasured.
+
+
+def task_context(name: str, at_once: bool) -> Callable[[], AbstractContextManager[Any]]:
+    """Return what makes the context around each call of a measured function."""
+    reported: list[bool] = []
+
+    def context() -> Any:
+        try:
+            from ipygpulogger.cluster.ray_worker import Task
+
+            return Task(name, at_once)
+        except Exception as error:  # also where the package there is of an older version
+            from contextlib import nullcontext
+
+            if not reported:
+                reported.append(True)
+                try:
+                    import platform
+
+                    import ray
+
+                    mailbox = ray.get_actor(f"ipygpulogger-{ray.get_runtime_context().get_job_id()}")
+                    mailbox.cannot.remote(platform.node(), f"{type(error).__name__}: {error}"[:200])
+                except Exception:
+                    pass
+            return nullcontext()
+
+    return context
+
+
+def mailbox_class(most: int) -> type:  # noqa: C901 - one class, made here so that it is sent by value
+    """Return the class of the actor beside the driver that holds records until they are collected.
+
+    Of more than `most` records, those that needed the least are only counted.
+    """
+
+    class Mailbox:
+        def __init__(self) -> None:
+            self.begin()
+
+        def begin(self) -> None:
+            self.records: list[tuple[int, bytes]] = []  # what a task needed, and its packed record
+            self.unable: dict[str, str] = {}
+            self.more = self.more_bytes = self.lost = 0
+
+        def hello(self) -> None:
+            pass
+
+        def take(self, ended: Any, lost: int) -> None:
+            self.records += ended
+            self.lost += lost
+            if len(self.records) >= 2 * most:
+                self.keep()
+
+        def keep(self) -> None:
+            self.records.sort(key=lambda record: -record[0])
+            for needed_bytes, _ in self.records[most:]:
+                self.more += 1
+                self.more_bytes = max(self.more_bytes, needed_bytes)
+            del self.records[most:]
+
+        def cannot(self, host: str, reason: str) -> None:
+            if len(self.unable) < most:
+                self.unable[host] = reason
+
+        def empty(self) -> dict[str, Any]:
+            self.keep()
+            contents = dict(vars(self))
+            self.begin()
+            return contents
+
+    return Mailbox

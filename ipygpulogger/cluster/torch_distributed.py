@@ -1,7 +1,8 @@
 """`gather`: the records of all ranks of a torch.distributed job on rank 0, for a scope or each epoch.
 
 A rank writes its record to the job's key-value store and goes on; rank 0 reads what is there. No collective
-operation takes part, so the other ranks do not wait for one that died, and no device is touched.
+operation takes part, which would wait for a rank that died, and no device is touched. Every operation on the
+store ends after a time-out, for its machine may have stopped answering.
 """
 
 from __future__ import annotations
@@ -13,16 +14,32 @@ import sys
 import threading
 import weakref
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from contextlib import suppress
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, TypeVar
 
+from ..analysis.group import Group, Missing
 from ..blocks.measure import Measure, warn
 from ..records.measurement import Measurement
 from ..records.process import Process, ProcessRecord
-from .arrivals import packed
-from .gathering import Attempt, Gathering, JobStore, StoreLostError
+from ..records.units import shortened
+from ..runtime import clock
+from ..runtime.errors import first_line
+from .arrivals import MOST_BYTES, packed, unpacked
 
 if TYPE_CHECKING:
-    from ..analysis.group import Group
+    from collections.abc import Callable
+
+T = TypeVar("T")
+
+ANSWER_S = 5.0  # at most, for a few operations; they usually take 0.1 ms
+_LONGEST_S = 1e6  # a thread cannot be waited for any longer
+_SLOWEST_POLL_S, _FASTEST_POLL_S = 0.1, 0.002
+_STAMP_BYTES = 48  # at most
+_CLOCK_S = 2.0  # what the clocks of two machines may differ by, and the resolution of a process's start
+_NOT_MEASURED = "not measured"
+_NOT_VALID = "sent something that is not a record"
+_TOO_OLD = "its record was sent before the job restarted, or its clock is behind that of rank 0"
 
 
 def gather(
@@ -31,16 +48,13 @@ def gather(
     """Bring what every rank of a torch.distributed job measured to rank 0.
 
     Every rank calls it. The n-th call for a label belongs to the n-th call for this label of each other
-    rank, so the ranks may call it at different times and from different threads.
-
-    In a program that is a single process, without torchrun and without a process group, it returns the group
-    of this one process. So the same script runs with ``python`` and with ``torchrun``.
+    rank, so the ranks may call it at different times and from different threads. In a program of a single
+    process, run without torchrun, it returns the group of this one process.
 
     Args:
         measured: What `measure` returned, after its block or call has ended; or any `Measurement`. None, or
             a block that could not be measured, is shown as missing.
-        timeout_s: How long rank 0 waits for the other ranks. 0 takes what has arrived. Other ranks do not
-            wait.
+        timeout_s: How long rank 0 waits for the others, which do not wait. 0 takes what has arrived.
         label: What was measured; by default the label of the measurement. Of None without a label, that of
             this process's previous call.
 
@@ -53,20 +67,12 @@ def gather(
             reached. Or nothing has been measured yet.
         TypeError: The argument is not a measurement.
     """
-    record, name = _measurement(measured)
-    collecting = post(record, label or name)
-    return None if collecting is None else collecting.wait(timeout_s)
-
-
-def _measurement(measured: object) -> tuple[Measurement | None, str | None]:
-    """Return the measurement and its label, as far as they are known."""
-    if isinstance(measured, Measure):
-        return measured.last, measured.label
-    if measured is not None and not isinstance(measured, Measurement):
-        raise TypeError(
-            f"gather() takes what measure() returned, a Measurement or None, not {type(measured).__name__}"
-        )
-    return measured, None if measured is None else measured.label
+    record = measured.last if isinstance(measured, Measure) else measured
+    if record is not None and not isinstance(record, Measurement):
+        kind = type(measured).__name__
+        raise TypeError(f"gather() takes what measure() returned, a Measurement or None, not {kind}")
+    gathering = post(record, label or (None if measured is None else measured.label))
+    return None if gathering is None else gathering.wait(timeout_s)
 
 
 def post(measured: Measurement | None, label: str | None) -> Gathering | None:
@@ -81,16 +87,29 @@ def is_one_of_several() -> bool:
 
 
 class Job:
-    """This process's place among the ranks."""
+    """This process's place among the ranks, in one attempt of the job.
+
+    The job's store may stay when torchrun restarts it, with what the ranks left there, while all ranks run as
+    new processes. TORCHELASTIC_RESTART_COUNT does not distinguish the attempts of a whole job, because the
+    agent of each machine counts only the restarts that its own ranks caused. So what another machine sent is
+    compared by its time.
+    """
 
     def __init__(self, rank: int, size: int, store: Any, before: Job | None = None) -> None:
         self.size, self.store = size, store
         self.process = Process(socket.gethostname(), os.getpid(), rank)
-        self.attempt = Attempt()
         # Another process group may have the same store, with keys of the one before.
         self._calls: Counter[str] = Counter(before._calls if before else ())
         self._label: str | None = None  # of the previous call
         self._lock = threading.Lock()
+        environ = os.environ
+        self._machine = environ.get("GROUP_RANK", "0"), environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+        self._began_s = 0.0
+        if "TORCHELASTIC_RUN_ID" in environ:
+            import psutil
+
+            with suppress(psutil.Error):
+                self._began_s = psutil.Process().create_time() - _CLOCK_S
 
     def post(self, measured: Measurement | None, label: str | None) -> Gathering | None:
         """Send what this rank measured; on rank 0 return what collects the others."""
@@ -106,9 +125,11 @@ class Job:
         if label is None:
             warn(f"rank {rank} has nothing to send: it was not measured, and gather() was given no label")
             return None
-        value = self.attempt.stamp() + (b"" if record is None else packed(record))
+        stamp = f"{clock.wall_s():.3f} {' '.join(self._machine)}\n".encode()  # when and where it was sent
+        value = stamp + (b"" if record is None else packed(record))
         try:
-            self.store.within(lambda: self.store.set(self.key(label, number, rank), value))
+            # Over TCP this sends, and waits for nothing.
+            self.store.within(lambda store: store.set(self.key(label, number, rank), value))
         except StoreLostError as reason:
             warn(f"what rank {rank} measured does not reach rank 0: {reason}")
         return None
@@ -117,44 +138,44 @@ class Job:
         """Return under which key a rank sends the record of its so-many-th call for a label."""
         return f"{hashlib.sha256(label.encode(errors='replace')).hexdigest()[:16]}/{number}/{rank}"
 
+    def is_newer_than(self, stamp: bytes) -> bool:
+        """Return whether a record was sent before this attempt; an invalid stamp is of no attempt."""
+        try:
+            sent_s, group, count = stamp.decode().split(" ")
+            early = float(sent_s) < self._began_s
+        except ValueError:
+            return False
+        return early or (group == self._machine[0] and count != self._machine[1])
+
 
 _current: tuple[int, Any, Job] | None = None  # the process, its process group, and its place in that
 _making = threading.Lock()
 
 
 def _job() -> Job:
-    """Return this process's place in its job; the same until another process group is set up.
-
-    Raises:
-        RuntimeError: The process is one of several and has no process group.
-    """
+    """Return this process's place in its job; the same until another process group is set up."""
     global _current  # noqa: PLW0603 - one for the process, as the process group is
     distributed, pid = _distributed(), os.getpid()
     if distributed is None:
-        if _one_of_several_is_meant():
+        size = os.environ.get("WORLD_SIZE", "")
+        if size.isdecimal() and int(size) > 1:
             raise RuntimeError(
                 "gather() needs the process group of this job: call it between "
                 "torch.distributed.init_process_group() and destroy_process_group()"
             )
-        group, rank, size = None, 0, 1
+        group, place = None, (0, 1)
     else:
         # A weak reference: the group ends when it is destroyed.
         group = weakref.ref(distributed.group.WORLD)
-        rank, size = distributed.get_rank(), distributed.get_world_size()
+        place = distributed.get_rank(), distributed.get_world_size()
     with _making:
         known_pid, known_group, job = _current or (None, None, None)
         if job is None or (known_pid, known_group) != (pid, group):  # a forked child has its own connection
             # Calls before there was a group, or before a fork, have no counterpart on the other ranks.
             before = job if known_pid == pid and known_group is not None else None
-            job = Job(rank, size, JobStore(), before)
+            job = Job(*place, JobStore(), before)
             _current = pid, group, job
         return job
-
-
-def _one_of_several_is_meant() -> bool:
-    """Return whether this process was started as one of several ranks."""
-    size = os.environ.get("WORLD_SIZE", "")
-    return size.isdecimal() and int(size) > 1
 
 
 def _distributed() -> Any:
@@ -162,3 +183,160 @@ def _distributed() -> Any:
     distributed: Any = sys.modules.get("torch.distributed")
     there = distributed is not None and distributed.is_available() and distributed.is_initialized()
     return distributed if there else None
+
+
+# -- the store -----------------------------------------------------------------------------------------------
+
+
+class StoreLostError(Exception):
+    """The store failed or did not answer. It is not asked again."""
+
+
+class JobStore:
+    """A connection of our own to the store of the default process group; opened when it is first needed.
+
+    A connection of its own, because an operation of torch may hold the other one for minutes, such as the
+    set-up of NCCL while it waits for all ranks.
+    """
+
+    def __init__(self) -> None:
+        self.lost = ""  # why the store cannot be used any longer
+        self._opened: Any = None
+        self._opening = threading.Lock()
+
+    def within(self, operation: Callable[[Any], T], wait_s: float = 0.0) -> T:
+        """Run an operation on the store in another thread, for `ANSWER_S` and what it waits itself at most.
+
+        Raises:
+            StoreLostError: It failed, or has not ended by then. So does each that follows, at once.
+        """
+        if self.lost:
+            raise StoreLostError(self.lost)
+        results: list[T] = []
+
+        def run() -> None:
+            try:
+                results.append(operation(self._store()))
+            except Exception as reason:
+                self.lost = f"the job's store cannot be reached: {shortened(first_line(reason))}"
+
+        try:
+            thread = threading.Thread(target=run, name="ipygpulogger ranks", daemon=True)
+            thread.start()
+        except RuntimeError as reason:  # no further thread
+            raise StoreLostError(str(reason)) from None
+        thread.join(min(wait_s, _LONGEST_S) + ANSWER_S)
+        if not results:
+            self.lost = self.lost or "the job's store does not answer"
+            raise StoreLostError(self.lost)
+        return results[0]
+
+    def _store(self) -> Any:
+        with self._opening:
+            if self._opened is None:
+                self._opened = _connection()
+            return self._opened
+
+
+def _connection() -> Any:
+    """Return a connection to the store of the default process group, where our keys are apart from others.
+
+    `rendezvous("env://")` would make a new server in rank 0, and knows only groups that were set up by
+    environment variables.
+    """
+    distributed: Any = sys.modules["torch.distributed"]
+    ask = getattr(distributed.group.WORLD, "get_group_store", None)  # before torch 2.8 there is none
+    store = ask() if ask is not None else distributed.distributed_c10d._get_default_store()
+    while isinstance(store, distributed.PrefixStore):
+        store = store.underlying_store
+    if isinstance(store, distributed.TCPStore):
+        limit = timedelta(seconds=ANSWER_S)
+        where = {"host_name": store.host, "port": store.port}
+        store = distributed.TCPStore(**where, is_master=False, wait_for_workers=False, timeout=limit)
+    return distributed.PrefixStore("ipygpulogger", store)
+
+
+class Gathering:
+    """The records of one call that have arrived on rank 0."""
+
+    def __init__(self, job: Job, label: str | None, number: int, own: ProcessRecord | None) -> None:
+        self._job, self._label = job, label
+        self._records = {} if own is None else {0: own}
+        self._missing = {0: _NOT_MEASURED} if own is None else {}
+        others = () if label is None else range(1, job.size)
+        self._open = {rank: job.key(label or "", number, rank) for rank in others}
+        self._old: set[int] = set()
+        self._stopped = threading.Event()
+
+    def poll(self) -> bool:
+        """Take the records if all have arrived, without waiting for any; return whether they have."""
+        return self._within(self._take_together)
+
+    def wait(self, timeout_s: float, why: str = "") -> Group:
+        """Wait for the records until each rank has answered or the time is over, and return them.
+
+        The reason is that of a rank that has not answered; by default how long it was waited for.
+        """
+        until_s = clock.monotonic_s() + timeout_s
+        try:
+            self._within(lambda store: self._await(store, until_s), timeout_s)
+        finally:
+            self._stopped.set()  # also where the user interrupts
+        return self.group(why or f"no answer within {timeout_s:g} s")
+
+    def group(self, why: str = "no answer") -> Group:
+        """Return what has arrived; the ranks that have not answered are missing for this reason."""
+        if self._label is None:
+            why = "rank 0 was not measured, and gather() was given no label"
+        lost = self._job.store.lost
+        if lost and self._open:
+            warn(f"rank 0 has no records of other ranks: {lost}")
+        reasons = dict.fromkeys(range(1, self._job.size), lost or why)
+        reasons |= dict.fromkeys(self._old, _TOO_OLD) | self._missing
+        missing = [
+            Missing(f"rank {rank}", why) for rank, why in sorted(reasons.items()) if rank not in self._records
+        ]
+        return Group(self._label or _NOT_MEASURED, self._records.values(), missing)
+
+    def _within(self, operation: Callable[[Any], bool], wait_s: float = 0.0) -> bool:
+        if not self._open:
+            return True
+        try:
+            return bool(self._job.store.within(operation, wait_s))
+        except StoreLostError:
+            return False
+
+    def _await(self, store: Any, until_s: float) -> bool:
+        """Take the records once all ranks have answered, or those that are there when the time is over."""
+        pause_s = _FASTEST_POLL_S
+        while not self._take_together(store) and (left_s := until_s - clock.monotonic_s()) > 0:
+            if self._stopped.wait(min(pause_s, left_s)):
+                return False
+            pause_s = min(1.5 * pause_s, _SLOWEST_POLL_S)
+        self._take(store, [rank for rank, key in self._open.items() if store.check([key])])
+        return not self._open
+
+    def _take_together(self, store: Any) -> bool:
+        """Take the records if every rank has answered: two questions for all. Return whether so."""
+        if self._open and store.check(list(self._open.values())):
+            self._take(store, list(self._open))
+        return not self._open
+
+    def _take(self, store: Any, ranks: list[int]) -> None:
+        keys = [self._open[rank] for rank in ranks]
+        together = len(keys) > 1 and store.has_extended_api()
+        values = store.multi_get(keys) if together else map(store.get, keys)
+        for rank, value in zip(ranks, values, strict=True):
+            stamp, line_end, payload = bytes(value)[: _STAMP_BYTES + MOST_BYTES].partition(b"\n")
+            if self._job.is_newer_than(stamp):
+                self._old.add(rank)  # the rank may still send that of this attempt
+                continue
+            self._old.discard(rank)
+            with suppress(RuntimeError, NotImplementedError):  # a `FileStore` cannot
+                store.delete_key(self._open[rank])
+            del self._open[rank]
+            record = unpacked(payload)
+            if record is not None and record.rank == rank:
+                self._records[rank] = record
+            else:
+                self._missing[rank] = _NOT_VALID if payload or not line_end else _NOT_MEASURED

@@ -2,8 +2,8 @@
 
 After each cell a watch asks its engine for the groups that are complete. It hands their records to every
 running logger and displays each group once: as HTML in a notebook, as text in a terminal, inside
-``%%capture`` where a captured cell did the work. Outside IPython, for example in a script, nothing is
-displayed; ``watch.records`` still has the groups.
+``%%capture`` where a captured cell did the work. Outside IPython nothing is displayed, and ``watch.records``
+has the groups.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import threading
 from abc import ABC, abstractmethod
 from contextlib import suppress
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any
 
 from ..analysis.group import Group
 from ..engine.machine import importing, machine
@@ -26,8 +26,7 @@ from ..runtime.shell import cells_behind, current_shell
 from ..storage.history import History
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-    from types import TracebackType
+    from collections.abc import Iterable
 
     from typing_extensions import Self
 
@@ -39,9 +38,8 @@ _WATCHES = {  # by the package that the client's class is of: the file, and the 
     "distributed": (".dask", "DaskWatch"),
 }
 _EVENT = "post_run_cell"
-_DISPLAYS = "ipygpulogger.render.displays"  # what turns a group into HTML
 
-_running: list[Watch] = []
+running: list[Watch] = []
 _lock = threading.RLock()
 
 
@@ -60,7 +58,10 @@ def watch(client: Any, *, report: bool = True) -> Watch:
     Raises:
         TypeError: The argument is none of these.
     """
-    package = _package(client)
+    # The engine's package, also of a client whose class is derived.
+    names = [getattr(client, "__name__", None), *(base.__module__ for base in type(client).__mro__)]
+    packages = (name.partition(".")[0] for name in names if isinstance(name, str))
+    package = next((package for package in packages if package in _WATCHES), None)
     if package is None:
         raise TypeError(
             "watch() takes an ipyparallel.Client, the module ray, or a distributed.Client of Dask, "
@@ -78,27 +79,13 @@ def watch(client: Any, *, report: bool = True) -> Watch:
     return current
 
 
-def running() -> tuple[Watch, ...]:
-    """Return the watches that run."""
-    return tuple(_running)
-
-
 def watch_of(client: Any) -> Watch | None:
     """Return the running watch of a client."""
-    return next((found for found in _running if found.client is client), None)
-
-
-def _package(client: Any) -> str | None:
-    """Return the engine's package, also of a client whose class is derived; None if unknown."""
-    names = [getattr(client, "__name__", None), *(base.__module__ for base in type(client).__mro__)]
-    packages = (name.partition(".")[0] for name in names if isinstance(name, str))
-    return next((package for package in packages if package in _WATCHES), None)
+    return next((found for found in running if found.client is client), None)
 
 
 class Watch(ABC):
     """Measures what a cluster does for each cell of this notebook, until it is stopped.
-
-    The class of an engine implements `ended`, `leave` and `describe`, and calls `started` once it measures.
 
     Attributes:
         client: The engine's client.
@@ -119,27 +106,20 @@ class Watch(ABC):
 
     @staticmethod
     def client_of(client: Any) -> Any:
-        """Return the client to watch, given one of the engine's objects.
-
-        Raises:
-            TypeError: The engine has no client there.
-        """
+        """Return the client to watch, given one of the engine's objects; a TypeError if there is none."""
         return client
 
     @abstractmethod
     def ended(self, label: str | None) -> Iterable[Group]:
-        """Return what is complete since the last call, usually one group or none; it never waits for long.
-
-        The label is such as "In [4]"; None outside IPython.
-        """
+        """Return what is complete since the last call, without waiting for long; the label is of the cell."""
 
     @abstractmethod
     def leave(self) -> None:
         """Stop measuring in the other processes; what was complete has been collected."""
 
-    @abstractmethod
     def describe(self) -> str:
-        """Return how many processes are measured: "2 workers"; empty if that is unknown."""
+        """Return how many processes are measured: "2 workers"; empty if that is unknown, as of Ray."""
+        return ""
 
     def watched_again(self) -> None:  # noqa: B027 - most need nothing
         """Do what is needed when the user asks for the running watch once more."""
@@ -147,18 +127,15 @@ class Watch(ABC):
     def started(self) -> None:
         """Collect after each cell from now on, beginning with the one that runs."""
         with _lock:
-            _running.append(self)
+            running.append(self)
         self._shell = current_shell()
         if self._shell is not None:
-            with importing():  # now, so that no cell waits for it or holds its memory
-                import_module(_DISPLAYS)
+            with importing():  # what makes HTML, now, so that no cell waits for it or holds its memory
+                import_module("ipygpulogger.render.displays")
             self._come_last()
 
     def spare(self, host: str, pid: int) -> None:
-        """Let no cell of this notebook reset the high-water mark of a process that measures itself.
-
-        Without effect for this process, and those of other machines.
-        """
+        """Let no cell of this notebook reset the high-water mark of a process here that measures itself."""
         if host == socket.gethostname() and pid not in (os.getpid(), *self._spared):
             self._spared.add(pid)
             machine().child_peaks.leave_alone(pid)
@@ -181,17 +158,14 @@ class Watch(ABC):
     @property
     def is_running(self) -> bool:
         """Whether it measures."""
-        return self in _running
+        return self in running
 
     def stop(self) -> None:
-        """Stop measuring, here and in the other processes. Does nothing the second time.
-
-        What is complete by then is kept and shown.
-        """
+        """Stop measuring, here and in the other processes; what is complete by then is kept and shown."""
         with _lock:
             if not self.is_running:
                 return
-            _running.remove(self)
+            running.remove(self)
         self._show_ended(label_here())
         if self._shell is not None:
             self._unregister()
@@ -203,9 +177,7 @@ class Watch(ABC):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.stop()
 
     def __repr__(self) -> str:
@@ -239,7 +211,11 @@ class Watch(ABC):
 
     def _post_run_cell(self, result: Any = None) -> None:
         try:
-            if (label := _label(result)) is not None:
+            if getattr(getattr(result, "info", None), "store_history", True):
+                label: str | None = _numbered(getattr(result, "execution_count", None))
+            else:
+                label = label_here()  # of the cell around it; None for a front end's silent code
+            if label is not None:
                 self._show_ended(label)
             if self._shell is not None:
                 self._come_last()  # another callback may have come in this cell
@@ -254,7 +230,10 @@ class Watch(ABC):
         except Exception as error:
             self.say_once(f"ipygpulogger could not collect what other processes measured: {why(error)}")
             return
-        for group in filter(is_reported, groups) if self.shows and shell is not None else ():
+        loggers: tuple[Any, ...] = tuple(machine().scopes.loggers)
+        for group in groups if self.shows and shell is not None else ():
+            if loggers and not any(logger._reports(group) for logger in loggers):
+                continue
             try:
                 bundle: dict[str, Any] = {"text/plain": repr(group), "text/html": group._repr_html_()}
                 bundle[GROUP_MIME] = {"label": group.label, "records": len(group)}  # for `ipygpulogger run`
@@ -263,49 +242,20 @@ class Watch(ABC):
                 self.say_once(f"ipygpulogger cannot show its tables and goes on measuring: {why(error)}")
 
 
-def counted(count: int, noun: str) -> str:
-    """Return a count with its noun: "1 worker", "1,000 records"."""
-    return f"{count:,} {noun}{'s' * (count != 1)}"
-
-
-# -- the running loggers -------------------------------------------------------------------------------------
-
-
-class Recorder(Protocol):
-    """Keeps records: a running logger. The machine of its process holds it while it runs."""
-
-    def _keep(self, records: Sequence[ProcessRecord]) -> Sequence[ProcessRecord]:
-        """Keep records of other processes; return them with what is to be said of them as notes."""
-
-    def _reports(self, group: Group) -> bool:
-        """Return whether the option ``quiet`` leaves such records a table, as it leaves cells a report."""
-
-
 def keep(records: Iterable[ProcessRecord]) -> list[ProcessRecord]:
-    """Hand the records of other processes to every running logger: to its history, log and budget.
-
-    ``il.record`` and ``il.data`` stay those of the kernel's own last cell. Returned are the same records with
-    the notes of a logger, such as that a budget was exceeded.
-    """
+    """Hand the records of other processes to every running logger; return them with its notes."""
     given = list(records)
     found = list(given)
-    for recorder in _recorders():
-        kept = recorder._keep(given)
+    loggers: tuple[Any, ...] = tuple(machine().scopes.loggers)
+    for logger in loggers:
+        kept = logger._keep(given)
         found = [max(pair, key=lambda record: len(record.notes)) for pair in zip(found, kept, strict=True)]
     return found
 
 
-def is_reported(group: Group) -> bool:
-    """Return whether a table of kept records is to be shown: if a running logger says so, or none runs."""
-    recorders = _recorders()
-    return not recorders or any(recorder._reports(group) for recorder in recorders)
-
-
-def _recorders() -> tuple[Recorder, ...]:
-    return cast("tuple[Recorder, ...]", tuple(machine().scopes.loggers))
-
-
-# -- what a cell is called -----------------------------------------------------------------------------------
+def counted(count: int, noun: str) -> str:
+    """Return a count with its noun: "1 worker", "1,000 records"."""
+    return f"{count:,} {noun}{'s' * (count != 1)}"
 
 
 def label_here() -> str | None:
@@ -313,13 +263,6 @@ def label_here() -> str | None:
     cells = cells_behind(sys._getframe())
     counts = [count for info, count in cells if getattr(info, "store_history", False)]
     return _numbered(counts[0]) if counts else None
-
-
-def _label(result: Any) -> str | None:
-    """Return what the cell that ended is called, or the one around it; None for a front end's silent code."""
-    if getattr(getattr(result, "info", None), "store_history", True):
-        return _numbered(getattr(result, "execution_count", None))
-    return label_here()
 
 
 def _numbered(count: int | None) -> str:

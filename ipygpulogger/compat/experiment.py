@@ -1,28 +1,17 @@
 """`IPyExperiments`: a part of a notebook that reports what it used, and cleans up after itself.
 
-::
-
-    exp = IPyExperimentsPytorch()     # from here on every cell is reported
-    ...
-    exp.finish()                      # deletes the variables made since then, and reports what came back
-
-Rules:
-
 - A variable is new if its name did not exist when the experiment began; a variable that was only assigned
   another value stays. The name of a module imported since then counts like any other. Names that begin with
   an underscore, IPython's own names and experiments are never deleted.
 - A variable belongs to the latest experiment that had begun when its name appeared. The end of an older
   experiment leaves the variables of a newer one alone.
-- An experiment finishes when the last reference to it is gone. If the running statement assigns a new
-  experiment to the name of an old one, as when its cell is run again, and nothing else refers to the old one,
-  then the old one finishes first, so that its memory is not in the figures of the new one. What an older
-  experiment gives back after a newer one began is left out of the newer one's figures.
+- An experiment finishes when the last reference to it is gone, as when its cell is run again. What it gives
+  back after a newer one began is left out of the newer one's figures.
 - At the interpreter's exit, and on ``%reset``, an experiment ends without printing anything.
 """
 
 from __future__ import annotations
 
-import atexit
 import gc
 import itertools
 import os
@@ -50,7 +39,6 @@ from .experiment_cells import (
     is_being_reset,
     machine_ram_bytes,
     open_baseline,
-    release_namesake,
     variables,
 )
 
@@ -62,6 +50,9 @@ if TYPE_CHECKING:
 
 class IPyExperiments:
     """The base class of experiments; use `IPyExperimentsCPU` or `IPyExperimentsPytorch`.
+
+    ``with IPyExperimentsCPU() as exp: ...``, or ``exp = IPyExperimentsCPU()`` and some cells later
+    ``exp.finish()``.
 
     Args:
         exp_enable: Report the experiment and delete its variables at the end; without, only report cells.
@@ -77,10 +68,6 @@ class IPyExperiments:
     Raises:
         RuntimeError: This code does not run in IPython.
         TypeError: The base class itself was called.
-
-    Example:
-        ``with IPyExperimentsCPU() as exp: ...``, or ``exp = IPyExperimentsCPU()`` and some cells later
-        ``exp.finish()``.
     """
 
     backend: ClassVar[str]
@@ -111,12 +98,11 @@ class IPyExperiments:
             if cl_enable
             else None
         )
-        release_namesake(shell, sys._getframe(1), IPyExperiments)
         machine().nvml.devices()  # importing pynvml leaves garbage, which is not the user's
         gc.collect()
         self._settle()
         self._number = next(_numbers)
-        self._names_before = frozenset(shell.user_ns)
+        self._names_before = set(shell.user_ns)
         self._names_kept: set[str] = set()
         self._notes: list[str] = []
         self._elsewhere = Consumed(0, 0)  # what older experiments gave back since we began
@@ -139,8 +125,6 @@ class IPyExperiments:
             self._measure()  # again: what the cell logger loaded is not the experiment's memory
         self._running = True
         _unfinished.add(self)
-        atexit.unregister(_abandon_all)
-        atexit.register(_abandon_all)  # again, so that it runs before IPython's own
 
     def __enter__(self) -> Self:
         return self
@@ -151,7 +135,7 @@ class IPyExperiments:
     def __del__(self) -> None:
         if self._running and os.getpid() == self._pid:  # a forked child finishes nothing
             try:
-                if is_being_reset():
+                if sys.is_finalizing() or is_being_reset():
                     self._abandon()
                 else:
                     self.finish()
@@ -173,10 +157,7 @@ class IPyExperiments:
         return self._data(now, self._consumed(now), Consumed(0, 0))
 
     def keep_var_names(self, *names: str) -> None:
-        """Exempt these variables from deletion.
-
-        Args:
-            names: The names, not the variables.
+        """Exempt the variables of these names from deletion.
 
         Raises:
             ValueError: A name is not a string.
@@ -209,12 +190,9 @@ class IPyExperiments:
         self._notes.clear()
 
     def finish(self) -> IPyExperimentData | None:
-        """Delete the variables made since the experiment began, and report what came back.
+        """Delete the variables made since the experiment began, report what came back, and return `data`.
 
-        Finishing again changes nothing.
-
-        Returns:
-            The final figures, in bytes; None with ``exp_enable=False``, where `data` has them all the same.
+        With ``exp_enable=False`` it returns None. Finishing again changes nothing.
         """
         if self._running:
             self._end()
@@ -241,9 +219,10 @@ class IPyExperiments:
             _say(render.variables(deleted, failed, kept))
             _say(render.garbage(gc.collect(), len(gc.garbage)))
             self._settle()
-            reclaimed = consumed.minus(self._consumed(self._now()))
+            reclaimed = consumed.plus(self._consumed(self._now()), -1)
             for other, before in newer:
-                other._elsewhere = other._elsewhere.plus(before.minus(other._consumed(other._now())))
+                other._elsewhere = other._elsewhere.plus(before.plus(other._consumed(other._now()), -1))
+                other._names_before.difference_update(deleted)  # made again, they are the newer one's
             rows = {"CPU": (consumed.cpu, reclaimed.cpu)}
             if self._device is not None:
                 rows["GPU"] = consumed.gpu, reclaimed.gpu
@@ -310,8 +289,6 @@ class IPyExperiments:
         """End without printing anything; nothing of ours stays behind."""
         self._running = False
         _unfinished.discard(self)
-        if not _unfinished:
-            atexit.unregister(_abandon_all)
         if self.cl is not None:
             self.cl.abandon()
 
@@ -333,11 +310,7 @@ class IPyExperiments:
 
 
 class IPyExperimentsCPU(IPyExperiments):
-    """An experiment with general RAM alone.
-
-    Args:
-        exp_enable: This and all other arguments are those of `IPyExperiments`.
-    """
+    """An experiment with general RAM alone; its arguments are those of `IPyExperiments`."""
 
     backend = "cpu"
     _backend_name = "CPU-only"
@@ -358,9 +331,7 @@ class IPyExperimentsPytorch(IPyExperimentsGPU):
 
     torch is imported and the device's context created before the experiment begins, so their memory is not
     part of its figures. Where torch cannot use a GPU, the GPU's figures are 0 and the tables leave it out.
-
-    Args:
-        exp_enable: This and all other arguments are those of `IPyExperiments`.
+    The arguments are those of `IPyExperiments`.
 
     Raises:
         ImportError: torch is not installed.
@@ -380,11 +351,6 @@ class IPyExperimentsPytorch(IPyExperimentsGPU):
 
 _unfinished: weakref.WeakSet[IPyExperiments] = weakref.WeakSet()
 _numbers = itertools.count()
-
-
-def _abandon_all() -> None:
-    for experiment in list(_unfinished):
-        experiment._abandon()
 
 
 def _say(text: str) -> None:

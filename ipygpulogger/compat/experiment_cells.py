@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import dis
 import random
 import sys
-import weakref
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..engine.scope import Scope, measured_now
@@ -19,7 +17,6 @@ from ..runtime.objects import walk_stack
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from types import FrameType
 
     from ..notebook.measured_cell import MeasuredCell
     from ..records import CellRecord, DeviceUsage, Measurement, Usage
@@ -33,7 +30,7 @@ def variables(shell: Any) -> Iterator[tuple[str, Any]]:
             yield name, value
 
 
-def forget(shell: Any, values: list[Any], names_before: frozenset[str]) -> None:
+def forget(shell: Any, values: list[Any], names_before: set[str]) -> None:
     """Drop IPython's references to values whose variables are gone: `Out`, `_`, `_12`, the last result.
 
     A value stays everywhere if another name of the user's, or an output from before, still refers to it.
@@ -59,44 +56,6 @@ def forget(shell: Any, values: list[Any], names_before: frozenset[str]) -> None:
             setattr(hook, name, "")
     if id(getattr(shell.last_execution_result, "result", None)) in gone:
         shell.last_execution_result = None
-
-
-def release_namesake(shell: Any, frame: FrameType | None, kind: type) -> None:
-    """Release the experiment whose name the running statement is about to give to a new one.
-
-    Python would do so only after the new one has begun. If that was the last reference, the old experiment
-    finishes here. If not, it gets its name back and goes on. A finished one is released as well: its logger
-    is full of reference cycles, which would count as garbage of the new experiment. The frame is the caller
-    of the new experiment's constructor.
-    """
-    calls = (call for call in walk_stack(frame) if call.f_code.co_name != "__init__")  # of subclasses
-    statement = next(calls, None)
-    if statement is None:
-        return
-    names, name = shell.user_ns, _assigned_name(statement, shell.user_ns)
-    old = names.get(name)
-    if not issubclass(type(old), kind):
-        return
-    old = weakref.ref(old)
-    del names[name]
-    if (survivor := old()) is not None:
-        names[name] = survivor
-
-
-def _assigned_name(frame: FrameType, names: dict[str, Any]) -> str | None:
-    """Return the name in this namespace that gets the result of the call which the frame is executing."""
-    code = iter(dis.get_instructions(frame.f_code))
-    for instruction in code:
-        if instruction.offset == frame.f_lasti:
-            break
-    following = next((found for found in code if found.opname != "EXTENDED_ARG"), None)
-    if following is None:
-        return None
-    # The locals of a function are not read: up to Python 3.12 that leaves a copy of them in its frame.
-    is_global = following.opname == "STORE_GLOBAL" and frame.f_globals is names
-    if is_global or (following.opname == "STORE_NAME" and frame.f_locals is names):
-        return str(following.argval)
-    return None
 
 
 def is_being_reset() -> bool:
@@ -131,15 +90,10 @@ class Consumed(NamedTuple):
     cpu: int | None
     gpu: int | None
 
-    def plus(self, other: Consumed) -> Consumed:
-        """Return the sum of both; unknown plus anything is unknown."""
+    def plus(self, other: Consumed, sign: int = 1) -> Consumed:
+        """Return the sum of both, or with -1 the difference; unknown with anything is unknown."""
         pairs = zip(self, other, strict=True)
-        return Consumed(*(None if a is None or b is None else a + b for a, b in pairs))
-
-    def minus(self, other: Consumed) -> Consumed:
-        """Return the difference; unknown minus anything, or the reverse, is unknown."""
-        pairs = zip(self, other, strict=True)
-        return Consumed(*(None if a is None or b is None else a - b for a, b in pairs))
+        return Consumed(*(None if a is None or b is None else a + sign * b for a, b in pairs))
 
 
 def open_baseline() -> Scope:

@@ -18,17 +18,15 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
-F = TypeVar("F", bound="Callable[..., Any]")
+_F = TypeVar("_F", bound="Callable[..., Any]")
 
 
 class GPUMemTrace:
-    """Trace the memory of the current GPU, from when it is made until it is stopped.
+    """Trace the memory of the current GPU, from when it is made until it is stopped or deleted.
 
-    The figures are this process's own, and exact where the framework's allocator counts them. (fastai's were
-    those of the whole device, and its sampling thread missed short peaks.) Where a peak is not exact, or the
-    memory could not be attributed to a process, a remark behind the printed figures says so, as in the
-    report of a cell. Tracers may nest and overlap, also across threads. Without a GPU the figures are 0. A
-    tracer that is deleted stops.
+    The figures are this process's own, in MB, and exact where the framework's allocator counts them. Without
+    a GPU they are 0. What is not exact, or could not be attributed to a process, is remarked behind the
+    printed figures, as in the report of a cell. Tracers may nest and overlap, also across threads.
 
     Args:
         silent: Print nothing. Also ``tracer.silent = True``, ``tracer.silent(True)``.
@@ -42,7 +40,6 @@ class GPUMemTrace:
     def __init__(self, silent: bool = False, ctx: str | None = None, on_exit_report: bool = True) -> None:
         self._silent, self.ctx, self.on_exit_report = silent, ctx, on_exit_report
         self._scope: Scope | None = None
-        self._figures_mb, self._remark = (0, 0), ""
         self.start()
 
     @property
@@ -64,11 +61,8 @@ class GPUMemTrace:
         self._close()
         self._figures_mb, self._remark = (0, 0), ""
         try:
-            # The high-water mark of resident memory is not read here, so it need not be reset.
-            self._scope = Scope(reset_peaks=False)
-            self._scope.open()
+            self._scope = Scope(reset_peaks=False).open()  # the peak of general RAM is not asked for
         except Exception as reason:
-            self._scope = None
             self._warn_not_measured(reason)
 
     def reset(self) -> None:
@@ -101,11 +95,7 @@ class GPUMemTrace:
         return self._figures_mb
 
     def report(self, subctx: str | None = None) -> None:
-        """Print the figures.
-
-        Args:
-            subctx: Printed behind ``ctx``: where within the context this is.
-        """
+        """Print the figures, with ``ctx`` and where within it this is."""
         if self._silent:
             return
         if reason := say(self._line(": ".join(filter(None, (self.ctx, subctx))))):
@@ -121,10 +111,8 @@ class GPUMemTrace:
 
     def _line(self, where: str) -> str:
         consumed_mb, peaked_mb = self.data()
-        line = f"△Used Peaked MB: {consumed_mb:6,.0f} {peaked_mb:6,.0f}"
-        return printable(
-            line + (f" ({where})" if where else "") + (f"  {self._remark}" if self._remark else "")
-        )
+        parts = [f"△Used Peaked MB: {consumed_mb:6,.0f} {peaked_mb:6,.0f}", where and f" ({where})"]
+        return printable("".join([*parts, self._remark and f"  {self._remark}"]))
 
     def _warn_not_measured(self, reason: Exception) -> None:
         warn(f"{self.ctx or 'GPU memory'} is not measured: {reason}")
@@ -139,10 +127,9 @@ class GPUMemTrace:
             self.report("exit")
 
     def _close(self) -> None:
-        scope = self._scope
+        scope, self._scope = self._scope, None
         if scope is not None:
             scope.close()
-            self._scope = None
             for note in scope.notes:
                 warn(note)
 
@@ -164,10 +151,8 @@ class _Silent(int):
         return repr(bool(self))
 
 
-def gpu_mem_trace(function: F) -> F:
+def gpu_mem_trace(function: _F) -> _F:
     """Trace every call of a function, coroutine function or generator function, and print its report.
-
-    Prints ``△Used Peaked MB:    100     50 (function: exit)``.
 
     Raises:
         TypeError: The argument is none of these.

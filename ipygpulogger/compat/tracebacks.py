@@ -1,9 +1,8 @@
 """Release the memory that the traceback of an exception keeps alive, while the exception propagates.
 
 A traceback refers to the local variables of each call that failed, and IPython keeps the last traceback.
-These functions clear the variables as the exception passes. The exception stays the same object, with its
-attributes, arguments, cause, notes and the lines of its traceback; `%debug` still shows where it failed, but
-no values. Objects that its attributes refer to, such as `AttributeError.obj`, are kept.
+These functions clear the variables as the exception passes. The exception stays the same object, with all it
+carries; `%debug` still shows where it failed, but no values.
 """
 
 from __future__ import annotations
@@ -16,8 +15,9 @@ import sys
 import warnings
 from collections import Counter
 from contextlib import AbstractContextManager, nullcontext, suppress
+from functools import partial
 from types import CellType, FrameType, FunctionType
-from typing import TYPE_CHECKING, Any, TypeVar, final
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..engine.machine import machine
 from ..owners.exceptions import (
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import TracebackType
 
-F = TypeVar("F", bound="Callable[..., Any]")
+_F = TypeVar("_F", bound="Callable[..., Any]")
 
 _SETTINGS = ("IPYGPULOGGER_TB_CLEAR_FRAMES", "FASTAI_TB_CLEAR_FRAMES")  # the first that is not empty counts
 _NO_MEMORY, _ASSERTED = "CUDA out of memory", "device-side assert triggered"
@@ -50,38 +50,30 @@ _RESTART = (
 )
 
 
-def gpu_mem_restore(func: F) -> F:
+def gpu_mem_restore(func: _F) -> _F:
     """Release a function's memory when it runs out of GPU memory or fails a device-side assert.
 
     Outside IPython this does nothing. The environment variable ``IPYGPULOGGER_TB_CLEAR_FRAMES``, or else
     ``FASTAI_TB_CLEAR_FRAMES``, is read at each call: "0" does nothing, so that ``%debug`` has all values; "1"
-    releases the memory after any exception.
-
-    Args:
-        func: A function, method, coroutine function or generator function.
+    releases the memory after any exception. `func` may be a coroutine or generator function as well.
     """
-    return around_calls(func, _restoring, "gpu_mem_restore")  # type: ignore[no-any-return]
+    return around_calls(func, _guard_of_call, "gpu_mem_restore")  # type: ignore[no-any-return]
 
 
 def gpu_mem_restore_ctx() -> AbstractContextManager[object]:
     """Release the memory of all calls that failed in a ``with`` block, whatever the exception."""
-    return _Guard(_always)
+    return _Guard(lambda _: True)
 
 
-def ipython_tb_clear_frames(func: F) -> F:
-    """Release a function's memory when it fails with any exception.
-
-    Outside IPython, or if the environment variables of `gpu_mem_restore` say "0", this does nothing.
-
-    Args:
-        func: A function, method, coroutine function or generator function.
-    """
-    return around_calls(func, _clearing, "ipython_tb_clear_frames")  # type: ignore[no-any-return]
+def ipython_tb_clear_frames(func: _F) -> _F:
+    """Release a function's memory as `gpu_mem_restore` does, but when it fails with any exception."""
+    guard = partial(_guard_of_call, any_exception=True)
+    return around_calls(func, guard, "ipython_tb_clear_frames")  # type: ignore[no-any-return]
 
 
 def ipython_tb_clear_frames_ctx() -> AbstractContextManager[object]:
     """Release the memory of all calls that failed in a ``with`` block, whatever the exception."""
-    return _Guard(_always)
+    return _Guard(lambda _: True)
 
 
 def get_ref_free_exc_info() -> (
@@ -104,18 +96,16 @@ def is_in_colab() -> bool:
     return is_in_ipython() and "google.colab" in sys.modules
 
 
-@final
-class _Guard(AbstractContextManager["_Guard"]):
+class _Guard(AbstractContextManager[None]):
     """Releases the memory of a failed block if `wanted` returns true; one guard may be entered many times."""
 
     def __init__(self, wanted: Callable[[BaseException], bool]) -> None:
         self._wanted = wanted
         self._handled: list[set[int]] = []
 
-    def __enter__(self) -> _Guard:
+    def __enter__(self) -> None:
         # Exceptions that are being handled already did not fail in this block. By id, to keep none alive.
         self._handled.append({id(error) for error in exception_chain(sys.exc_info()[1])})
-        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
@@ -139,28 +129,11 @@ def _release(errors: list[BaseException]) -> None:
         pass
 
 
-def _restoring() -> AbstractContextManager[object]:
-    setting = _setting()
+def _guard_of_call(*, any_exception: bool = False) -> AbstractContextManager[object]:
+    setting = next(filter(None, map(os.environ.get, _SETTINGS)), "")
     if setting == "0" or not is_in_ipython():
         return nullcontext()
-    return _Guard(_always_and_warn if setting == "1" else _is_the_devices)
-
-
-def _clearing() -> AbstractContextManager[object]:
-    return nullcontext() if _setting() == "0" or not is_in_ipython() else _Guard(_always)
-
-
-def _setting() -> str:
-    return next(filter(None, map(os.environ.get, _SETTINGS)), "")
-
-
-def _always(_: BaseException) -> bool:
-    return True
-
-
-def _always_and_warn(error: BaseException) -> bool:
-    _is_the_devices(error)
-    return True
+    return _Guard(lambda error: any_exception or _is_the_devices(error) or setting == "1")
 
 
 def _is_the_devices(error: BaseException) -> bool:
@@ -208,11 +181,10 @@ def empty_frames(errors: list[BaseException]) -> None:
 
 
 def _empty_functions(emptied: list[FrameType]) -> None:
-    """Drop closures and default values of the frames' functions.
+    """Drop closures and default values of the frames' functions, to which they refer from Python 3.11 on.
 
-    From Python 3.11 on a cleared frame still refers to its function. A function that is reachable from
-    elsewhere is left alone: as for the garbage collector, one that has more references than come from the
-    functions examined here.
+    A function that is reachable from elsewhere is left alone: as for the garbage collector, one that has more
+    references than come from the functions examined here.
     """
     parts, inner_references = _functions_of(emptied)
     reached = [key for key in parts if sys.getrefcount(parts[key]) - _DICT_REFERENCES > inner_references[key]]

@@ -4,38 +4,15 @@ Code that used them changes one line, to ``from ipygpulogger.utils.mem import *`
 other modules, as fastai's star import did: code that used ``gc`` without importing it imports it now.
 ``use_gpu`` is computed at each access.
 """
+# ruff: noqa: F403, F405 - what is imported is what `__all__` names
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ..compat.dataframes import reduce_mem_usage
-from ..compat.gpu_mem_trace import GPUMemTrace, gpu_mem_trace
-from ..compat.gpu_memory import (
-    GPUMemory,
-    b2mb,
-    get_nvml_gpu_id,
-    gpu_is_usable,
-    gpu_mem_allocate_mbs,
-    gpu_mem_get,
-    gpu_mem_get_all,
-    gpu_mem_get_free,
-    gpu_mem_get_free_mbs,
-    gpu_mem_get_free_no_cache,
-    gpu_mem_get_free_no_cache_mbs,
-    gpu_mem_get_mbs,
-    gpu_mem_get_total_mbs,
-    gpu_mem_get_used,
-    gpu_mem_get_used_fast,
-    gpu_mem_get_used_mbs,
-    gpu_mem_get_used_no_cache,
-    gpu_mem_get_used_no_cache_mbs,
-    gpu_mem_leave_free_mbs,
-    gpu_with_max_free_mem,
-    load_pynvml_env,
-    preload_pytorch,
-)
-from ..compat.tracebacks import gpu_mem_restore, gpu_mem_restore_ctx
+from ..compat.gpu_mem_trace import *
+from ..compat.mem import *
+from ..compat.tracebacks import *
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -44,35 +21,14 @@ pynvml: ModuleType
 use_gpu: bool
 
 __all__ = [
-    "GPUMemTrace",
-    "GPUMemory",
-    "b2mb",
-    "get_nvml_gpu_id",
-    "gpu_mem_allocate_mbs",
-    "gpu_mem_get",
-    "gpu_mem_get_all",
-    "gpu_mem_get_free",
-    "gpu_mem_get_free_mbs",
-    "gpu_mem_get_free_no_cache",
-    "gpu_mem_get_free_no_cache_mbs",
-    "gpu_mem_get_mbs",
-    "gpu_mem_get_total_mbs",
-    "gpu_mem_get_used",
-    "gpu_mem_get_used_fast",
-    "gpu_mem_get_used_mbs",
-    "gpu_mem_get_used_no_cache",
-    "gpu_mem_get_used_no_cache_mbs",
-    "gpu_mem_leave_free_mbs",
-    "gpu_mem_restore",
-    "gpu_mem_restore_ctx",
-    "gpu_mem_trace",
-    "gpu_with_max_free_mem",
-    "load_pynvml_env",
-    "preload_pytorch",
-    "pynvml",
-    "reduce_mem_usage",
-    "use_gpu",
-]
+    "GPUMemTrace", "GPUMemory", "b2mb", "get_nvml_gpu_id", "gpu_mem_allocate_mbs", "gpu_mem_get",
+    "gpu_mem_get_all", "gpu_mem_get_free", "gpu_mem_get_free_mbs", "gpu_mem_get_free_no_cache",
+    "gpu_mem_get_free_no_cache_mbs", "gpu_mem_get_mbs", "gpu_mem_get_total_mbs", "gpu_mem_get_used",
+    "gpu_mem_get_used_fast", "gpu_mem_get_used_mbs", "gpu_mem_get_used_no_cache",
+    "gpu_mem_get_used_no_cache_mbs", "gpu_mem_leave_free_mbs", "gpu_mem_restore", "gpu_mem_restore_ctx",
+    "gpu_mem_trace", "gpu_with_max_free_mem", "load_pynvml_env", "preload_pytorch", "pynvml",
+    "reduce_mem_usage", "use_gpu",
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

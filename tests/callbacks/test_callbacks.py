@@ -33,17 +33,34 @@ def test_the_folder_imports_no_framework():
     assert python(program).stdout == "set()\n"
 
 
-@pytest.mark.parametrize(("adapter", "framework"), ADAPTERS.items())
-def test_a_framework_that_is_missing_is_named_with_the_command(adapter, framework):
-    """Where the framework is not installed, its adapter says so in one sentence that ends in the pip command."""
-    program = f"""
-        import sys
-        sys.modules[{framework!r}] = None  # as if it were not installed
-        import ipygpulogger.callbacks.{adapter}
-    """
-    said = python(program).stderr.splitlines()[-1]
-    name = f"ipygpulogger.callbacks.{adapter}"
-    assert said == f"ImportError: {name} needs {framework}, which is not installed: pip install {framework}"
+NONE = {"__init__.py": "raise ModuleNotFoundError(name=__name__)"}  # as if it were not installed
+WITHOUT = [
+    *(
+        (adapter, framework, NONE, f"needs {framework}, which is not installed: pip install {framework}")
+        for adapter, framework in ADAPTERS.items()
+    ),
+    *(
+        ("mem", "fastai", {"__init__.py": f"__version__ = {version!r}", "callback.py": lacks},
+         f"needs fastai 2 or newer, not fastai {version}: pip install 'fastai>=2'")
+        for version in ("0.7.0", "1.0.61")
+        for lacks in ("", "import scipy_that_is_missing", "raise RuntimeError('an old torch')")
+    ),
+    *(  # Lightning before 2.0 has no `lightning.pytorch`
+        ("lightning", "lightning", {"__init__.py": version},
+         f"needs lightning.pytorch, which {found} does not have: pip install -U lightning")
+        for version, found in (("__version__ = '1.9.5'", "lightning 1.9.5"), ("", "lightning"))
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("adapter", "framework", "files", "says"), WITHOUT)
+def test_a_framework_that_will_not_do(adapter, framework, files, says, tmp_path):
+    """Missing, too old or without the module: one sentence, which ends in the pip command that helps."""
+    (tmp_path / framework).mkdir()
+    for name, text in files.items():
+        (tmp_path / framework / name).write_text(text)
+    said = python(f"import ipygpulogger.callbacks.{adapter}", tmp_path).stderr.splitlines()[-1]
+    assert said == f"ImportError: ipygpulogger.callbacks.{adapter} {says}"
 
 
 @pytest.mark.parametrize(("adapter", "framework"), ADAPTERS.items())
@@ -53,29 +70,6 @@ def test_a_framework_that_is_broken_says_itself_why(adapter, framework, tmp_path
     (tmp_path / framework / "__init__.py").write_text("import what_it_needs\n")
     said = python(f"import ipygpulogger.callbacks.{adapter}", tmp_path).stderr.splitlines()[-1]
     assert said == "ModuleNotFoundError: No module named 'what_it_needs'"
-
-
-@pytest.mark.parametrize("version", ["0.7.0", "1.0.61"])
-@pytest.mark.parametrize("lacks", ["", "import scipy_that_is_missing", "raise RuntimeError('an old torch')"])
-def test_fastai_1_is_named_as_what_is_too_old(version, lacks, tmp_path):
-    """With fastai 1 installed the adapter says that fastai 2 is needed, whatever fastai 1 itself lacks here."""
-    (tmp_path / "fastai").mkdir()
-    (tmp_path / "fastai" / "__init__.py").write_text(f"__version__ = {version!r}\n")
-    (tmp_path / "fastai" / "callback.py").write_text(lacks)  # a package in fastai 2
-    said = python("import ipygpulogger.callbacks.mem", tmp_path).stderr.splitlines()[-1]
-    needs = f"needs fastai 2 or newer, not fastai {version}: pip install 'fastai>=2'"
-    assert said == f"ImportError: ipygpulogger.callbacks.mem {needs}"
-
-
-@pytest.mark.parametrize("version", ["__version__ = '1.9.5'", ""])
-def test_a_framework_without_the_module_is_not_called_missing(version, tmp_path):
-    """Lightning before 2.0 is installed, but `lightning.pytorch` is not in it: that is what is said."""
-    (tmp_path / "lightning").mkdir()
-    (tmp_path / "lightning" / "__init__.py").write_text(version)
-    said = python("import ipygpulogger.callbacks.lightning", tmp_path).stderr.splitlines()[-1]
-    found = "lightning 1.9.5" if version else "lightning"
-    needs = f"needs lightning.pytorch, which {found} does not have: pip install -U lightning"
-    assert said == f"ImportError: ipygpulogger.callbacks.lightning {needs}"
 
 
 # -- the epochs of all ranks ---------------------------------------------------------------------------------
@@ -102,7 +96,7 @@ def trained(store, monkeypatch):
         for number in numbers:
             ranks[rank].begin()
             if not measured:
-                ranks[rank].within(None)
+                ranks[rank].scope.within(None)
             ranks[rank].end(number, None)
         return ranks[rank]
 
@@ -135,12 +129,3 @@ def test_a_rank_that_stops_is_missing_from_each_epoch_after_it(trained):
     assert trained(0).ranks[-1].missing[0].why == "no answer by the end of the training"
     copy.finish()
     assert (len(copy.ranks), len(copy.history)) == (1, 3)
-
-
-def test_one_process_has_no_groups():
-    """Nothing is sent."""
-    alone = callbacks.Epochs()
-    alone.begin()
-    assert alone.end(0, None).label == "epoch 0"
-    alone.finish()
-    assert alone.ranks == []

@@ -142,24 +142,20 @@ def test_the_sanity_check_is_no_epoch(tmp_path):
     assert peaks.history[0].memory().cpu_peak < 100 > abs(peaks.history[0].memory().cpu_used)
 
 
-def test_the_trainers_own_device(cuda, tmp_path):
-    """On a GPU the figures are those of the device it trains on, to the megabyte."""
+@pytest.mark.parametrize("accelerator", ["gpu", "cpu"])
+def test_the_trainers_own_device(cuda, tmp_path, accelerator):
+    """The figures are those of the device it trains on, to the megabyte; on the CPU they are 0."""
     torch.empty(1, device="cuda:0")
-    kept = []
+    kept, device, chosen = [], "cuda:1", [1] if accelerator == "gpu" else 1
     module = Line(
-        training_step=lambda m: kept.append(tensor(16, m.device)),
-        validation_step=lambda m: tensor(80, m.device) is None,
+        training_step=lambda _: kept.append(tensor(16, device)),
+        validation_step=lambda _: tensor(80, device) is None,
     )
-    _, peaks = fit(tmp_path, module, accelerator="gpu", devices=[1])
-    assert peaks.history[1].memory()[2:] == (33, 80)  # two steps of 16.5 MB
+    _, peaks = fit(tmp_path, module, accelerator=accelerator, devices=chosen)
+    figures = (33, 80) if accelerator == "gpu" else (0, 0)  # two steps of 16.5 MB
+    assert peaks.history[1].memory()[2:] == figures
     kept.clear()
     del module
-
-
-def test_a_training_on_the_cpu_has_no_gpu_figures(cuda, tmp_path):
-    """Where a GPU is there and the trainer does not use it, its figures are 0."""
-    _, peaks = fit(tmp_path, Line(training_step=lambda _: tensor(16) is None))
-    assert {record.memory()[2:] for record in peaks.history} == {(0, 0)}
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, ValueError])
@@ -179,6 +175,7 @@ def test_an_interrupted_fit_leaves_nothing(tmp_path, hook, error):
     assert not machine().scopes
     assert [record.label for record in peaks.history] == ["epoch 0"]
     run(trainer(tmp_path, peaks, max_epochs=1), Line())
+    trainer(tmp_path, peaks).validate(Line(), loader(), verbose=False)  # evaluating alone is no epoch
     assert len(peaks.history) == 2
     assert not machine().scopes
 
@@ -201,11 +198,3 @@ def test_a_fit_that_goes_on_from_a_checkpoint(tmp_path, monkeypatch, step, label
     two_ranks.check(again)
     for record in again.history:
         near(record.memory(), (0, 60, 0, 0))
-
-
-def test_evaluating_alone_is_no_epoch(tmp_path):
-    """`trainer.validate` and `trainer.test`-like runs have no figures and leave nothing."""
-    peaks = PeakMemCallback()
-    trainer(tmp_path, peaks).validate(Line(), loader(), verbose=False)
-    assert peaks.history == []
-    assert not machine().scopes

@@ -82,78 +82,67 @@ def rows(learn):
 
 @pytest.mark.parametrize("way", ["instance", "class", "added", "fit"])
 def test_used_as(way):
-    """Contract: used as `callback_fns=PeakMemMetric` or `learn.callbacks.append(PeakMemMetric(learn))`; today `cbs`."""
-    if way in {"instance", "class"}:
-        cbs = PeakMemMetric() if way == "instance" else PeakMemMetric
-        learn = Learner(loaders(), nn.Linear(1, 1), loss_func=nn.MSELoss(), cbs=cbs)
-    else:
-        learn = Learner(loaders(), nn.Linear(1, 1), loss_func=nn.MSELoss())
+    """Contract: used as `callback_fns=PeakMemMetric` or `learn.callbacks.append(PeakMemMetric(learn))`; today `cbs`.
+
+    Who logs by name gives four different names.
+    """
+    names = ["ram", "ram peak", "vram", "vram peak"] if way == "fit" else COLUMNS
+    cbs = {"instance": PeakMemMetric(), "class": PeakMemMetric}.get(way)
+    learn = Learner(loaders(), nn.Linear(1, 1), loss_func=nn.MSELoss(), cbs=cbs)
     if way == "added":
         learn.add_cb(PeakMemMetric(learn))
-    said = quietly(learn.fit, 1, cbs=PeakMemMetric() if way == "fit" else None)
-    assert learn.recorder.metric_names == ["epoch", "train_loss", "valid_loss", *COLUMNS, "time"]
-    assert re.search(r"epoch +train_loss +valid_loss +cpu used +peak +gpu used +peak +time", said)
+    said = quietly(learn.fit, 1, cbs=PeakMemMetric(names=tuple(names)) if way == "fit" else None)
+    assert learn.recorder.metric_names == ["epoch", "train_loss", "valid_loss", *names, "time"]
+    assert re.search(" +".join(learn.recorder.metric_names), said)
     assert len(rows(learn)) == 1
 
 
-def test_four_ints_in_mb():
-    """Contract: on_epoch_end adds [cpu_used, cpu_peak, gpu_used, gpu_peak], 4 ints MB, to the row that is shown."""
+@pytest.mark.parametrize("first", ["kept", "needed for a moment"])
+def test_four_ints_in_mb(first):
+    """Contract: on_epoch_end adds [cpu_used, cpu_peak, gpu_used, gpu_peak], 4 ints MB, to the row that is shown.
+
+    Decision C10: both peaks are overhead on top of used. The constructor asserts CUDA; decision: without it 0.
+    """
     kept = []
-    learn = learner(PeakMemMetric(), doing(before_train=lambda _: kept.append(Block(64)) or blip(200)))
+
+    def work(_):
+        kept.append(Block(64)) if first == "kept" else blip(200)
+        blip(200) if first == "kept" else kept.append(Block(64))
+
+    learn = learner(PeakMemMetric(), doing(before_train=work))
     said = quietly(learn.fit, 2)
     for figures in rows(learn):
         assert [type(figure) for figure in figures] == [int] * 4
-        near(figures, (64, 200, 0, 0))
-    shown = re.findall(r"\d\d:\d\d", said.splitlines()[-1])
-    assert shown
+        near(figures, (64, 200 if first == "kept" else 136, 0, 0))
+    assert re.findall(r"\d\d:\d\d", said.splitlines()[-1])
     table = [line for line in said.replace("\r", "\n").splitlines() if re.match(r"[01] +\d+\.", line)]
     assert [[int(word) for word in line.split()[3:7]] for line in table] == [list(row) for row in rows(learn)]
     for block in kept:
         block.free()
 
 
-def test_the_cpu_peak_is_what_was_needed_on_top():
-    """Decision C10: the document says both peaks are overhead on top of used, the code's was absolute: overhead."""
-    kept = []
-    learn = learner(PeakMemMetric(), doing(before_train=lambda _: blip(200) or kept.append(Block(64))))
-    quietly(learn.fit, 1)
-    near(rows(learn)[0], (64, 136, 0, 0))
-    kept[0].free()
+@pytest.mark.parametrize("device", ["cuda:0", "cuda:1"])
+def test_gpu_figures(cuda, device):
+    """Contract: gpu_used is used after minus before, gpu_peak what was needed on top, never negative, also given back.
 
-
-def test_without_cuda():
-    """Contract: the constructor asserts CUDA; decision: without it the GPU columns are 0, as its CPU sibling needed none."""
-    learn = learner(PeakMemMetric())
-    quietly(learn.fit, 2)
-    assert [tuple(row[2:]) for row in rows(learn)] == [(0, 0), (0, 0)]
-
-
-def test_gpu_figures(cuda):
-    """Contract: gpu_used is used after minus before, gpu_peak what was needed on top, never negative, also given back."""
+    GPU is the device that the learner trains on, not the current one.
+    """
     kept = []
 
     def work(self):
         if self.epoch == 0:
-            kept.append(tensor(64))
-            tensor(300)
+            kept.append(tensor(64, device))
+            tensor(300, device)
         elif self.epoch == 1:
-            tensor(32)
+            tensor(32, device)
         else:
             kept.clear()
 
-    learn = learner(PeakMemMetric(), doing(before_train=work), device="cuda")
+    torch.cuda.set_device(0)
+    learn = learner(PeakMemMetric(), doing(before_train=work), device=device)
+    assert torch.cuda.current_device() == 0
     quietly(learn.fit, 3)
     assert [tuple(row[2:]) for row in rows(learn)] == [(64, 300), (0, 32), (-64, 0)]
-
-
-def test_the_learners_own_device(cuda):
-    """GPU is the device that the learner trains on, not the current one."""
-    torch.cuda.set_device(0)
-    work = doing(before_train=lambda _: tensor(96, "cuda:1") is None)
-    learn = learner(PeakMemMetric(), work, device="cuda:1")
-    assert torch.cuda.current_device() == 0
-    quietly(learn.fit, 1)
-    assert tuple(rows(learn)[0][2:]) == (0, 96)
 
 
 # -- where memory is counted -----------------------------------------------------------------------------
@@ -317,18 +306,11 @@ def test_an_epoch_that_cannot_be_measured(monkeypatch):
     assert rows(learn) == [[None] * 4] * 2
 
 
-def test_names_that_loggers_keep_apart():
-    """Who logs by name gives four different names."""
-    learn = learner(PeakMemMetric(names=("ram", "ram peak", "vram", "vram peak")))
-    quietly(learn.fit, 1)
-    assert learn.recorder.metric_names[-5:-1] == ["ram", "ram peak", "vram", "vram peak"]
-
-
 def test_a_learner_is_exported_and_copied(tmp_path):
     """`learn.export()` takes the callback along, in the middle of an epoch too, and what is loaded trains on."""
 
     def export(self):
-        assert peaks._epochs.is_open
+        assert peaks._epochs.scope.is_open()
         self.learn.export(tmp_path / "learner.pkl")
 
     peaks = PeakMemMetric()

@@ -175,23 +175,19 @@ def test_saving_belongs_to_the_epoch(fit):
     assert [record.label for record in again.history][-1] == "epoch 4"
 
 
-def test_the_trainers_own_device(fit, cuda):
-    """On a GPU the figures are those of the device it trains on, evaluation included."""
+@pytest.mark.parametrize("cpu", [False, True])
+def test_the_trainers_own_device(fit, cuda, cpu):
+    """The figures are those of the device it trains on, evaluation included; on the CPU they are 0."""
     kept = []
 
     def does(training):
         kept.append(tensor(16)) if training else tensor(80)
 
-    _, peaks, watcher = fit(does, cpu=False)
-    assert peaks.history[1].memory()[2:] == figures(watcher.heard)[1][2:] == (33, 80)  # two steps of 16.5 MB
+    _, peaks, watcher = fit(does, cpu=cpu)
+    wanted = (0, 0) if cpu else (33, 80)  # two steps of 16.5 MB
+    assert peaks.history[1].memory()[2:] == figures(watcher.heard)[1][2:] == wanted
     kept.clear()
     del fit.trainer
-
-
-def test_a_training_on_the_cpu_has_no_gpu_figures(fit, cuda):
-    """Where a GPU is there and the trainer does not use it, its figures are 0."""
-    _, peaks, _ = fit(lambda _: tensor(16) is None)
-    assert {record.memory()[2:] for record in peaks.history} == {(0, 0)}
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, ValueError])
@@ -214,14 +210,8 @@ def test_an_interrupted_training_leaves_nothing(fit, error, when):
     assert len(figures(fit.trainer.state.log_history)) == 1
     found, _, _ = fit(peaks=peaks, num_train_epochs=1)
     assert len(figures(found.state.log_history)) == 1
+    assert not any(name in found.evaluate() for name in NAMES)  # evaluating alone is no epoch
     assert len(peaks.history) == 2
-
-
-def test_evaluating_alone_is_no_epoch(fit):
-    """`trainer.evaluate()` outside a training has no figures of ours and leaves nothing."""
-    found, peaks, _ = fit(num_train_epochs=1)
-    assert not any(name in found.evaluate() for name in NAMES)
-    assert len(peaks.history) == 1
     assert not machine().scopes
 
 

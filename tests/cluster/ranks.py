@@ -21,24 +21,13 @@ def tell(name, group, **more):
     if group is None:
         return
     rows = [(r.rank, r.gen.peaked_bytes / MB, r.gpus[0].peaked_bytes / MB if r.gpus else None) for r in group]
-    others = {
+    told = {"name": name, "rows": rows, "missing": group.missing, "device": torch.cuda.is_available()}
+    told |= {
         "label": group.label,
         "hosts": sorted({r.host for r in group}),
         "pids": len({r.pid for r in group}),
     }
-    print(
-        json.dumps(
-            {
-                "name": name,
-                "rows": rows,
-                "missing": group.missing,
-                "device": torch.cuda.is_available(),
-                **others,
-                **more,
-            }
-        ),
-        flush=True,
-    )
+    print(json.dumps(told | more), flush=True)
 
 
 def work(rank):

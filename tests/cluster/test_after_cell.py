@@ -32,9 +32,6 @@ class FakeWatch(Watch):
     def leave(self):
         pass
 
-    def describe(self):
-        return ""
-
 
 @pytest.fixture
 def watching(shell):
@@ -49,17 +46,37 @@ def run(shell, code):
     return shell.run_cell(code, store_history=True)
 
 
-def test_one_table_after_the_cell(shell, watching, capsys):
-    """Shown once, kept with the cell's label; a cell without such work shows nothing."""
-    run(shell, "w.done += [0]")
-    count = shell.execution_count - 1
-    assert [group.label for group in watching.records] == [f"In [{count}]"]
-    assert len(watching.history) == 1
-    shown = capsys.readouterr().out
-    assert shown.strip() == repr(watching.records[-1])
+@pytest.mark.parametrize("code", ["w.done += [0]", "w.done += [0]\n1 / 0", "w.done += [0]\nw.stop()"])
+def test_one_table_after_the_cell(shell, watching, capsys, code):
+    """Shown once, kept with the cell's label, also if the cell failed or stopped the watch.
+
+    A cell without such work shows nothing, nor does what a front end runs for itself, nor a watch that shall not.
+    """
+    run(shell, code)
+    (group,) = watching.records
+    assert (group.label, len(watching.history)) == (f"In [{shell.execution_count - 1}]", 1)
+    assert capsys.readouterr().out.count(repr(group)) == 1
     run(shell, "x = 1")
-    assert len(watching.records) == 1
-    assert not capsys.readouterr().out
+    if watching.is_running:
+        shell.run_cell("w.done += [0]", store_history=False)
+        assert len(watching.records) == 1
+        watching.shows = False
+        run(shell, "x = 1")
+        assert len(watching.records) == 2
+    assert "RAM in MB" not in capsys.readouterr().out
+
+
+def test_what_is_broken_hurts_no_cell(shell, watching, capsys, monkeypatch):
+    """A front end that displays nothing, a watch that fails: that is said once, and the others go on."""
+    with monkeypatch.context() as patch, FakeWatch() as other:
+        patch.setattr(type(shell.display_pub), "publish", lambda *_, **__: 1 / 0)
+        shell.user_ns["other"] = other
+        watching.ended = lambda _: 1 / 0
+        for _ in range(2):
+            assert run(shell, "other.done += [0]").success
+        assert len(other.records) == 2
+    said = capsys.readouterr().err
+    assert (said.count("could not collect"), said.count("cannot show its tables")) == (1, 1)
 
 
 def test_the_table_comes_last(shell, watching, capsys):
@@ -97,41 +114,6 @@ def test_captured_within_a_capture(shell, watching, capsys):
     assert table in [one.data["text/plain"] for one in shell.user_ns["out"].outputs]
 
 
-def test_a_failed_cell_has_its_table(shell, watching, capsys):
-    """Work that ended in an error is shown as well."""
-    run(shell, "w.done += [0]\n1 / 0")
-    assert repr(watching.records[-1]) in capsys.readouterr().out
-
-
-def test_only_kept_where_no_report_is_wanted(shell, capsys):
-    """`report=False` keeps the records and shows nothing."""
-    with FakeWatch(report=False) as watch:
-        shell.user_ns["w"] = watch
-        run(shell, "w.done += [0]")
-    assert len(watch.records) == 1
-    assert not capsys.readouterr().out
-
-
-def test_a_broken_watch_hurts_no_cell(shell, watching, capsys):
-    """Why it failed is said once; the other watches go on."""
-    with FakeWatch() as other:
-        shell.user_ns["other"] = other
-        watching.ended = lambda _: 1 / 0
-        for _ in range(2):
-            assert run(shell, "other.done += [0]").success
-        assert len(other.records) == 2
-    assert capsys.readouterr().err.count("could not collect") == 1
-
-
-def test_a_front_end_that_displays_nothing_hurts_no_cell(shell, watching, capsys, monkeypatch):
-    """The records are kept, and why nothing is shown is said once."""
-    monkeypatch.setattr(type(shell.display_pub), "publish", lambda *_, **__: 1 / 0)
-    for _ in range(2):
-        assert run(shell, "w.done += [0]").success
-    assert len(watching.records) == 2
-    assert capsys.readouterr().err.count("cannot show its tables") == 1
-
-
 def test_stopping_leaves_nothing(shell):
     """No callback remains, and nothing of ours keeps the watch alive."""
     before = list(shell.events.callbacks["post_run_cell"])
@@ -145,15 +127,6 @@ def test_stopping_leaves_nothing(shell):
     assert again() is None
 
 
-def test_stopped_in_the_cell_that_did_the_work(shell, capsys):
-    """What is complete by then is shown and kept, with the label of the cell."""
-    shell.user_ns["Fake"] = FakeWatch
-    run(shell, "with Fake() as w:\n    w.done += [0]")
-    (group,) = shell.user_ns["w"].records
-    assert group.label == f"In [{shell.execution_count - 1}]"
-    assert capsys.readouterr().out.count(repr(group)) == 1
-
-
 def test_the_marks_of_its_processes_are_left_alone(shell, watching):
     """Of those on this machine that records came from, until the watch is stopped."""
     left_alone = machine().child_peaks._measuring_themselves
@@ -165,14 +138,6 @@ def test_the_marks_of_its_processes_are_left_alone(shell, watching):
     assert left_alone == set()
 
 
-def test_silent_code_takes_no_table(shell, watching, capsys):
-    """What a front end runs for itself shows no table; the next cell does."""
-    shell.run_cell("w.done += [0]", store_history=False)
-    assert not watching.records
-    run(shell, "x = 1")
-    assert len(watching.records) == 1
-
-
 def test_a_script_keeps_its_records():
     """Without IPython there is no table; `records` has what was done by then."""
     program = """
@@ -180,7 +145,7 @@ import sys
 from ipygpulogger.cluster import Group, Watch
 class Fake(Watch):
     done = ["here"]
-    leave = describe = lambda self: ""
+    leave = lambda self: None
     def ended(self, label):
         done, self.done = self.done, []
         return [Group(one, []) for one in done]

@@ -1,6 +1,7 @@
 """Both ends of Dask's watch without Dask: what a worker measures and sends, and what the notebook takes."""
 
 import asyncio
+import itertools
 import sys
 import threading
 import types
@@ -105,50 +106,30 @@ def ran(tasks, key, size_mb=0):
     tasks.transition(key, "executing", "memory")
 
 
-def test_a_task_is_one_record(worker, tasks):
-    """With its readable name; a key that is a tuple tells the block; who was never seen to begin has none."""
-    assert worker.events[0]["name"] == "worker 0"
-    ran(tasks, ("sum-1a2b", 0, 3), 50)
-    tasks.transition("seen late", "executing", "memory")
-    (record,) = worker.arrived()
-    assert (record.worker, record.status, record.notes) == ("worker 0", "ok", ())
-    assert record.task.endswith("[0, 3]")
-    assert abs(record.gen.peaked_bytes - 50 * MB) < 2 * MB
-
-
 def test_what_becomes_of_a_task(worker, tasks):
-    """A failure names its exception; what was cancelled is told when its thread has ended."""
+    """A failure names its exception; what was cancelled is told when its thread has ended, or not at all.
+
+    A key that is a tuple tells the block. Who was never seen to begin has no record.
+    """
     worker.state.tasks["bad-1"] = types.SimpleNamespace(exception_text="KeyError('x')")
-    tasks.transition("bad-1", "ready", "executing")
-    tasks.transition("bad-1", "executing", "error")
-    tasks.transition("gone-1", "ready", "executing")
-    tasks.transition("gone-1", "executing", "long-running")
-    tasks.transition("gone-1", "long-running", "released")
-    assert len(worker.arrived()) == 1
-    tasks.transition("gone-1", "cancelled", "error")
-    tasks.transition("again-1", "constrained", "executing")
-    tasks.transition("again-1", "executing", "rescheduled")
-    found = {record.task: (record.status, record.error) for record in worker.arrived()}
-    assert found == {
-        "bad": ("error", "KeyError"),
-        "gone": ("interrupted", None),
-        "again": ("interrupted", None),
+    for key, *states in [
+        ("bad-1", "ready", "executing", "error"),
+        ("gone-1", "ready", "executing", "long-running", "released", "cancelled", "error"),
+        ("again-1", "constrained", "executing", "rescheduled"),
+        (("sum-1a2b", 0, 3), "ready", "executing", "memory"),
+        ("seen late", "executing", "memory"),
+        ("runs on", "ready", "executing", "long-running", "released"),
+    ]:
+        for start, finish in itertools.pairwise(states):
+            tasks.transition(key, start, finish)
+    tasks.close()  # a plugin that is removed does not tell what runs on
+    found = {record.task: (record.worker, record.status, record.error) for record in worker.arrived()}
+    assert {task.rpartition("[")[2]: told for task, told in found.items()} == {
+        "bad": ("worker 0", "error", "KeyError"),
+        "gone": ("worker 0", "interrupted", None),
+        "again": ("worker 0", "interrupted", None),
+        "0, 3]": ("worker 0", "ok", None),
     }
-
-
-def test_tasks_of_several_workers_of_one_process_are_shared(worker, tasks):
-    """As threads of the notebook, they say that too."""
-    second = Worker("alice")
-    others = Tasks(second, "topic", tasks._here)
-    tasks.transition("a-1", "ready", "executing")
-    ran(others, "b-1")
-    tasks.transition("a-1", "executing", "memory")
-    others.close()
-    shared = "shared with 1 other task of its process"
-    assert worker.arrived()[0].notes == (shared,)
-    assert second.arrived()[0].notes[0] == shared
-    assert "notebook" in second.arrived()[0].notes[1]
-    assert second.arrived()[0].worker == "alice"
 
 
 def test_very_many_tasks_are_few_events(worker, tasks, monkeypatch):
@@ -242,6 +223,8 @@ def test_what_arrives_is_one_group(client, watching, worker, tasks):
     ran(tasks, "b-1")
     worker.events[-1]["unmeasured"] = 3
     handler = client.handlers[watching._topic]
+    handler((1.0, "no event"))
+    assert watching.records == []  # what is no event is said with the next group
     for message in [*sent(worker), *sent(worker)]:
         handler((1.0, message))
     last = max(message["number"] for message in worker.events)
@@ -259,7 +242,7 @@ def test_what_arrives_is_one_group(client, watching, worker, tasks):
     group = watching.records[-1]
     assert [record.task for record in group] == ["a", "b"]
     assert group.notes == (
-        "6 of what arrived are not valid and left out",
+        "7 of what arrived are not valid and left out",
         "3 could not be measured; the workers' logs say why",
     )
     assert len(watching.records) == 1
@@ -299,16 +282,11 @@ def test_a_worker_that_left_is_missing(client, watching, worker, tasks):
     )
 
 
-def test_a_plugin_that_is_removed_does_not_tell_what_runs_on(worker):
-    """Its task was not interrupted."""
-    tasks = Tasks(worker, "topic", ("another host", 1))
-    tasks.transition("a-1", "ready", "executing")
-    tasks.close()
-    assert len(worker.arrived()) == 0
-
-
 def test_a_worker_that_cannot_measure_is_said_once(client, capsys):
-    """What it said before the subscription counts; after watching again, the plugin is installed again."""
+    """What it said before the subscription counts; after watching again, the plugin is installed again.
+
+    Where a cluster is gone, what cannot be removed is said.
+    """
     client.known = [{"name": "0", "worker": ADDRESS, "unable": "No module named 'ipygpulogger'"}]
     watching = cluster.watch(client, report=False)
     client.handlers[watching._topic]((1.0, client.known[0]))
@@ -318,23 +296,15 @@ def test_a_worker_that_cannot_measure_is_said_once(client, capsys):
     assert cluster.watch(client) is watching
     assert client.plugins[watching._topic] is not first
     assert repr(watching) == "<DaskWatch: running, 0 workers, 0 records>"
-    client.status = "closed"
-    watching.stop()
-    watching.stop()
-    assert repr(watching) == "<DaskWatch: stopped, 0 records>"
-
-
-def test_a_cluster_that_is_gone(client, capsys):
-    """What cannot be installed is the user's to see; what cannot be removed is said."""
-    watching = cluster.watch(client, report=False)
     client.plugins.clear()
     watching.stop()
+    watching.stop()
     assert capsys.readouterr().err.count("could not be removed") == 1
-    client.sync = lambda _: 1 / 0
+    assert repr(watching) == "<DaskWatch: stopped, 0 records>"
+    client.sync = lambda _: 1 / 0  # what cannot be installed is the user's to see
     with pytest.raises(ZeroDivisionError):
         cluster.watch(client)
     assert client.handlers == {}
-    assert not capsys.readouterr().err
 
 
 def test_what_no_client_is():

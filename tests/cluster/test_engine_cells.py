@@ -39,19 +39,12 @@ def watched(engine):
     engine_cells.end("a")
 
 
-def test_a_cell_is_measured(watched):
-    """Its transient within 2 MB, with its first line and this process."""
-    (record,) = run(watched, TRANSIENT + "\nx = 1")
-    assert abs(record.gen.peaked_bytes - 64 * MB) < 2 * MB
-    assert record.source == TRANSIENT
-    assert (record.status, record.rank, record.worker) == ("ok", None, None)
-
-
 def test_how_a_cell_ended(watched, capsys):
     """An error, a syntax error and an interrupt are told; the cell after it is measured as any other."""
     ends = []
-    for code in ("1 / 0", "1 +", "raise KeyboardInterrupt", "x = 1"):
+    for code in ("1 / 0", "1 +", "raise KeyboardInterrupt", "x = 1\ny = 2"):
         (record,) = run(watched, code)
+        assert (record.source, record.rank, record.worker) == (code.splitlines()[0], None, None)
         ends.append((record.status, record.error))
     assert ends == [
         ("error", "ZeroDivisionError"),
@@ -59,17 +52,6 @@ def test_how_a_cell_ended(watched, capsys):
         ("interrupted", "KeyboardInterrupt"),
         ("ok", None),
     ]
-
-
-def test_only_for_clients_that_watch(watched):
-    """Another client's cells are neither measured nor published; each is measured once, whoever watches."""
-    assert run(watched, "x = 1", client="b") == []
-    engine_cells.begin("b")
-    engine_cells.begin("b")
-    assert len(run(watched, "x = 1", client="b")) == 1
-    engine_cells.end("b")
-    assert run(watched, "x = 1", client="b") == []
-    assert len(run(watched, "x = 1")) == 1
 
 
 def test_a_cell_within_a_cell(watched):
@@ -85,22 +67,23 @@ def test_what_cannot_be_sent_hurts_no_cell(watched):
     assert watched.shell.run_cell("6 * 7", store_history=True).result == 42
 
 
-def test_stopping_leaves_nothing(engine):
-    """After the last client no callback remains; to end twice is no error."""
+def test_clients_that_watch(engine):
+    """Each cell of theirs is measured once, whoever watches, no other's; after the last no callback remains."""
     before = {event: list(found) for event, found in engine.shell.events.callbacks.items()}
-    engine_cells.begin("a")
-    engine_cells.begin("b")
-    engine_cells.end("a")
-    assert engine.shell.events.callbacks != before
+    for client in ("a", "b", "b"):
+        engine_cells.begin(client)
+    assert [len(run(engine, "x = 1", client)) for client in "abc"] == [1, 1, 0]
     engine_cells.end("b")
-    engine_cells.end("b")
+    assert [len(run(engine, "x = 1", client)) for client in "abc"] == [1, 0, 0]
+    for client in "ab":  # to end twice is no error
+        engine_cells.end(client)
     assert engine.shell.events.callbacks == before
-
-
-def test_no_engine():
-    """A process that is no engine says so."""
-    with pytest.raises(RuntimeError, match="only engines of ipyparallel"):
-        engine_cells.begin("a")
+    del engine.shell.data_pub
+    try:
+        with pytest.raises(RuntimeError, match="only engines of ipyparallel"):
+            engine_cells.begin("a")
+    finally:
+        engine.shell.data_pub = engine.publisher
 
 
 def test_the_files_import_no_engine():

@@ -12,7 +12,7 @@ from two_ranks import DictStore, job
 
 from ipygpulogger import measure
 from ipygpulogger.blocks.watch_epochs import EpochRecord
-from ipygpulogger.cluster import gather, gathering, torch_distributed
+from ipygpulogger.cluster import gather, torch_distributed
 from ipygpulogger.cluster.arrivals import MOST_BYTES, packed
 from ipygpulogger.records.process import Process, ProcessRecord
 
@@ -127,7 +127,7 @@ def test_attempts_are_not_mixed(store, monkeypatch, leftover):
     monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "0")
     if leftover == "another machine":
         monkeypatch.setenv("GROUP_RANK", "1")
-        monkeypatch.setattr(gathering.clock, "wall_s", lambda: 1000.0)
+        monkeypatch.setattr(torch_distributed.clock, "wall_s", lambda: 1000.0)
     for one in 1, 2, 3:
         job(one, store, RANKS).post(step("before"), "step")
     monkeypatch.undo()
@@ -161,7 +161,7 @@ def test_a_store_that_is_lost(store, jobs):
 
 def test_a_store_that_does_not_answer(store, jobs, monkeypatch):
     """It is waited for no longer than was asked, and a little to send."""
-    monkeypatch.setattr(gathering, "ANSWER_S", 0.05)
+    monkeypatch.setattr(torch_distributed, "ANSWER_S", 0.05)
     answer = threading.Event()
     store.broken = lambda: answer.wait(30)
     with pytest.warns(RuntimeWarning, match="the job's store does not answer"):

@@ -138,21 +138,21 @@ def test_beside_a_logger(shell, client, watching, tmp_path):
     assert [r.rank for r in logger.history if hasattr(r, "rank")] == client.ids
 
 
-def test_every_cell_of_autopx(shell, client, watching):
-    """What `%autopx` sends has its table too."""
+def test_other_ways_to_send(shell, client, watching):
+    """`%autopx` and a broadcast view have their tables; what the user sees of requests has nothing of ours."""
     run(shell, "%autopx")
     run(shell, TRANSIENT.format(64))
     run(shell, "%autopx")
     (group,) = watching.records
     assert [abs(record.gen.peaked_bytes - 64 * MB) < 2 * MB for record in group] == [True, True]
-
-
-def test_a_broadcast_view(shell, client, watching):
-    """It sends one request for all engines, and each has its row."""
-    view = client.broadcast_view()
-    shell.user_ns["view"] = view
+    shell.user_ns["view"] = client.broadcast_view()
     run(shell, "view.execute('z = 1', silent=False, block=True);")
     assert [record.rank for record in watching.records[-1]] == client.ids
+    before = len(client.history)
+    run(shell, "ar = client[:].execute('print(7)', silent=False, block=True)")
+    assert len(client.history) == before + 2
+    assert [one.strip() for one in shell.user_ns["ar"].stdout] == ["7", "7"]
+    assert [one["outputs"] for one in shell.user_ns["ar"].metadata] == [[], []]
 
 
 def test_several_requests_in_a_cell(shell, client, watching):
@@ -165,15 +165,6 @@ def test_several_requests_in_a_cell(shell, client, watching):
         size_mb = 64 if "64 <<" in record.task else 32
         assert abs(record.gen.consumed_bytes - size_mb * MB) < 2 * MB
     client[:].execute("del keep", block=True)
-
-
-def test_the_users_own_view_of_requests(shell, client, watching):
-    """Neither the client's history nor the results that it hands out have anything of ours."""
-    before = len(client.history)
-    run(shell, "ar = client[:].execute('print(7)', silent=False, block=True)")
-    assert len(client.history) == before + 2
-    assert [one.strip() for one in shell.user_ns["ar"].stdout] == ["7", "7"]
-    assert [one["outputs"] for one in shell.user_ns["ar"].metadata] == [[], []]
 
 
 def test_watched_twice(shell, client, watching):

@@ -10,8 +10,7 @@ import torch.distributed as dist
 
 from ipygpulogger import measure
 from ipygpulogger.cluster import gather, torch_distributed
-from ipygpulogger.cluster.gathering import JobStore
-from ipygpulogger.cluster.torch_distributed import Job
+from ipygpulogger.cluster.torch_distributed import Job, JobStore
 
 pytestmark = pytest.mark.torch
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from ipygpulogger.cluster import watch
+from ipygpulogger.cluster.ray_worker import measured
 
 pytestmark = pytest.mark.cluster
 
@@ -133,6 +134,10 @@ def test_what_is_declared_stays_as_it_was(watching):  # noqa: C901 - one class w
             for i in range(n):
                 yield str(i)
 
+        @property
+        def twice(self):
+            return 2 * self.total
+
         @staticmethod
         def echo(value):
             return value
@@ -160,6 +165,8 @@ def test_what_is_declared_stays_as_it_was(watching):  # noqa: C901 - one class w
     assert type(actors).__qualname__ == type(theirs).__qualname__
     assert (inspect.getdoc(actors), isinstance(actors, Actor)) == (inspect.getdoc(theirs), True)
     assert "measured" not in repr(Actor.__dict__)
+    ours = measured(Actor)
+    assert (ours.__qualname__, ours(4).twice, ours.__repr__) == (Actor.__qualname__, 8, Actor.__repr__)
     actor, unmeasured = actors.remote(5), theirs.remote(5)
     assert repr(actor).partition(", ")[0] == repr(unmeasured).partition(", ")[0]
     assert ray.get(unmeasured.add.remote()) == 6

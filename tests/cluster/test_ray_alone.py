@@ -4,17 +4,14 @@ import contextvars
 import dis
 import inspect
 import sys
-import threading
 import types
-from concurrent.futures import ThreadPoolExecutor
 
 import made
 import pytest
 from fake_ray import FakeRay
 
-from ipygpulogger.cluster import arrivals, ray_worker, sent, watch
-from ipygpulogger.cluster.ray_worker import is_measured, measured
-from ipygpulogger.cluster.sent import mailbox_class
+from ipygpulogger.cluster import arrivals, dask_worker, ray_worker, watch
+from ipygpulogger.cluster.ray_worker import is_measured, mailbox_class, measured
 from ipygpulogger.records.process import Process, ProcessRecord
 
 MB = 2**20
@@ -65,7 +62,7 @@ async def items():
 
 @pytest.mark.parametrize("function", [plain, coroutine, generator, items])
 def test_a_measured_function_looks_like_the_given_one(function):
-    """Name, module, documentation, signature, attributes and kind; it is not wrapped twice."""
+    """Name, module, documentation, signature, attributes and kind; it is not wrapped twice, nor is what is Ray's."""
     ours = measured(function)
     assert ours is not function
     assert is_measured(ours)
@@ -77,6 +74,15 @@ def test_a_measured_function_looks_like_the_given_one(function):
     for name in ("__name__", "__qualname__", "__module__", "__doc__", "__dict__"):
         theirs = getattr(function, name)
         assert getattr(ours, name) == theirs or theirs.items() <= getattr(ours, name).items()
+    rays = type("Theirs", (), {"__module__": "ray.data"})
+    assert [measured(one) for one in (rays, len)] == [rays, len]
+
+
+def test_a_measured_function_called_outside_ray(ray, monkeypatch):
+    """Ray starts itself where it is asked for its context; it is not asked."""
+    ray.end()
+    monkeypatch.setattr(ray, "get_runtime_context", lambda: pytest.fail("Ray was started"))
+    assert measured(plain)(1) == 6
 
 
 def globals_of(code):
@@ -96,7 +102,11 @@ def test_what_is_sent_to_workers_needs_no_package(ray, monkeypatch):
             pass
 
     waiting, seen = [measured(one) for one in (plain, coroutine, generator, items, Actor)], []
-    waiting += [mailbox_class(1), type(sent.worker_plugin("t")), type(sent.scheduler_plugin("t", "c"))]
+    waiting += [
+        mailbox_class(1),
+        type(dask_worker.worker_plugin("t")),
+        type(dask_worker.scheduler_plugin("t", "c")),
+    ]
     while waiting:
         one = waiting.pop()
         if isinstance(one, type):
@@ -109,76 +119,6 @@ def test_what_is_sent_to_workers_needs_no_package(ray, monkeypatch):
         if one.__globals__["__name__"].startswith("ipygpulogger"):
             assert globals_of(one.__code__) & one.__globals__.keys() <= {"__name__"}, one
     assert len(seen) > 20
-
-
-def test_a_class_keeps_what_it_is():
-    """A subclass of the same name; special methods, properties and what Ray declares stay as they are."""
-
-    class Actor:
-        """It acts."""
-
-        kind = "x"
-
-        def __init__(self, n):
-            self.n = n
-
-        def __repr__(self):
-            return "an actor"
-
-        @property
-        def twice(self):
-            return 2 * self.n
-
-        @staticmethod
-        def echo(value):
-            return value
-
-        @classmethod
-        def named(cls):
-            return cls.__name__
-
-    before = dict(vars(Actor))
-    ours = measured(Actor)
-    assert dict(vars(Actor)) == before
-    assert (ours.__name__, ours.__qualname__, ours.__doc__) == (
-        Actor.__name__,
-        Actor.__qualname__,
-        "It acts.",
-    )
-    assert issubclass(ours, Actor)
-    one = ours(3)
-    assert (repr(one), one.twice, one.echo(4), one.named(), ours.named()) == (
-        "an actor",
-        6,
-        4,
-        "Actor",
-        "Actor",
-    )
-    assert (ours.__repr__, ours.twice) == (Actor.__repr__, Actor.twice)
-    assert isinstance(inspect.getattr_static(ours, "echo"), staticmethod)
-    assert isinstance(inspect.getattr_static(ours, "named"), classmethod)
-    rays = type("Theirs", (), {"__module__": "ray.data"})
-    assert measured(rays) is rays
-    assert measured(len) is len
-
-
-def test_threads_wait_for_the_look_of_another_one(ray, monkeypatch):
-    """The first calls of a threaded actor begin at once, and each is measured; one of them looks."""
-    looks, all_began = [], threading.Event()
-
-    def get_actor(name):
-        looks.append(name)
-        assert all_began.wait(60)
-        return types.SimpleNamespace()
-
-    monkeypatch.setattr(ray, "get_actor", get_actor)
-    monkeypatch.setattr(ray_worker, "_RECHECK_S", 60)
-    outbox = ray_worker.Outbox()
-    with ThreadPoolExecutor(8) as threads:
-        calls = [threads.submit(outbox.has_mailbox) for _ in range(8)]
-        all_began.set()
-        assert [call.result() for call in calls] == [True] * 8
-    assert len(looks) == 1
 
 
 def test_a_generator_that_is_left_and_a_task_that_is_cancelled(ray, watching):
@@ -251,13 +191,6 @@ def test_stopped_begun_anew_and_restarted(ray):
         assert len(second.records[-1]) == 1
     assert len(first.records) == 1
     assert not ray.actors
-
-
-def test_a_measured_function_called_outside_ray(ray, monkeypatch):
-    """Ray starts itself where it is asked for its context; it is not asked."""
-    ray.end()
-    monkeypatch.setattr(ray, "get_runtime_context", lambda: pytest.fail("Ray was started"))
-    assert measured(plain)(1) == 6
 
 
 def test_what_does_not_arrive_is_said(ray, watching, capsys):

@@ -31,31 +31,31 @@ def right(row, device):
     return abs(ram_mb - wanted) <= 2 and (not device or abs(gpu_mb - wanted) <= 2)
 
 
-def test_torchrun(env, tmp_path):
-    """Three ranks: exact figures in one list on rank 0, call by call; None elsewhere; errors in one sentence."""
+def told(command, env, folder):
+    """What the ranks of a job printed, which ended well."""
+    command = [sys.executable, *command]
     ran = subprocess.run(
-        [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "3", RANKS, "torchrun"],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=tmp_path,
-        env=env,
-        timeout=100,
+        command, capture_output=True, text=True, check=False, cwd=folder, env=env, timeout=100
     )
     assert ran.returncode == 0, ran.stderr
-    told = [json.loads(line) for line in ran.stdout.splitlines() if line.startswith("{")]
+    return [json.loads(line) for line in ran.stdout.splitlines() if line.startswith("{")]
+
+
+def test_torchrun(env, tmp_path):
+    """Three ranks: exact figures in one list on rank 0, call by call; None elsewhere; errors in one sentence."""
+    found = told(["-m", "torch.distributed.run", "--nproc-per-node", "3", RANKS, "torchrun"], env, tmp_path)
     names = ["transients", "again", "again", "one not measured", "another label", "TypeError", "RuntimeError"]
-    assert [one["name"] for one in told] == names
-    for one in told[:3]:
+    assert [one["name"] for one in found] == names
+    for one in found[:3]:
         assert [row[0] for row in one["rows"]] == [0, 1, 2]
         assert all(right(row, one["device"]) for row in one["rows"]), one
         assert (one["label"], one["missing"], one["pids"]) == ("work", [], 3)
         assert one["hosts"] == [socket.gethostname()]
-    assert [row[0] for row in told[3]["rows"]] == [0, 2]
-    assert (told[3]["label"], told[3]["missing"]) == ("work", [["rank 1", "not measured"]])
-    assert (told[4]["label"], len(told[4]["rows"])) == ("named", 3)
-    assert told[5]["error"] == "gather() takes what measure() returned, a Measurement or None, not int"
-    assert told[6]["error"].startswith("gather() needs the process group of this job: call it between")
+    assert [row[0] for row in found[3]["rows"]] == [0, 2]
+    assert (found[3]["label"], found[3]["missing"]) == ("work", [["rank 1", "not measured"]])
+    assert (found[4]["label"], len(found[4]["rows"])) == ("named", 3)
+    assert found[5]["error"] == "gather() takes what measure() returned, a Measurement or None, not int"
+    assert found[6]["error"].startswith("gather() needs the process group of this job: call it between")
 
 
 def test_ranks_that_are_killed(env, tmp_path):
@@ -63,18 +63,9 @@ def test_ranks_that_are_killed(env, tmp_path):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         where = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1])}
-    ran = subprocess.run(
-        [sys.executable, RANKS, "killed"],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=tmp_path,
-        env={**env, **where, "CUDA_VISIBLE_DEVICES": ""},  # CUDA does not survive a fork
-        timeout=100,
-    )
-    assert ran.returncode == 0, ran.stderr
-    first, following, alone, ended = (json.loads(line) for line in ran.stdout.splitlines() if line[:1] == "{")
-    assert ended == {"killed": [signal.SIGKILL] * 2, "left": 0}, ran.stderr
+    env |= {**where, "CUDA_VISIBLE_DEVICES": ""}  # CUDA does not survive a fork
+    first, following, alone, ended = told([RANKS, "killed"], env, tmp_path)
+    assert ended == {"killed": [signal.SIGKILL] * 2, "left": 0}
     assert [row[0] for row in first["rows"]] == [0, 2] == [row[0] for row in following["rows"]]
     assert all(right(row, device=False) for row in first["rows"]), first
     assert first["missing"] == following["missing"] == [["rank 1", "no answer within 1.5 s"]]

@@ -61,18 +61,8 @@ def test_what_is_raised_again_is_let_go(guard):
     assert held[0]() is None
 
 
-def test_names_of_a_module_stay(guard):
-    """A cell's, a script's: what has its names in a dict of others keeps them, at any depth."""
-    names = {"caught": caught, "Thing": Thing}
-    code = compile("x = Thing(); y = [x]; 1 / 0", "<cell>", "exec")
-    error = caught(guard(lambda: exec(code, names)))
-    assert type(names["x"]) is Thing
-    assert names["y"] == [names["x"]]
-    assert exceptions.frames_of(error)[-1].f_locals is names
-
-
 def test_a_namespace_that_the_user_holds_stays(guard):
-    """So does one that `exec` was given, as an embedded shell does, and what `locals()` returned."""
+    """A cell's, a script's, one that `exec` was given as an embedded shell does, and what `locals()` returned."""
     kept = []
 
     def call():
@@ -80,9 +70,14 @@ def test_a_namespace_that_the_user_holds_stays(guard):
         kept.append(locals())
         mine + 1
 
-    names = {"kept": Thing()}
-    assert caught(guard(lambda: exec("mine = kept; 1 / 0", {}, names)))
-    assert set(names) == {"kept", "mine"}
+    module, local = {"caught": caught, "Thing": Thing}, {"kept": Thing()}
+    code = compile("x = Thing(); y = [x]; 1 / 0", "<cell>", "exec")
+    error = caught(guard(lambda: exec(code, module)))
+    assert type(module["x"]) is Thing
+    assert module["y"] == [module["x"]]
+    assert exceptions.frames_of(error)[-1].f_locals is module
+    assert caught(guard(lambda: exec("mine = kept; 1 / 0", {}, local)))
+    assert set(local) == {"kept", "mine"}
     assert caught(guard(call))
     assert type(kept[0]["mine"]) is Thing
 

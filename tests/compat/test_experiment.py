@@ -1,6 +1,5 @@
 """Experiments in a shell of this process: what they tell, how they end, and what they leave behind."""
 
-import atexit
 import copy
 import gc
 import os
@@ -38,37 +37,29 @@ def test_a_whole_experiment(shell, capsys):
     """Banner, a report for each cell, the end; the figures are those of the blocks."""
     run(shell, "exp = X()")
     out = capsys.readouterr().out
-    assert STARTED.match(out)
     assert REPORT.fullmatch(out[STARTED.match(out).end() :])
     run(shell, "a = Block(64)")
     assert abs(int(REPORT.fullmatch(capsys.readouterr().out)["consumed"]) - 64) <= 1
     run(shell, "blip(128)")
-    (match,) = REPORT.finditer(capsys.readouterr().out)
-    assert abs(int(match["peaked"]) - 128) <= 1
-    exp = shell.user_ns["exp"]
-    so_far = exp.data
+    assert abs(int(REPORT.fullmatch(capsys.readouterr().out)["peaked"]) - 128) <= 1
+    so_far = shell.user_ns["exp"].data
     assert abs(so_far.cpu.consumed - 64 * MB) < 2 * MB
     assert so_far.cpu.reclaimed == 0
     run(shell, "data = exp.finish()")
     out = capsys.readouterr().out
-    match = FINISHED.fullmatch(out, REPORT.match(out).end())
+    match, final = FINISHED.fullmatch(out, REPORT.match(out).end()), shell.user_ns["data"].cpu
     assert match["deleted"] == "a"  # `data` has its value only when the cell is over
-    assert match["consumed"] == str(int(shell.user_ns["data"].cpu.consumed / MB))
-    assert match["reclaimed"] == str(int(shell.user_ns["data"].cpu.reclaimed / MB))
-    final = shell.user_ns["data"].cpu
-    assert abs(final.consumed - 64 * MB) < 2 * MB
-    assert abs(final.reclaimed - 64 * MB) < 2 * MB
+    assert (match["consumed"], match["reclaimed"]) == tuple(str(int(size / MB)) for size in final[:2])
+    assert all(abs(size_bytes - 64 * MB) < 2 * MB for size_bytes in final[:2])
     run(shell, "pass")
     assert capsys.readouterr().out == ""
 
 
-def test_the_state_is_the_machines(shell, capsys):
+def test_the_state_is_the_machines(shell, exp, capsys):
     """Used is this process, free what the machine can still give, total all it has."""
     import psutil
 
-    exp = IPyExperimentsCPU(cl_enable=False)
     block = Block(200)
-    capsys.readouterr()
     exp.print_state()
     match = re.fullmatch(STATE, capsys.readouterr().out)
     used, free, total = (int(match[name].replace(",", "")) for name in ("used", "free", "total"))
@@ -77,21 +68,22 @@ def test_the_state_is_the_machines(shell, capsys):
     assert used < free + used <= total
     assert float(match["util"]) == pytest.approx(used / total * 100, abs=0.01)
     block.free()
-    exp.finish()
 
 
 def test_data_are_bytes_in_named_tuples(exp):
     """The original's names in its order; without a GPU its figures are 0."""
+    fields = {
+        IPyExperimentData: ("cpu", "gpu"),
+        IPyExperimentMemory: ("consumed", "reclaimed", "available"),
+        CellLoggerData: ("cpu", "gpu", "time"),
+        CellLoggerMemory: ("used_delta", "peaked_delta", "used_total"),
+        CellLoggerTime: ("time_delta",),
+    }
+    assert {kind: kind._fields for kind in fields} == fields
     data = exp.data
-    assert IPyExperimentData._fields == ("cpu", "gpu")
-    assert IPyExperimentMemory._fields == ("consumed", "reclaimed", "available")
-    assert CellLoggerData._fields == ("cpu", "gpu", "time")
-    assert CellLoggerMemory._fields == ("used_delta", "peaked_delta", "used_total")
-    assert CellLoggerTime._fields == ("time_delta",)
-    assert data.gpu == (0, 0, 0)
     assert all(type(figure) is int for figure in data.cpu)
     assert data.cpu.available > MB
-    assert exp.finish().gpu == (0, 0, 0)
+    assert data.gpu == exp.finish().gpu == (0, 0, 0)
 
 
 def test_finishing_again_changes_nothing(shell, exp, capsys):
@@ -108,24 +100,22 @@ def test_finishing_again_changes_nothing(shell, exp, capsys):
     assert capsys.readouterr().out == ""
 
 
-def test_the_context_manager(shell, capsys):
-    """The block's end is the experiment's; it yields the experiment, which lets keep a name from within."""
-    run(shell, "with X(cl_enable=False) as exp:\n    a = 1\n    b = 2\n    exp.keep_var_names('b')")
+@pytest.mark.parametrize("error", [None, "ValueError", "KeyboardInterrupt", "SystemExit"])
+@pytest.mark.filterwarnings("ignore:To exit:UserWarning")
+def test_the_context_manager(shell, capsys, error):
+    """The block's end is the experiment's, which lets keep a name from within; an exception goes on."""
+    ends = f"raise mine({error})" if error else "pass"
+    run(shell, "raised = []\ndef mine(kind):\n    raised.append(kind(3))\n    return raised[0]")
+    result = run(
+        shell,
+        f"with X(cl_enable=False) as exp:\n    a = 1\n    b = 2\n    exp.keep_var_names('b')\n    {ends}",
+    )
     out = capsys.readouterr().out
     match = FINISHED.search(out, STARTED.match(out).end())
     assert (match["deleted"], match["kept"]) == ("a", "b")
     assert "a" not in shell.user_ns
     assert shell.user_ns["b"] == 2
-
-
-@pytest.mark.parametrize("error", ["ValueError", "KeyboardInterrupt", "SystemExit"])
-@pytest.mark.filterwarnings("ignore:To exit:UserWarning")
-def test_an_exception_ends_the_block_and_goes_on(shell, capsys, error):
-    """The experiment is finished, the exception is the user's own."""
-    result = run(shell, f"mine = {error}(3)\nwith X():\n    a = 1\n    raise mine")
-    assert result.error_in_exec is shell.user_ns["mine"]
-    assert FINISHED.search(capsys.readouterr().out)["deleted"] == "a"
-    assert "a" not in shell.user_ns
+    assert [result.error_in_exec] == (shell.user_ns["raised"] or [None])
 
 
 def test_only_the_cell_logger(shell, capsys):
@@ -135,37 +125,12 @@ def test_only_the_cell_logger(shell, capsys):
     out = capsys.readouterr().out
     assert out.startswith(banner)
     assert REPORT.fullmatch(out.removeprefix(banner))
-    run(shell, "a = 1")
-    assert REPORT.fullmatch(capsys.readouterr().out)
-    assert run(shell, "exp.finish()").result is None
-    assert REPORT.fullmatch(capsys.readouterr().out)
+    for code in ("a = 1", "exp.finish()"):
+        assert run(shell, code).result is None
+        assert REPORT.fullmatch(capsys.readouterr().out)
     assert shell.user_ns["a"] == 1
     assert shell.user_ns["exp"].data.cpu.reclaimed == 0
     assert run(shell, "exp.finish()").result is None
-
-
-def test_what_a_bare_import_gave():
-    """`import ipyexperiments`: its version, its utils, and the base class that every experiment is one of."""
-    assert door.__version__ == ipygpulogger.__version__
-    program = (
-        "import ipygpulogger.experiments as ipyexperiments\n"
-        "print(ipyexperiments.utils.mem.b2mb(3 << 20), ipyexperiments.utils.ipython.is_in_ipython())"
-    )
-    assert subprocess.check_output([sys.executable, "-c", program], text=True) == "3 False\n"
-    assert issubclass(IPyExperimentsCPU, IPyExperiments)
-    assert issubclass(IPyExperimentsPytorch, IPyExperiments)
-    names = {}
-    exec("from ipygpulogger.experiments import *", names)
-    assert {"IPyExperiments", "IPyExperimentsCPU", "IPyExperimentsGPU", "IPyExperimentsPytorch"} <= set(names)
-    with pytest.raises(AttributeError, match="no_such_name"):
-        door.no_such_name  # noqa: B018
-
-
-def test_the_base_class_is_no_experiment(shell, capsys):
-    """Made directly it says which ones there are, and begins nothing."""
-    with pytest.raises(TypeError, match="use IPyExperimentsCPU or IPyExperimentsPytorch"):
-        IPyExperiments()
-    assert capsys.readouterr().out == ""
 
 
 def test_without_the_cell_logger(shell, capsys):
@@ -179,73 +144,64 @@ def test_without_the_cell_logger(shell, capsys):
     assert {event: list(found) for event, found in shell.events.callbacks.items()} == before
 
 
+def test_what_a_bare_import_gave(shell, capsys):
+    """`import ipyexperiments`: its version, its utils, and the base class, which is no experiment itself."""
+    assert door.__version__ == ipygpulogger.__version__
+    program = (
+        "import ipygpulogger.experiments as ipyexperiments\n"
+        "print(ipyexperiments.utils.mem.b2mb(3 << 20), ipyexperiments.utils.ipython.is_in_ipython())"
+    )
+    assert subprocess.check_output([sys.executable, "-c", program], text=True) == "3 False\n"
+    assert issubclass(IPyExperimentsCPU, IPyExperiments)
+    assert issubclass(IPyExperimentsPytorch, IPyExperiments)
+    names = {}
+    exec("from ipygpulogger.experiments import *", names)
+    assert set(names) - {"__builtins__"} == set(door.__all__)
+    with pytest.raises(AttributeError, match="no_such_name"):
+        door.no_such_name  # noqa: B018
+    with pytest.raises(TypeError, match="use IPyExperimentsCPU or IPyExperimentsPytorch"):
+        IPyExperiments()
+    assert capsys.readouterr().out == ""
+
+
 # -- how else an experiment ends --------------------------------------------------------------------
-
-
-def test_the_garbage_collector_finishes(shell, capsys):
-    """One that only a cycle held ends when the collector finds it."""
-    run(shell, "import gc\nexp = X(cl_enable=False)\nexp.me = exp\na = 1\ndel exp")
-    assert not FINISHED.search(capsys.readouterr().out)
-    run(shell, "gc.collect();")
-    assert FINISHED.search(capsys.readouterr().out)["deleted"] == "a"
-
 
 REMADE = [
     "exp = X()",
     "def f():\n    global exp\n    exp = X()\nf()",
-    "%time exp = X()",
     "import asyncio\nawait asyncio.sleep(0)\nexp = X()",
     "class Y(X):\n    def __init__(self):\n        super().__init__()\nexp = Y()",
-    "if True:\n" + "".join(f"    n{i} = {i}\n" for i in range(300)) + "    exp = X()",
+    "new = X(cl_enable=False)\nexp = new\ndel new",
 ]
 
 
 @pytest.mark.parametrize("code", REMADE)
 def test_the_constructors_cell_again(shell, capsys, code):
-    """The old one finishes first, then the new one begins, and has nothing of the old one's."""
+    """The old one ends in the cell where the new one begins: variables and figures stay apart."""
     for _ in range(2):
         run(shell, code)
-    capsys.readouterr()
     run(shell, "a = Block(64)")
+    capsys.readouterr()
     run(shell, code)
     out = capsys.readouterr().out
-    finished, started = FINISHED.search(out), STARTED.search(out)
+    (finished,) = FINISHED.finditer(out)
     assert "a" in finished["deleted"].split(", ")
-    assert finished.end() <= started.start()
-    assert len(FINISHED.findall(out)) == len(STARTED.findall(out)) == 1
-    assert len(experiment_module._unfinished) == 1
-    run(shell, "b = Block(32)")
-    consumed = shell.user_ns["exp"].data.cpu.consumed
-    assert abs(consumed - 32 * MB) < 2 * MB
-    assert "a" not in shell.user_ns
-    assert capsys.readouterr().out.count("･ CPU:") == 1
-
-
-@pytest.mark.parametrize("code", ["exp = make()", "new = X(cl_enable=False)\nexp = new\ndel new"])
-def test_an_old_one_that_ends_late_disturbs_no_new_one(shell, capsys, code):
-    """Made another way, the new one begins before the old one ends: variables and figures stay apart."""
-    run(shell, "def make():\n    return X(cl_enable=False)\nn = 0")
-    run(shell, code + "\na = Block(64)")
-    capsys.readouterr()
-    run(shell, code + "\nb = Block(32)")
-    out = capsys.readouterr().out
-    assert FINISHED.search(out)["deleted"] == "a"
-    assert len(FINISHED.findall(out)) == 1
+    assert len(STARTED.findall(out)) == len(experiment_module._unfinished) == 1
     exp = shell.user_ns["exp"]
-    assert exp.get_var_names() == ["b"]
+    run(shell, "a = Block(32)")  # the name that the old one had
+    assert exp.get_var_names() == ["a"]
     assert abs(exp.data.cpu.consumed - 32 * MB) < 2 * MB
-    final = exp.finish()
-    assert abs(final.cpu.consumed - 32 * MB) < 2 * MB
-    assert abs(final.cpu.reclaimed - 32 * MB) < 2 * MB
-    assert "b" not in shell.user_ns
+    assert capsys.readouterr().out.count("･ CPU:") == (exp.cl is not None)
+    final = exp.finish().cpu
+    assert all(abs(size_bytes - 32 * MB) < 2 * MB for size_bytes in final[:2])
+    assert "a" not in shell.user_ns
 
 
 def test_reset_wipes_everything_without_a_word(shell, capsys):
     """%reset finds every name where it was; no report, no error, nothing left."""
     run(shell, "exp = X()\n" + "\n".join(f"n{i} = {i}" for i in range(50)))
     capsys.readouterr()
-    result = run(shell, "%reset -f")
-    assert result.success
+    assert run(shell, "%reset -f").success
     assert capsys.readouterr() == ("", "")
     assert not experiment_module._unfinished
     assert not {"exp", "n1"} & set(shell.user_ns)
@@ -258,6 +214,7 @@ def test_reset_wipes_everything_without_a_word(shell, capsys):
         ("%reset_selective -f ^exp$", "a"),
         ("globals().pop('exp');", "a"),
         ("exp = None", "a, exp"),  # a new variable like any
+        ("exp.me = exp\ndel exp\nimport gc\ngc.collect();", "a, gc"),  # only a cycle held it
     ],
 )
 def test_other_ways_to_lose_it(shell, capsys, code, deleted):
@@ -291,18 +248,10 @@ def test_a_forked_child_says_nothing(shell, capfd):
     assert shell.user_ns["exp"]._running
 
 
-TERMINAL = [
-    sys.executable,
-    "-m",
-    "IPython",
-    "--simple-prompt",
-    "--no-banner",
-    "--colors=NoColor",
-    "--no-confirm-exit",
-]
+TERMINAL = ["-m", "IPython", "--simple-prompt", "--no-banner", "--colors=NoColor", "--no-confirm-exit"]
 
 
-@pytest.mark.parametrize("ending", ["", "exit\n", "%reset -f\n"])
+@pytest.mark.parametrize("ending", ["", "exit\n", "%reset -f\n", "import sys; sys.kept = exp\n"])
 def test_terminal_ipython(driverless_env, tmp_path, ending):
     """The same in a terminal; at its exit an unfinished experiment ends without a word."""
     cells = (
@@ -315,7 +264,7 @@ def test_terminal_ipython(driverless_env, tmp_path, ending):
         "b = 1\n"
     )
     done = subprocess.run(
-        TERMINAL,
+        [sys.executable, *TERMINAL],
         input=cells + ending,
         capture_output=True,
         text=True,
@@ -339,7 +288,8 @@ def test_outside_ipython(driverless_env):
         "from ipygpulogger.experiments import IPyExperimentsCPU, IPyExperimentsPytorch\n"
         "import sys\n"
         "assert not {'IPython', 'torch', 'numpy'} & set(sys.modules)\n"
-        "for kind in (IPyExperimentsCPU, IPyExperimentsPytorch):\n"
+        "from ipygpulogger import IPyGPULogger\n"
+        "for kind in (IPyExperimentsCPU, IPyExperimentsPytorch, IPyGPULogger):\n"
         "    try: kind()\n"
         "    except RuntimeError as error: print(error)\n"
     )
@@ -348,28 +298,12 @@ def test_outside_ipython(driverless_env):
     )
     assert done.stdout == "".join(
         f"{kind} works inside IPython; outside it, measure a block of code with ipygpulogger.measure.\n"
-        for kind in ("IPyExperimentsCPU", "IPyExperimentsPytorch")
+        for kind in ("IPyExperimentsCPU", "IPyExperimentsPytorch", "IPyGPULogger")
     )
     assert done.stderr == ""
 
 
-# -- what it leaves behind ----------------------------------------------------------------------------
-
-
-def standing(shell):
-    """What a forgotten experiment would leave."""
-    return (
-        {event: list(found) for event, found in shell.events.callbacks.items()},
-        [thread.name for thread in threading.enumerate()],
-        set(machine().scopes),
-        set(machine().scopes.loggers),
-        [one for one in shell.configurables if isinstance(one, IPyGPULogger)],
-        set(experiment_module._unfinished),
-        dict(os.environ),
-    )
-
-
-def test_an_experiment_cannot_be_doubled(shell, exp):
+def test_an_experiment_cannot_be_doubled(exp):
     """A copy would end as well, and delete the variables of the one that still runs."""
     for double in (copy.copy, copy.deepcopy, pickle.dumps):
         with pytest.raises(TypeError, match="cannot be copied or pickled"):
@@ -380,15 +314,38 @@ def test_an_experiment_cannot_be_doubled(shell, exp):
     assert repr(exp) == "<IPyExperimentsCPU: finished>"
 
 
+# -- what it leaves behind ----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def leaves_nothing(shell, capsys):
+    """After the test there is no more of ours than before, and the environment is as it was."""
+
+    def standing():
+        return (
+            {event: list(found) for event, found in shell.events.callbacks.items()},
+            [thread.name for thread in threading.enumerate()],
+            set(machine().scopes),
+            set(machine().scopes.loggers),
+            [one for one in shell.configurables if isinstance(one, IPyGPULogger)],
+            set(experiment_module._unfinished),
+            {**os.environ, "PYTEST_CURRENT_TEST": ""},
+        )
+
+    before = standing()
+    yield
+    gc.collect()
+    assert standing() == before
+
+
 @pytest.mark.parametrize("end", ["exp.finish()", "del exp", "exp = 1", "%reset -f"])
-def test_nothing_is_left_and_no_variable_of_the_environment_is_touched(shell, capsys, end):
+def test_nothing_is_left_and_no_variable_of_the_environment_is_touched(shell, leaves_nothing, end):
     """Hooks, threads, scopes, environment: after the end as before; and the environment all along."""
-    before = standing(shell)
+    before = dict(os.environ)
     run(shell, "exp = X()\nexp.print_state()")
-    assert dict(os.environ) == before[-1]
+    assert dict(os.environ) == before
     run(shell, "a = 1")
     run(shell, end)
-    assert standing(shell) == before
 
 
 @pytest.mark.parametrize(
@@ -406,10 +363,8 @@ def test_nothing_is_left_and_no_variable_of_the_environment_is_touched(shell, ca
     ],
 )
 @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
-def test_a_constructor_that_fails_leaves_nothing(shell, capsys, monkeypatch, where, name, error):
+def test_a_constructor_that_fails_leaves_nothing(leaves_nothing, capsys, monkeypatch, where, name, error):
     """Whatever step fails, the error comes out, and there is no half an experiment."""
-    before = standing(shell)
-
     original = getattr(where, name)
 
     def fails(*args, **how):
@@ -422,13 +377,11 @@ def test_a_constructor_that_fails_leaves_nothing(shell, capsys, monkeypatch, whe
         with pytest.raises(error):
             IPyExperimentsCPU()
     gc.collect()
-    assert standing(shell) == before
     assert not FINISHED.search(capsys.readouterr().out)
 
 
-def test_an_end_that_fails_is_said_and_hurts_nobody(shell, capsys, monkeypatch):
+def test_an_end_that_fails_is_said_and_hurts_nobody(shell, leaves_nothing, capsys, monkeypatch):
     """Where nobody asked for the end by name, its failure is one sentence; everything of ours is gone."""
-    before = standing(shell)
     run(shell, "exp = X()")
     capsys.readouterr()
 
@@ -440,47 +393,23 @@ def test_an_end_that_fails_is_said_and_hurts_nobody(shell, capsys, monkeypatch):
         assert run(shell, "del exp").success
     out, err = capsys.readouterr()
     assert REPORT.fullmatch(out)
-    assert err == ("ipygpulogger could not finish an experiment: ValueError: no measure\n")
-    assert standing(shell) == before
+    assert err == "ipygpulogger could not finish an experiment: ValueError: no measure\n"
 
 
 @pytest.mark.parametrize(
-    ("options", "error", "says"),
+    ("make", "options", "error", "says"),
     [
-        ({"cl_set_seed": -1}, ValueError, "set_seed takes a whole number below 2**32, or 0 for none, not -1"),
-        ({"cl_set_seed": 2**32}, ValueError, "not 4294967296"),
-        ({"cl_compact": "yes"}, ValueError, "compact takes True or False, not 'yes'"),
-        ({"cl_gc_collect": 2}, ValueError, "gc_collect takes True, False or 'full', not 2"),
-        ({"compact": True}, TypeError, "compact"),
+        ("CPU", {"cl_set_seed": -1}, ValueError, "set_seed takes a whole number below 2**32, or 0 for none, not -1"),
+        ("CPU", {"cl_set_seed": 2**32}, ValueError, "not 4294967296"),
+        ("CPU", {"cl_compact": "yes"}, ValueError, "compact takes True or False, not 'yes'"),
+        ("CPU", {"cl_gc_collect": 2}, ValueError, "gc_collect takes True, False or 'full', not 2"),
+        ("CPU", {"compact": True}, TypeError, "compact"),
+        ("Pytorch", {}, ImportError, "): pip install torch"),
     ],
-)
-def test_what_an_option_does_not_take(shell, capsys, options, error, says):
-    """One sentence, before anything has begun."""
-    before = standing(shell)
-    with pytest.raises(error, match=re.escape(says)):
-        IPyExperimentsCPU(**options)
-    assert standing(shell) == before
-    assert capsys.readouterr().out == ""
-
-
-def test_without_torch(shell, monkeypatch, capsys):
-    """Asking for torch where there is none: one sentence with the command, and nothing has begun."""
-    before = standing(shell)
+)  # fmt: skip
+def test_what_cannot_begin(leaves_nothing, monkeypatch, capsys, make, options, error, says):
+    """An option that it does not take, or no torch where it is asked for: one sentence, and nothing has begun."""
     monkeypatch.setitem(sys.modules, "torch", None)
-    with pytest.raises(ImportError, match=r"^IPyExperimentsPytorch needs torch \(.*\): pip install torch$"):
-        IPyExperimentsPytorch()
-    assert standing(shell) == before
+    with pytest.raises(error, match=re.escape(says)):
+        getattr(door, f"IPyExperiments{make}")(**options)
     assert capsys.readouterr().out == ""
-
-
-def test_the_exit_hook_goes_with_the_last_experiment(shell, capsys, monkeypatch):
-    """atexit knows of us while an experiment runs, once, and no longer."""
-    known = []
-    monkeypatch.setattr(atexit, "register", known.append)
-    monkeypatch.setattr(atexit, "unregister", lambda one: known.remove(one) if one in known else None)
-    one, two = IPyExperimentsCPU(cl_enable=False), IPyExperimentsCPU(cl_enable=False)
-    assert len(known) == 1
-    one.finish()
-    assert len(known) == 1
-    two.finish()
-    assert known == []

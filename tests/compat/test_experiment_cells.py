@@ -9,6 +9,7 @@ import pytest
 from experiment_rig import FINISHED, REPORT, run
 from memory import MB
 
+from ipygpulogger import Data, IPyGPULogger
 from ipygpulogger.experiments import CellLogger, IPyExperimentsCPU
 
 
@@ -39,30 +40,31 @@ def test_the_cells_data(shell, capsys):
 
 
 def test_the_cell_loggers_options(shell, capsys):
-    """Compact and collecting as asked for, and they can be changed."""
-    run(shell, "exp = X(cl_compact=True, cl_gc_collect=False)")
+    """Compact and collecting as asked for, and they can be changed; `quiet` and silence as of any logger.
+
+    A rich report, wished for IPyGPULogger, is none of the cell logger's.
+    """
+    shell.config.IPyGPULogger.report = "rich"
+    try:
+        run(shell, "exp = X(cl_compact=True, cl_gc_collect=False)")
+    finally:
+        del shell.config["IPyGPULogger"]
     line = re.compile(r"CPU: -?\d+/\d+/\d+ MB \| Time 0:00:0\d\.\d{3} \| \(Consumed/Peaked/Used Total\)\n")
-    exp = shell.user_ns["exp"]
-    assert (exp.cl.compact, exp.cl.gc_collect, exp.cl.set_seed) == (True, False, 0)
+    cl = shell.user_ns["exp"].cl
+    assert (cl.compact, cl.gc_collect, cl.set_seed) == (True, False, 0)
     assert line.search(capsys.readouterr().out)
-    run(shell, "a = Block(64)")
-    assert line.fullmatch(capsys.readouterr().out)
-    exp.cl.compact = False
-    run(shell, "pass")
-    assert REPORT.fullmatch(capsys.readouterr().out)
-
-
-def test_small_cells_say_nothing_under_quiet(shell, capsys):
-    """`exp.cl` has the option as any logger has it; its own form of the report follows the same rule."""
-    run(shell, "exp = X()")
-    run(shell, "exp.cl.quiet = '10MB'")
-    capsys.readouterr()
-    run(shell, "x = 1")
-    assert capsys.readouterr().out == ""
-    run(shell, "a = Block(64)")
-    assert REPORT.fullmatch(capsys.readouterr().out)
-    assert len(shell.user_ns["exp"].cl.history) == 4
-    run(shell, "exp.finish();")
+    for code, option, report in [
+        ("a = Block(64)", {}, line),
+        ("pass", {"compact": False}, REPORT),
+        ("x = 1", {"quiet": "10MB"}, re.compile("")),
+        ("b = Block(64)", {}, REPORT),
+        ("c = Block(64)", {"report": "none"}, re.compile("")),
+    ]:
+        for name, value in option.items():
+            setattr(cl, name, value)
+        run(shell, code)
+        assert report.fullmatch(capsys.readouterr().out), code
+    assert len(cl.history) == 6
 
 
 def test_the_cell_logger_stops_and_starts(shell, capsys):
@@ -136,22 +138,6 @@ def test_a_report_that_fails_keeps_no_experiment_open(shell, capsys, monkeypatch
     assert capsys.readouterr().out == ""
 
 
-def test_the_users_configuration_of_the_other_logger(shell, capsys):
-    """A rich report, wished for IPyGPULogger, is none of the cell logger's; silence is."""
-    shell.config.IPyGPULogger.report = "rich"
-    try:
-        exp = IPyExperimentsCPU()
-        capsys.readouterr()
-        run(shell, "pass")
-        assert REPORT.fullmatch(capsys.readouterr().out)
-        exp.cl.report = "none"
-        run(shell, "pass")
-        assert capsys.readouterr().out == ""
-        exp.finish()
-    finally:
-        del shell.config["IPyGPULogger"]
-
-
 @pytest.mark.parametrize("seed", [1, 2**32 - 1])
 def test_a_cell_run_again_draws_the_same(shell, capsys, seed):
     """With a seed every cell begins with the same random numbers, and they are that seed's own."""
@@ -177,12 +163,27 @@ def test_seeding_imports_nothing(driverless_env):
         "import sys\n"
         "from IPython.core.interactiveshell import InteractiveShell\n"
         "shell = InteractiveShell.instance()\n"
-        "before = {'numpy', 'torch'} & set(sys.modules)\n"
         "for code in ('from ipygpulogger.experiments import *', 'exp = IPyExperimentsCPU(cl_set_seed=3)', '1', '2'):\n"
         "    assert shell.run_cell(code, store_history=True).success\n"
-        "print('new', sorted({'numpy', 'torch'} & set(sys.modules) - before))\n"
+        "print('new', sorted({'numpy', 'torch'} & set(sys.modules)))\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True, env=driverless_env
+    said = subprocess.check_output([sys.executable, "-c", program], text=True, env=driverless_env)
+    assert said.endswith("new []\n")
+
+
+def test_data_is_the_seeds(shell):
+    """ "6 ints in MB, `time_delta` float seconds" (C7); "holds the LAST FINISHED cell; the running cell does not touch it"."""
+    text = (
+        "Data(gen_mem_used_delta=0, gen_mem_peaked=0, gen_mem_used=2161, gpu_mem_used_delta=0, "
+        "gpu_mem_peaked=0, gpu_mem_used=1962, time_delta=0.0048329830169677734)"
     )
-    assert done.stdout.endswith("new []\n")
+    assert repr(Data(0, 0, 2161, 0, 0, 1962, 0.0048329830169677734)) == text
+    il = IPyGPULogger(report="none").start()
+    shell.user_ns["il"] = il
+    shell.run_cell("kept = b'x' * (32 << 20)", store_history=True)
+    before = il.data
+    assert [type(value) for value in before] == [int] * 6 + [float]
+    shell.run_cell("more = b'x' * (64 << 20); seen = il.data", store_history=True)
+    assert shell.user_ns["seen"] == before
+    assert before.gen_mem_used_delta in (31, 32, 33)
+    il.stop()

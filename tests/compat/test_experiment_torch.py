@@ -1,6 +1,5 @@
 """Experiments with torch on the simulated GPU: its figures are exact, to the byte."""
 
-import gc
 import random
 import re
 import subprocess
@@ -8,12 +7,11 @@ import sys
 
 import pytest
 import torch
+from experiment_rig import run
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from memory import MB
 
-from ipygpulogger import IPyGPULogger
-from ipygpulogger.compat import experiment as experiment_module
 from ipygpulogger.experiments import IPyExperimentsCPU, IPyExperimentsPytorch
 
 pytestmark = pytest.mark.torch
@@ -22,11 +20,6 @@ ROW = re.compile(r"^･ GPU: ([ \d,-]{10}) ([ \d,]{10}) ([ \d,]{10}) MB \|(.*)$"
 STATE = re.compile(r"^GPU: +([\d,]+) +([\d,]+) +([\d,]+) MB +([\d.]+)% $", re.MULTILINE)
 MEMORY = re.compile(r"^GPU: +(-?[\d,]+) +(-?[\d,]+) MB \(([ \d.]+%|    n/a)\)$", re.MULTILINE)
 BANNER = "\n*** Experiment started with the Pytorch backend\nDevice: ID {index}, {name} ({total} RAM)\n\n"
-
-
-def run(shell, code):
-    """Run a cell the way a front end does."""
-    return shell.run_cell(code, store_history=True)
 
 
 def tensor(size_mb, device="cuda"):
@@ -39,16 +32,10 @@ def figures(match):
 
 @pytest.fixture
 def shell(shell, cuda):
-    """The shell with these names; no experiment and no tensor is left in it."""
-    shell.user_ns.update(IPyGPULogger=IPyGPULogger)
+    """The shell with these names."""
     shell.user_ns.update(X=IPyExperimentsPytorch, CPU=IPyExperimentsCPU, torch=torch, tensor=tensor)
     yield shell
-    for experiment in list(experiment_module._unfinished):
-        experiment._abandon()
-    shell.user_ns.clear()
-    shell.init_user_ns()
     torch.cuda.set_device(0)
-    gc.collect()
 
 
 @pytest.fixture
@@ -97,31 +84,25 @@ def test_the_state_knows_the_whole_device_whoever_stopped(shell, cuda, capsys, e
 def test_a_whole_experiment(shell, cuda, capsys):
     """Banner, rows and end: what the tensors are, what the device holds, what came back."""
     run(shell, "exp = X()")
-    out = capsys.readouterr().out
-    name = torch.cuda.get_device_name(0)
-    assert out.startswith(BANNER.format(index=0, name=name, total=16384))
-    at_rest = used_mb(cuda)
+    out, at_rest = capsys.readouterr().out, used_mb(cuda)
+    assert out.startswith(BANNER.format(index=0, name=torch.cuda.get_device_name(0), total=16384))
     (state,) = STATE.finditer(out)
-    free_bytes, total_bytes = torch.cuda.mem_get_info(0)
-    assert figures(state)[:2] == (at_rest, free_bytes // MB)
-    assert figures(state)[2] == 16384 >= total_bytes // MB
+    assert figures(state) == (at_rest, torch.cuda.mem_get_info(0)[0] // MB, 16384)
     assert figures(ROW.search(out)) == (0, 0, at_rest)
-    run(shell, "x = tensor(300); y = tensor(700); del y")
-    assert figures(ROW.search(capsys.readouterr().out)) == (300, 700, at_rest + 300)
-    run(shell, "t = tensor(2000); del t")
-    assert figures(ROW.search(capsys.readouterr().out)) == (0, 2000, at_rest + 300)
-    run(shell, "x = tensor(100)")
-    assert figures(ROW.search(capsys.readouterr().out)) == (-200, 100, at_rest + 100)
-    run(shell, "z = tensor(50); exp.keep_var_names('z')")
-    data = shell.user_ns["exp"].data.gpu
-    assert (data.consumed, data.reclaimed) == (150 * MB, 0)
-    capsys.readouterr()
+    for code, consumed, peaked, used in [
+        ("x = tensor(300); y = tensor(700); del y", 300, 700, 300),
+        ("t = tensor(2000); del t", 0, 2000, 300),
+        ("x = tensor(100)", -200, 100, 100),
+        ("z = tensor(50); exp.keep_var_names('z')", 50, 0, 150),
+    ]:
+        run(shell, code)
+        assert figures(ROW.search(capsys.readouterr().out)) == (consumed, peaked, at_rest + used)
+    assert shell.user_ns["exp"].data.gpu[:2] == (150 * MB, 0)
     run(shell, "exp.finish();")
     out = capsys.readouterr().out
     assert MEMORY.search(out).groups() == ("150", "100", " 66.67%")
     assert figures(STATE.search(out))[0] == at_rest + 50
-    final = shell.user_ns["exp"].data.gpu
-    assert (final.consumed, final.reclaimed) == (150 * MB, 100 * MB)
+    assert shell.user_ns["exp"].data.gpu[:2] == (150 * MB, 100 * MB)
     assert torch.cuda.memory_allocated() == 50 * MB
 
 
@@ -176,14 +157,13 @@ def test_the_device_that_is_current_at_the_beginning(shell, cuda, capsys):
     assert torch.cuda.memory_allocated(0) == 0
 
 
-@pytest.mark.parametrize("kind", ["X", "CPU"])
+@pytest.mark.parametrize("make", [IPyExperimentsPytorch, IPyExperimentsCPU])
 @pytest.mark.parametrize("options", [{}, {"cl_enable": False}, {"cl_gc_collect": False}])
-def test_our_own_cycles_are_not_the_users(shell, capsys, kind, options):
+def test_our_own_cycles_are_not_the_users(shell, capsys, make, options):
     """Opening the driver's library leaves garbage; the report counts what the user left, and no more."""
-    make = {"X": IPyExperimentsPytorch, "CPU": IPyExperimentsCPU}[kind]
     for cycles in (0, 1, 0):
         exp = make(**options)
-        if cycles:
+        for _ in range(cycles):
             cycle = []
             cycle.append(cycle)
             del cycle
@@ -191,25 +171,6 @@ def test_our_own_cycles_are_not_the_users(shell, capsys, kind, options):
         del exp
         said = re.findall(r"^cleared (\d+) objects", capsys.readouterr().out, re.MULTILINE)
         assert said == ["1"] * cycles
-
-
-def test_the_inner_experiments_memory_is_the_outers_too(shell, capsys):
-    """Nested: the inner one cleans up its own, the outer one keeps what is its own."""
-    run(
-        shell,
-        "with X(cl_enable=False) as outer:\n"
-        "    a = tensor(100)\n"
-        "    with X(cl_enable=False) as inner:\n"
-        "        b = tensor(30)\n"
-        "        c = tensor(5)\n"
-        "        inner.keep_var_names('c')\n"
-        "    left = torch.cuda.memory_allocated()\n"
-        "    outer.keep_var_names('left')\n",
-    )
-    outer, inner = shell.user_ns["outer"].data.gpu, shell.user_ns["inner"].data.gpu
-    assert shell.user_ns["left"] == 105 * MB
-    assert inner[:2] == (35 * MB, 30 * MB)
-    assert outer[:2] == (105 * MB, 105 * MB)
 
 
 def test_the_cpu_backend_leaves_torch_alone(shell, cuda, capsys):
@@ -270,36 +231,33 @@ EXPERIMENT = FRESH.format(
 WITHOUT_US = FRESH.format(code="import torch, psutil, pynvml; torch.cuda.synchronize()", then="")
 
 
-def fresh(program, env):
-    """What a process of its own prints."""
-    return subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True, env=env
-    ).stdout
-
-
-def test_the_context_is_not_the_experiments(kernel_env):
+@pytest.mark.parametrize("kind", ["a GPU", "no driver", "hidden"])
+def test_in_a_process_of_its_own(kernel_env, driverless_env, kind):
     """The constructor imports torch, makes the context and sets no variable of the environment.
 
-    None of the context is consumed, by the experiment or a cell.
+    None of the context is consumed, by the experiment or a cell. Without a GPU the banner says so, there is no
+    GPU row, and its figures are 0.
     """
-    out = fresh(EXPERIMENT, kernel_env)
+    env = {"no driver": driverless_env, "hidden": {**kernel_env, "CUDA_VISIBLE_DEVICES": ""}}.get(
+        kind, kernel_env
+    )
+    out, without = (
+        subprocess.run(
+            [sys.executable, "-c", program], capture_output=True, text=True, check=True, env=env
+        ).stdout
+        for program in (EXPERIMENT, WITHOUT_US if kind == "a GPU" else "print()")
+    )
+    assert "final (0, 0)\n" in out
+    assert "\nCPU:" in out
+    if kind != "a GPU":
+        assert "\nDevice: none that can be used, RAM only\n" in out
+        assert "GPU:" not in out
+        assert "data (0, 0, 0) (0, 0, 0)\n" in out
+        return
     assert "Device: ID 0, " in out
     found = re.search(r"^data \((\d+), 0, (\d+)\) \((-?\d+), (\d+), (\d+)\)$", out, re.MULTILINE)
     consumed, available, delta, peaked, used = map(int, found.groups())
     assert (consumed, delta, peaked) == (0, 0, 0)
     assert used >= 500 * MB
     assert available > 10000 * MB
-    assert "final (0, 0)\n" in out
-    assert out.splitlines()[-1] == fresh(WITHOUT_US, kernel_env).splitlines()[-1]
-
-
-@pytest.mark.parametrize("kind", ["no driver", "hidden"])
-def test_without_a_gpu(kernel_env, driverless_env, kind):
-    """torch without a GPU: said in the banner, no GPU row anywhere, its figures 0; general RAM works."""
-    env = driverless_env if kind == "no driver" else {**kernel_env, "CUDA_VISIBLE_DEVICES": ""}
-    out = fresh(EXPERIMENT, env)
-    assert "\nDevice: none that can be used, RAM only\n" in out
-    assert "GPU:" not in out
-    assert "\nCPU:" in out
-    assert "data (0, 0, 0) (0, 0, 0)\n" in out
-    assert "final (0, 0)\n" in out
+    assert out.splitlines()[-1] == without.splitlines()[-1]

@@ -6,7 +6,7 @@ import weakref
 
 import pytest
 from experiment_rig import FINISHED, run
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from ipygpulogger.experiments import IPyExperimentsCPU
@@ -68,6 +68,7 @@ class Model:
             exp.finish()
 
 
+@example([("begin",), ("assign", "a"), ("begin",), ("finish", 0), ("assign", "a")])
 @given(st.lists(steps, max_size=25))
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_the_namespace_after_any_story(shell, capsys, story):
@@ -109,13 +110,17 @@ def test_what_was_there_before_stays(shell, capsys):
     assert shell.user_ns["Out"][number] is shell.user_ns[f"_{number}"] is output
 
 
-def test_what_else_holds_a_value_keeps_it_in_out(shell, exp):
-    """Out[n] stays where a kept variable holds the same object."""
+def test_what_is_kept_stays_everywhere(shell, exp, capsys):
+    """Out[n] and the user's own `_` of the same object; only what is there is said; what is no name is refused."""
     run(shell, "a = [1]\nkept = a\nkept")
     number = shell.execution_count - 1
-    exp.keep_var_names("kept")
+    run(shell, "_ = a")
+    with pytest.raises(ValueError, match=r"^expecting variable names as strings$"):
+        exp.keep_var_names("a", 3)
+    exp.keep_var_names("kept", "never", "X")
     exp.finish()
-    assert shell.user_ns["Out"][number] is shell.user_ns["kept"]
+    assert FINISHED.search(capsys.readouterr().out)["kept"] == "kept"
+    assert shell.user_ns["Out"][number] is shell.user_ns["kept"] is shell.user_ns.pop("_")
     assert "a" not in shell.user_ns
 
 
@@ -123,29 +128,14 @@ def test_ipythons_own_names_stay(shell, exp):
     """In, Out, exit and the like are as they were, even where a new name held the same object."""
     before = {name: shell.user_ns[name] for name in ("In", "Out", "exit", "get_ipython", "_ih", "_oh", "_dh")}
     run(shell, "one = In; two = Out; three = exit; four = get_ipython; five = _dh; six = None; seven = 1")
+    run(shell, "import json, json as js\nX = X")  # the name of a module goes, the module does not
+    assert exp.get_var_names() == ["five", "four", "js", "json", "one", "seven", "six", "three", "two"]
     exp.finish()
-    assert {name: shell.user_ns[name] for name in before} == before
-    assert not {"one", "two", "three", "four", "five", "six", "seven"} & set(shell.user_ns)
-    assert run(shell, "1 + 1").result == 2
-
-
-def test_the_users_own_underscore_stays(shell, exp):
-    """A `_` that the user made is no output of IPython's."""
-    run(shell, "a = [1]\n_ = a")
-    exp.finish()
-    assert shell.user_ns["_"] == [1]
-    del shell.user_ns["_"]
-
-
-def test_a_module_is_a_variable_like_any(shell, exp):
-    """The name of a module imported since goes, the module does not."""
-    run(shell, "import json, json as js")
-    run(shell, "X = X")
-    assert exp.get_var_names() == ["js", "json"]
-    exp.finish()
-    assert not {"json", "js"} & set(shell.user_ns)
     assert "json" in sys.modules
+    assert {name: shell.user_ns[name] for name in before} == before
+    assert not {"one", "two", "three", "four", "five", "six", "seven", "json", "js"} & set(shell.user_ns)
     assert "X" in shell.user_ns
+    assert run(shell, "1 + 1").result == 2
 
 
 def test_experiments_delete_no_experiment(shell, capsys):
@@ -157,21 +147,6 @@ def test_experiments_delete_no_experiment(shell, capsys):
     one.finish()
     assert shell.user_ns["one"] is one
     assert shell.user_ns["two"] is two
-
-
-def test_keep_var_names_takes_names(exp):
-    """What is no string is refused, and then nothing is kept of that call."""
-    with pytest.raises(ValueError, match=r"^expecting variable names as strings$"):
-        exp.keep_var_names("a", 3)
-    assert exp._names_kept == set()
-
-
-def test_a_kept_name_that_never_came(shell, exp, capsys):
-    """Only what is there is said to be kept."""
-    exp.keep_var_names("never", "X", "b")
-    shell.user_ns["b"] = 1
-    exp.finish()
-    assert FINISHED.fullmatch(capsys.readouterr().out)["kept"] == "b"
 
 
 def test_what_cannot_be_deleted_is_said(shell, exp, capsys, monkeypatch):
@@ -208,35 +183,23 @@ def test_a_destructor_of_the_users_may_do_anything(shell, exp, capsys):
 
 
 @pytest.mark.parametrize("cycles", [0, 1, 5])
-def test_cycles_are_counted(shell, exp, capsys, cycles):
-    """The collector's own count of what only it could free, and nothing of ours among it."""
-    gc.collect()  # the fixtures' own
-    for i in range(cycles):
-        cycle = []
-        cycle.append(cycle)
-        shell.user_ns[f"cycle{i}"] = cycle
-        del cycle
-    exp.finish()
-    match = FINISHED.fullmatch(capsys.readouterr().out)
-    assert match["cleared"] == (str(cycles) if cycles else None)
-    assert match["garbage"] is None
+def test_cycles_are_counted(shell, capsys, cycles):
+    """The collector's own count of what only it could free; neither ours among it nor what was garbage before."""
 
+    def garbage(count):
+        for _ in range(count):
+            cycle = []
+            cycle.append(cycle)
 
-def test_garbage_from_before_is_not_the_experiments(shell, capsys):
-    """Cycles that were garbage already when it began are none of its count."""
-    for _ in range(7):
-        cycle = []
-        cycle.append(cycle)
-    del cycle
-    IPyExperimentsCPU(cl_enable=False).finish()
-    assert FINISHED.search(capsys.readouterr().out)["cleared"] is None
-
-
-def test_what_cannot_be_collected_is_said(shell, exp, capsys, monkeypatch):
-    """gc.garbage is told of."""
-    gc.garbage.append(Value())
+    garbage(7)
+    exp = IPyExperimentsCPU(cl_enable=False)
+    garbage(cycles)
+    if cycles == 5:
+        gc.garbage.append(Value())
     try:
         exp.finish()
     finally:
         gc.garbage.clear()
-    assert FINISHED.fullmatch(capsys.readouterr().out)["garbage"] == "1"
+    match = FINISHED.search(capsys.readouterr().out)
+    assert match["cleared"] == (str(cycles) if cycles else None)
+    assert match["garbage"] == ("1" if cycles == 5 else None)

@@ -5,6 +5,10 @@ import pytest
 from ipygpulogger.compat.gpu_mem_trace import GPUMemTrace, gpu_mem_trace
 
 
+def answer():
+    return 42
+
+
 def test_without_a_gpu(gpu, capsys):
     """1.6 C12: without a GPU it reads 0, and prints the line all the same."""
     gpu.fault("nvml*", 9)
@@ -12,16 +16,8 @@ def test_without_a_gpu(gpu, capsys):
     mtrace.report("1st try")
     mtrace.stop()
     assert capsys.readouterr().out == "△Used Peaked MB:      0      0 (foobar: 1st try)\n"
-
-    @gpu_mem_trace
-    def some_func():
-        return 42
-
-    some_func.__wrapped__.__qualname__  # noqa: B018 - as `functools.wraps` leaves it
-    assert some_func() == 42
-    assert capsys.readouterr().out == (
-        "△Used Peaked MB:      0      0 (test_without_a_gpu.<locals>.some_func: exit)\n"
-    )
+    assert gpu_mem_trace(answer)() == 42
+    assert capsys.readouterr().out == "△Used Peaked MB:      0      0 (answer: exit)\n"
 
 
 def test_silent_as_attribute_and_as_call(gpu, capsys):
@@ -54,12 +50,7 @@ def test_what_keeps_us_from_measuring_is_the_users_nothing(monkeypatch):
 
     monkeypatch.setattr("ipygpulogger.engine.scope.Scope.open", refuse)
     with pytest.warns(RuntimeWarning, match=r"answer is not measured.*Too many open files"):
-
-        @gpu_mem_trace
-        def answer():
-            return 42
-
-        assert answer() == 42
+        assert gpu_mem_trace(answer)() == 42
 
 
 @pytest.mark.parametrize("thing", [int, 3, None])

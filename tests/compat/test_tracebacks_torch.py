@@ -103,8 +103,11 @@ def test_the_same_error_goes_on(cuda, shell):
     assert mine.numel() == 300 * MB
 
 
-def test_memory_that_the_driver_refuses(cuda, shell):
-    """As when another process was faster: there is room, and it fails all the same."""
+def test_other_ways_to_fail(cuda, shell):
+    """The driver refuses, as when another process was faster; an attribute's error keeps the object in question."""
+    error = caught(ipython_tb_clear_frames(lambda: gpu(1024).no_such_name))
+    assert error.obj.numel() == 1024 * MB
+    del error
     cuda.fault("cudaMalloc", 2, skip=1)
     error = caught(gpu_mem_restore(lambda: (gpu(2048), gpu(2048))))
     assert type(error) is torch.OutOfMemoryError
@@ -125,12 +128,4 @@ def test_a_failed_assert(cuda, shell):
         error = caught(run)
     assert "device-side assert triggered" in str(error)
     assert ["you must restart the kernel" in str(one.message) for one in said] == [True]
-    assert torch.cuda.memory_allocated() == 0
-
-
-def test_what_the_exception_carries_it_keeps(cuda, shell):
-    """Its own attributes go on with it, as those of `AttributeError` do, which has the object in question."""
-    error = caught(ipython_tb_clear_frames(lambda: gpu(1024).no_such_name))
-    assert error.obj.numel() == 1024 * MB
-    del error
     assert torch.cuda.memory_allocated() == 0

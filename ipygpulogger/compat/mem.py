@@ -1,8 +1,8 @@
-"""The memory of a whole device: total, free and used, under the names of fastai and ipyexperiments.
+"""The names of fastai's and ipyexperiments' ``utils.mem``.
 
-Device indices are torch's, whatever `CUDA_VISIBLE_DEVICES` and `CUDA_DEVICE_ORDER` are. All figures are of
-all processes together, in MB of 2^20 bytes, truncated. Reading them creates no context and loads no
-framework. Without a GPU, or with an index that does not exist, they are 0.
+Device indices are torch's, whatever `CUDA_VISIBLE_DEVICES` and `CUDA_DEVICE_ORDER` are. ``gpu_mem_*`` tell
+the memory of a whole device, of all processes together, in MB of 2^20 bytes, truncated; 0 without a GPU, or
+with an index that does not exist. Asking creates no context and loads no framework.
 """
 
 from __future__ import annotations
@@ -16,14 +16,13 @@ import sys
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..engine.machine import machine
-from ..records.units import truncated_mb
+from ..records.units import in_mb, printable, truncated_mb
+from ..runtime.errors import say
 from ..sources import DeviceMemory
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from types import ModuleType
-
-_FLOATS_A_MB = 2**18
 
 
 class GPUMemory(NamedTuple):
@@ -43,12 +42,13 @@ def b2mb(num: float) -> int:
 
 
 def gpu_mem_get(id: int | None = None) -> GPUMemory:  # noqa: A002 - fastai's name for it
-    """Return the memory of one device.
-
-    Args:
-        id: Its index in torch; by default the current device.
-    """
+    """Return the memory of the device with this index in torch; by default the current one."""
     return _in_mb(_memory(id))
+
+
+def gpu_mem_get_mbs(torch_gpu_id: int | None = None) -> GPUMemory:
+    """Return the memory of one device; by default the current one."""
+    return gpu_mem_get(torch_gpu_id)
 
 
 def gpu_mem_get_all() -> list[GPUMemory]:
@@ -56,9 +56,9 @@ def gpu_mem_get_all() -> list[GPUMemory]:
 
     Devices that `CUDA_VISIBLE_DEVICES` hides are included, unless it hides all: then the list is empty.
     """
-    nvml = machine().nvml
     if machine().devices.all_hidden():
         return []
+    nvml = machine().nvml
     with machine().keeping_driver():
         if devices := nvml.devices():
             return [_in_mb(nvml.memory(device.uuid)) for device in devices]
@@ -80,6 +80,9 @@ def gpu_mem_get_used(torch_gpu_id: int | None = None) -> int:
     return gpu_mem_get(torch_gpu_id).used
 
 
+gpu_mem_get_free_mbs, gpu_mem_get_used_mbs = gpu_mem_get_free, gpu_mem_get_used
+
+
 def gpu_mem_get_free_no_cache() -> int:
     """Empty torch's cache, and return the free memory of the current device."""
     return _without_cache().free
@@ -88,6 +91,18 @@ def gpu_mem_get_free_no_cache() -> int:
 def gpu_mem_get_used_no_cache() -> int:
     """Empty torch's cache, and return the used memory of the current device."""
     return _without_cache().used
+
+
+def gpu_mem_get_free_no_cache_mbs(torch_gpu_id: int | None = None) -> int:
+    """Collect garbage, empty torch's cache, and return the free memory of one device."""
+    gc.collect()
+    return _without_cache(torch_gpu_id).free
+
+
+def gpu_mem_get_used_no_cache_mbs(torch_gpu_id: int | None = None) -> int:
+    """Collect garbage, empty torch's cache, and return the used memory of one device."""
+    gc.collect()
+    return _without_cache(torch_gpu_id).used
 
 
 def gpu_mem_get_used_fast(gpu_handle: Any) -> int:
@@ -104,24 +119,6 @@ def gpu_with_max_free_mem() -> tuple[int | None, int]:
     """Return torch's index of the first device with the most free memory, and how much that is."""
     found = list(enumerate(memory.free for memory in _visible()))
     return max(found, key=lambda one: one[1], default=(None, 0))
-
-
-def gpu_mem_get_mbs(torch_gpu_id: int | None = None) -> GPUMemory:
-    """Return the memory of one device; by default the current one."""
-    return gpu_mem_get(torch_gpu_id)
-
-
-gpu_mem_get_free_mbs, gpu_mem_get_used_mbs = gpu_mem_get_free, gpu_mem_get_used
-
-
-def gpu_mem_get_free_no_cache_mbs(torch_gpu_id: int | None = None) -> int:
-    """Collect garbage, empty torch's cache, and return the free memory of one device."""
-    return _without_cache(torch_gpu_id, gc_collect=True).free
-
-
-def gpu_mem_get_used_no_cache_mbs(torch_gpu_id: int | None = None) -> int:
-    """Collect garbage, empty torch's cache, and return the used memory of one device."""
-    return _without_cache(torch_gpu_id, gc_collect=True).used
 
 
 def get_nvml_gpu_id(torch_gpu_id: int) -> int:
@@ -152,21 +149,17 @@ def load_pynvml_env() -> ModuleType:
 
 
 def gpu_mem_allocate_mbs(n: float, fatal: bool = False) -> Any:
-    """Allocate memory on the current device, without allocating host memory.
+    """Allocate so many MB on the current device, without allocating host memory.
 
     The driver allocates in steps of 2 MB; torch allocates 20 MB at once for a request below 10 MB.
 
-    Args:
-        n: How many MB.
-        fatal: Whether to raise an error if that fails.
-
     Returns:
-        The tensor, float32 and uninitialised; None if it could not be allocated.
+        The tensor, float32 and uninitialised. If it could not be allocated None, or with `fatal` an error.
     """
     try:
         torch = _imported_torch()
         kind = torch.accelerator.current_accelerator() or "cuda"
-        return torch.empty(int(n * _FLOATS_A_MB), dtype=torch.float32, device=kind)
+        return torch.empty(int(n * 2**18), dtype=torch.float32, device=kind)
     except Exception:
         if fatal:
             raise
@@ -174,10 +167,7 @@ def gpu_mem_allocate_mbs(n: float, fatal: bool = False) -> Any:
 
 
 def gpu_mem_leave_free_mbs(n: int) -> Any:
-    """Allocate memory until so many MB of the current device are free.
-
-    Returns:
-        The tensor that holds the memory.
+    """Allocate memory until so many MB of the current device are free; return the tensor that holds it.
 
     Raises:
         AssertionError: Less is free already, or the memory could not be allocated.
@@ -193,12 +183,9 @@ def gpu_mem_leave_free_mbs(n: int) -> Any:
 
 
 def preload_pytorch(device_id: int | None = None) -> None:
-    """Create torch's context on a device, which takes about half a gigabyte there, without any tensor.
+    """Create torch's context on a device, by default the current one; it takes about half a gigabyte there.
 
     Without a GPU or without torch, nothing happens.
-
-    Args:
-        device_id: Its index in torch; by default the current device.
     """
     if importlib.util.find_spec("torch") is None:
         return
@@ -223,16 +210,13 @@ def gpu_is_usable() -> bool:
 
 def _visible() -> Iterator[GPUMemory]:
     """Yield the memory of the devices that torch can see, in its order."""
-    for index in itertools.count():
-        memory = _memory(index)
+    for memory in map(_memory, itertools.count()):
         if memory is None:
             return
         yield _in_mb(memory)
 
 
-def _without_cache(index: int | None = None, *, gc_collect: bool = False) -> GPUMemory:
-    if gc_collect:
-        gc.collect()
+def _without_cache(index: int | None = None) -> GPUMemory:
     machine().settling.settle(gc_collect=False, clear_cache=True)
     return gpu_mem_get(index)
 
@@ -272,3 +256,60 @@ def _in_mb(memory: DeviceMemory | None) -> GPUMemory:
         return GPUMemory(0, 0, 0)
     total_mb, free_mb = truncated_mb(memory.total_bytes), truncated_mb(memory.free_bytes)
     return GPUMemory(total_mb, free_mb, total_mb - free_mb)
+
+
+_ONE_KIND = {"string", "empty", "bytes", "boolean", "integer", "floating", "date", "time", "datetime"}
+_WHOLE_UP_TO = 2**53  # beyond it float64 cannot represent each whole number
+
+
+def reduce_mem_usage(df: Any) -> Any:
+    """Convert the columns of a DataFrame to smaller types, in place, and print the sizes before and after.
+
+    - Integers get the smallest type that holds all values, signed or unsigned as before.
+    - float64 becomes float32 if each value stays the same to 7 digits, and each whole number exactly. If
+      not, the column is left alone, and a line says so.
+    - Text, and other objects that are all of one kind, become categories; None is then NaN.
+
+    The printed sizes are those of ``df.memory_usage()``, which counts 8 bytes for an object. The DataFrame
+    itself is returned.
+    """
+    before_bytes = int(df.memory_usage().sum())
+    say(f"Memory usage of dataframe is {in_mb(before_bytes):.2f} MB")
+    for position, name in enumerate(df.columns):  # by position, as names need not be unique
+        column = df.iloc[:, position]
+        smaller = _smaller(column)
+        if smaller is not None:
+            df.isetitem(position, smaller)
+        elif column.dtype == "float64":
+            say(f"Error {printable(str(name))} Value would be a float64. Disregarding.")
+    after_bytes = int(df.memory_usage().sum())
+    percent = 100 * (before_bytes - after_bytes) / before_bytes if before_bytes else 0.0
+    say(f"Memory usage after optimization is: {in_mb(after_bytes):.2f} MB")
+    say(f"Decreased by {percent:.1f}%")
+    return df
+
+
+def _smaller(column: Any) -> Any:
+    """Return the column in a smaller type; None if there is none."""
+    import numpy as np
+    import pandas as pd
+
+    dtype = column.dtype
+    if isinstance(dtype, pd.StringDtype):
+        return column.astype("category")
+    if not isinstance(dtype, np.dtype):
+        return None
+    if dtype.kind in "iu":
+        return pd.to_numeric(column, downcast="integer" if dtype.kind == "i" else "unsigned")
+    if dtype == np.float64:
+        with np.errstate(all="ignore"):
+            smaller = column.astype(np.float32)
+            values, rounded = column.to_numpy(), smaller.to_numpy(np.float64)
+            is_whole = (values == np.round(values)) & (np.abs(values) <= _WHOLE_UP_TO)
+            # Within half a unit in the last place of float32.
+            is_near = np.abs(values - rounded) <= np.abs(values) * 2.0**-24
+            same = (values == rounded) | np.isnan(values) | (is_near & ~is_whole)
+        return smaller if same.all() else None
+    if dtype.kind == "O" and pd.api.types.infer_dtype(column, skipna=True) in _ONE_KIND:
+        return column.astype("category")
+    return None
