@@ -47,47 +47,29 @@ _BEFORE_UNIT = re.compile(r"(?<=\d) (?=(?:[MGT]B|s|min|h|of)\b)|(?<=of) (?=\d)")
 
 
 class Part(NamedTuple):
-    """A part of a bar.
+    """A part of a bar."""
 
-    Attributes:
-        name: What the legend calls it.
-        size_bytes: How long it is.
-        fill: A CSS background; empty for what is free.
-    """
-
-    name: str
-    size_bytes: int
-    fill: str = ""
+    name: str  # what the legend calls it
+    size_bytes: int  # how long it is
+    fill: str = ""  # a CSS background; empty for what is free
 
 
 class Strong(NamedTuple):
-    """A figure of a table that stands out.
+    """A figure of a table that stands out."""
 
-    Attributes:
-        words: The figure.
-    """
-
-    words: str
+    words: str  # the figure
 
 
 class Drawn(NamedTuple):
-    """A cell of a table that holds a bar, or code, at full strength.
+    """A cell of a table that holds a bar, or code, at full strength."""
 
-    Attributes:
-        markup: What is in it, already escaped.
-    """
-
-    markup: str
+    markup: str  # what is in it, already escaped
 
 
 class Text(NamedTuple):
-    """A cell of a table that holds words, or a drawing, in place of a figure.
+    """A cell of a table that holds words, or a drawing, in place of a figure."""
 
-    Attributes:
-        markup: What is in it, already escaped.
-    """
-
-    markup: str
+    markup: str  # what is in it, already escaped
 
 
 Cell = str | Strong | Text | Drawn  # a `str` is escaped

@@ -32,18 +32,11 @@ _NAME = 60  # characters of a name in HTML
 
 @dataclass(frozen=True, slots=True)
 class Freed:
-    """Which hidden references were dropped, and how much memory that freed; its text is the report.
+    """Which hidden references were dropped, and how much memory that freed; its text is the report."""
 
-    Attributes:
-        owners: What held memory without being a variable, the largest first.
-        came_back: Bytes by device, "RAM" last: the change of the process's own memory, and, where known, of
-            the whole device's.
-        complete: Whether there was time to search everything.
-    """
-
-    owners: tuple[Owner, ...]
+    owners: tuple[Owner, ...]  # what held memory without being a variable, the largest first
     came_back: Mapping[str, tuple[int, ...]]
-    complete: bool = True
+    complete: bool = True  # whether there was time to search everything
 
     def __str__(self) -> str:
         frames = _held([o for o in self.owners if o.kind == "traceback"], "last traceback: ")
@@ -170,21 +163,13 @@ def _table(owners: Sequence[Owner], used: Mapping[str, int | None], *, html: boo
 
 
 class _Row(NamedTuple):
-    """A row of the table.
+    """A row of the table."""
 
-    Attributes:
-        name: What holds the memory.
-        mark: "hidden" if no variable of the user refers to it; else nothing.
-        sizes: Bytes by device.
-        remark: What else is to be said about it.
-        kind: Whether it is a holder, the sum of all, or what no name holds.
-    """
-
-    name: str
-    mark: str
-    sizes: Mapping[str, int]
-    remark: str
-    kind: Literal["holder", "total", "rest"]
+    name: str  # what holds the memory
+    mark: str  # "hidden" if no variable of the user refers to it; else nothing
+    sizes: Mapping[str, int]  # bytes by device
+    remark: str  # what else is to be said about it
+    kind: Literal["holder", "total", "rest"]  # whether it is a holder, the sum of all, or what no name holds
 
 
 def _devices(owners: Sequence[Owner], used: Mapping[str, int | None]) -> list[str]:

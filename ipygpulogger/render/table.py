@@ -27,57 +27,34 @@ if TYPE_CHECKING:
 
 
 class Column(NamedTuple):
-    """A column of a table.
+    """A column of a table."""
 
-    Attributes:
-        head: What stands over it.
-        kind: What is in it: figures, to the right; words or code, to the left; what is drawn in HTML alone.
-        over: In text, what stands over it and its neighbours together.
-        html_head: What stands over it in HTML; the same if None.
-        gap: In text, how many spaces are before it.
-        least: In text, its width at least.
-    """
-
-    head: str
+    head: str  # what stands over it
     kind: Literal["figure", "words", "code", "drawn"] = "figure"
-    over: str = ""
-    html_head: str | None = None
-    gap: int = 2
-    least: int = 0
+    over: str = ""  # in text, what stands over it and its neighbours together
+    html_head: str | None = None  # what stands over it in HTML; the same if None
+    gap: int = 2  # in text, how many spaces are before it
+    least: int = 0  # in text, its width at least
 
 
 class Bar(NamedTuple):
-    """A cell with a bar.
+    """A cell with a bar."""
 
-    Attributes:
-        parts: What is drawn.
-        scale_bytes: How much fills the cell.
-    """
-
-    parts: Sequence[Part]
-    scale_bytes: int
+    parts: Sequence[Part]  # what is drawn
+    scale_bytes: int  # how much fills the cell
 
 
 class Faint(NamedTuple):
-    """A cell with words that name no code.
+    """A cell with words that name no code."""
 
-    Attributes:
-        words: What is in it.
-    """
-
-    words: str
+    words: str  # what is in it
 
 
 class Row(NamedTuple):
-    """A row; one with a single cell is a heading of those below.
+    """A row; one with a single cell is a heading of those below."""
 
-    Attributes:
-        cells: In the order of the columns; a `Strong` one stands out in HTML.
-        mark: In text, what stands before it: one character.
-    """
-
-    cells: Sequence[Words | Bar]
-    mark: str = " "
+    cells: Sequence[Words | Bar]  # in the order of the columns; a `Strong` one stands out in HTML
+    mark: str = " "  # in text, what stands before it: one character
 
 
 Words = str | Strong | Faint | Drawn
@@ -85,15 +62,10 @@ Words = str | Strong | Faint | Drawn
 
 @dataclass
 class Table:
-    """A table that has not been drawn yet.
+    """A table that has not been drawn yet."""
 
-    Attributes:
-        columns: Its columns, of which the first names the row.
-        rows: Its rows.
-    """
-
-    columns: Sequence[Column]
-    rows: list[Row] = field(default_factory=list)
+    columns: Sequence[Column]  # its columns, of which the first names the row
+    rows: list[Row] = field(default_factory=list)  # its rows
 
     def add(self, *cells: Words | Bar, mark: str = " ") -> None:
         """Add a row; see `Row`."""
