@@ -18,20 +18,7 @@ from ..records.units import (
     without_controls,
 )
 from . import at_peak
-from .markup import (
-    BLUE,
-    GREY,
-    PALE,
-    RED,
-    Part,
-    Strong,
-    bar,
-    code,
-    legend,
-    line,
-    scrolling,
-    small,
-)
+from .markup import BLUE, GREY, PALE, RED, Part, Strong, bar, code, legend, line, scrolling, small
 from .table import Bar, Column, Table
 
 if TYPE_CHECKING:

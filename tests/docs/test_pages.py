@@ -170,10 +170,7 @@ SHOWN = {
             time_s=2.118,
             gen=RamUsage(*_usage(569, 690, 690)),
             gpus=(_device(730, 1710, 1710, 2210),),
-            owners=(
-                Owner("model", 980 * MB, "cuda:0", "variable"),
-                Owner("df", 121 * MB, "cpu", "variable"),
-            ),
+            owners=(Owner("model", 980 * MB, "cuda:0", "variable"), Owner("df", 121 * MB, "cpu", "variable")),
         )
     ),
     "status": ladders(
@@ -305,10 +302,7 @@ REMARKS = [  # each in a table of report.md
     ("(peak at least)", {"peak": Peak(512 * MB, None, "sampled")}),
     ("(peak ±96 MB)", {"peak": Peak(512 * MB, 512 * MB, "exact", 96 * MB)}),
     ("(consumed ±192 MB)", {"gen": RamUsage(*_usage(42, 170, 170), precision_bytes=192 * MB)}),
-    (
-        "between cells: -97 MB, cuda:0 +200 MB",
-        {"between": (("cpu", -97 * MB), ("cuda:0", 200 * MB))},
-    ),
+    ("between cells: -97 MB, cuda:0 +200 MB", {"between": (("cpu", -97 * MB), ("cuda:0", 200 * MB))}),
     (RAM_LEFT, {"notes": (RAM_LEFT,)}),  # tests/notebook/test_ram_left.py has how it comes about
 ]
 

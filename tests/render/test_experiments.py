@@ -171,11 +171,7 @@ def test_the_state_is_the_contracts_own(rows):
     """Whatever the figures: the lines are what the contract's f-strings make of them."""
     names = ["CPU", "GPU"]
     w = int2width(*(int(size / 2**20) for row in rows for size in row)) + 1
-    lines = [
-        "",
-        "*** Current state:",
-        f"RAM: {'Used':>{w}} {'Free':>{w}} {'Total':>{w}}    {'Util':>{w}}",
-    ]
+    lines = ["", "*** Current state:", f"RAM: {'Used':>{w}} {'Free':>{w}} {'Total':>{w}}    {'Util':>{w}}"]
     for name, row in zip(names, rows, strict=False):
         used, free, total = (int(size / 2**20) for size in row)
         lines.append(

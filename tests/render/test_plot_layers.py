@@ -13,16 +13,7 @@ from ipygpulogger.records import Peak
 from ipygpulogger.records.units import in_mb
 from ipygpulogger.render.page import description, svg
 from ipygpulogger.render.plot import figure
-from ipygpulogger.render.plot_data import (
-    CACHED,
-    OTHERS,
-    OWN,
-    TENSORS,
-    Axis,
-    Piece,
-    drawable,
-    panels,
-)
+from ipygpulogger.render.plot_data import CACHED, OTHERS, OWN, TENSORS, Axis, Piece, drawable, panels
 
 
 def device(before, after, top=None, *, course=(), **sizes):
