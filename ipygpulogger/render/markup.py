@@ -219,7 +219,7 @@ _FLAT = 0.1  # of the maximum
 
 
 def sparkline(timeline: Timeline, width: int = 24) -> str:
-    """Return a time series as so many blocks, of which ▁ is the lowest; all are if it varies by below 1 MB."""
+    """Return a time series as so many blocks, of which ▁ is the lowest; all are ▁ below 1 MB."""
     if not timeline or width < 1:
         return ""
     sizes = [size for _, size in timeline]
@@ -266,8 +266,8 @@ def _columns(timeline: Timeline, width: int) -> list[float]:
     for column in range(width):
         if column not in found:
             middle_s = start_s + (column + 0.5) / width * span_s
-            right = bisect_left(timeline, middle_s, key=itemgetter(0))
+            right = max(1, bisect_left(timeline, middle_s, key=itemgetter(0)))
             (left_s, left_size), (right_s, right_size) = timeline[right - 1 : right + 1]
-            share = (middle_s - left_s) / (right_s - left_s)
+            share = (middle_s - left_s) / (right_s - left_s) if right_s != left_s else 1.0
             found[column] = left_size + (right_size - left_size) * share
     return [found[column] for column in range(width)]
