@@ -20,13 +20,13 @@ from ..records.units import (
     size_text,
     time_text,
 )
-from .growth import between, device_name
+from .growth import between, device_name, notable
 from .text import sentences
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ..records import ChildrenUsage, DeviceUsage, Measurement, Owner, Usage
+    from ..records import ChildrenUsage, DeviceUsage, Measurement, Usage
 
     Weight = Literal["strong", "plain", "faint"]
 
@@ -82,7 +82,7 @@ def headline(measurement: Measurement, *, named: bool = False) -> list[Clause]:
 
 def tells_who_grew(measurement: Measurement) -> bool:
     """Return whether the line has every name that grew."""
-    owners = _notable(measurement)
+    owners = notable(measurement)
     return len(owners) <= _OWNERS and not any(owner.shared for owner in owners)
 
 
@@ -180,14 +180,8 @@ def _device_use(gpu: DeviceUsage) -> str:
 
 def _owners(measurement: Measurement) -> str:
     """Return the names that grew the most: "model 1.6 GB, opt 0.8 GB"."""
-    found = _notable(measurement)
+    found = notable(measurement)
     said = [f"{shortened(owner.name)} {size_text(owner.size_bytes)}" for owner in found[:_OWNERS]]
     if len(found) > _OWNERS:
         said.append(f"{len(found) - _OWNERS} more")
     return ", ".join(said)
-
-
-def _notable(measurement: Measurement) -> list[Owner]:
-    """Return the names that grew by what rounds to a megabyte, without loaded libraries."""
-    owners = measurement.owners if isinstance(measurement, CellRecord) else ()
-    return [owner for owner in owners if rounded_mb(owner.size_bytes) and not owner.is_libraries]
