@@ -135,15 +135,10 @@ def device_name(gpu: DeviceUsage, gpus: Sequence[DeviceUsage]) -> str:
     return f"{'NVML' if hidden else 'GPU'}{gpu.index}{part}"
 
 
-def named_devices(records: Iterable[CellRecord]) -> dict[Key, tuple[str, DeviceUsage]]:
-    """Return the devices of many cells by key: the name of each among them all, and its latest figures."""
-    latest = {gpu.key: gpu for record in records for gpu in record.gpus}
-    return named(latest.values())
-
-
-def named(gpus: Iterable[DeviceUsage]) -> dict[Key, tuple[str, DeviceUsage]]:
-    """Return devices by key, each once, with the name of each among them all."""
-    found = sorted(gpus, key=lambda gpu: (gpu.backend == DRIVER, gpu.backend, gpu.index))
+def named_devices(gpus: Iterable[DeviceUsage]) -> dict[Key, tuple[str, DeviceUsage]]:
+    """Return the devices by key, each once: the name among them all, and the latest figures."""
+    latest = {gpu.key: gpu for gpu in gpus}
+    found = sorted(latest.values(), key=lambda gpu: (gpu.backend == DRIVER, gpu.backend, gpu.index))
     return {gpu.key: (device_name(gpu, found), gpu) for gpu in found}
 
 

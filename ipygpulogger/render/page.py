@@ -14,7 +14,7 @@ from xml.etree import ElementTree as ET
 from ..analysis.totals import ELSEWHERE, RAM, Totals, shown
 from ..records import DeviceUsage
 from ..records.units import size_text, time_text, without_controls
-from .growth import named
+from .growth import named_devices
 from .html import line_and_body
 from .markup import BLUE, Part, bar, small
 from .plot import INK, INK_TOO, figure
@@ -181,7 +181,7 @@ def _devices(totals: Totals) -> list[DeviceUsage]:
 
 def _names(totals: Totals) -> dict[Key, str]:
     """Return the names of RAM and of the devices, and of those of other processes."""
-    names = {RAM: "RAM", **{key: name for key, (name, _) in named(_devices(totals)).items()}}
+    names = {RAM: "RAM", **{key: name for key, (name, _) in named_devices(_devices(totals)).items()}}
     names |= dict(zip(ELSEWHERE, ("RAM of a process", "GPU of a process"), strict=True))
     return {key: name for key, name in names.items() if key in totals.memories}
 

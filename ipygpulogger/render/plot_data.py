@@ -265,7 +265,7 @@ def _ram(axis: Axis) -> Panel:
 
 
 def _devices(axis: Axis) -> Iterator[Panel]:
-    for key, (name, gpu) in named_devices(axis.cells).items():
+    for key, (name, gpu) in named_devices(gpu for cell in axis.cells for gpu in cell.gpus).items():
         every = [use for cell in axis.cells for use in cell.gpus if use.key == key]
         known = any(use.allocated_bytes is not None for use in every)
         panel = Panel(name, f"{name}: {gpu.name}", _DEVICE if known else _OPAQUE)
