@@ -8,6 +8,7 @@ import warnings
 from datetime import timezone
 from html import escape
 from operator import attrgetter
+from pathlib import Path
 from typing import TYPE_CHECKING
 from xml.etree import ElementTree as ET
 
@@ -31,59 +32,7 @@ if TYPE_CHECKING:
 
 # Browsers enforce it: no script, nothing from other places, whatever a cell's text contains.
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
-_STYLE = """
-:root { color-scheme: light dark; font: 15px/1.5 system-ui, -apple-system, "Segoe UI", sans-serif; }
-body { max-width: 56rem; margin: 0 auto; padding: 2rem 1rem 4rem; overflow-wrap: anywhere; }
-h1 { font-size: 1.6rem; line-height: 1.25; margin: 0; }
-h2 { font-size: 1.05rem; margin: 2.2rem 0 .6rem; }
-.when { margin: .2rem 0 1.4rem; opacity: .7; }
-.said { border-left: 3px solid #e45756; padding: .2rem .8rem; }
-.totals { display: grid; gap: .8rem; grid-template-columns: repeat(auto-fit, minmax(9.5rem, 1fr)); }
-.totals div { border: 1px solid #8885; border-radius: 8px; padding: .6rem .9rem .7rem; }
-.totals div div { border: 0; border-radius: 3px; padding: 0; margin-top: .3rem; }
-dt { font-size: .8rem; opacity: .7; }
-dd { font-size: 1.45rem; font-weight: 600; line-height: 1.3; font-variant-numeric: tabular-nums; }
-dd + dd { font-size: .8rem; font-weight: 400; opacity: .7; }
-dl, dd { margin: 0; }
-figure { margin: 1.6rem 0 0; overflow-x: auto; }
-.plot { width: 100%; min-width: 40rem; height: auto; }
-.ranked { font-size: .85rem; overflow-x: auto; }
-.ranked table { line-height: 1.7; white-space: nowrap; }
-.ranked td code, .ranked th b { display: inline-block; overflow: hidden; text-overflow: ellipsis; }
-.ranked td code, .ranked th b { max-width: 16rem; vertical-align: bottom; }
-.ranked th b { color: #e45756; }
-.cell { border-top: 1px solid #8884; }
-.cell:last-child { border-bottom: 1px solid #8884; }
-.cell > summary { cursor: pointer; display: flex; gap: .9rem; padding: .45rem .3rem; list-style: none; }
-.cell > summary::-webkit-details-marker { display: none; }
-.cell > summary:hover { background: #8881; }
-.cell > summary > span { flex: 1; min-width: 0; }
-.cell .count { flex: none; opacity: .6; text-align: right; width: 2.4rem; }
-.cell .count::before { content: "\\25B8"; float: left; }
-.cell[open] .count::before { content: "\\25BE"; }
-.failed .count { color: #e45756; opacity: 1; }
-.cell code, .cell pre { font: .85rem/1.5 ui-monospace, Menlo, Consolas, monospace; }
-.cell > summary code { display: block; overflow: hidden; text-overflow: ellipsis; white-space: nowrap; }
-.line { font-size: .85rem; }
-.inside { font-size: .85rem; padding: 0 .3rem 1rem 3.6rem; }
-.inside > div:not([style]), .ranked > pre { margin: 0; }
-.inside > table, .inside > pre { max-width: 100%; overflow-x: auto; }
-.inside > table { display: block; white-space: nowrap; }
-pre { background: #8881; border-radius: 6px; margin: .2rem 0 .8rem; overflow-x: auto; padding: .6rem .8rem; }
-@media (max-width: 640px) {
-  body { padding-top: 1.2rem; }
-  .inside { padding-left: .3rem; }
-  .ranked th b { display: block; max-width: 7rem; }
-}
-@media print {
-  :root { color-scheme: light; font-size: 12px; print-color-adjust: exact; }
-  body { max-width: none; padding: 0; }
-  .totals div, .cell:not([open]), figure { break-inside: avoid; }
-  .ranked td code { max-width: 9rem; }
-  .ranked th b { max-width: 7rem; }
-  pre { overflow: visible; white-space: pre-wrap; }
-}
-"""
+_STYLE = Path(__file__).with_name("page.css")
 
 
 def page(
@@ -118,7 +67,7 @@ def _page(title: str, body: Iterable[str]) -> str:
         f'<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">\n'
         f'<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{escape(title)}</title>\n<style>{_STYLE}</style>\n</head>\n<body>\n"
+        f"<title>{escape(title)}</title>\n<style>\n{_STYLE.read_text(encoding='utf-8')}</style>\n</head>\n<body>\n"
         + "\n".join([f"<h1>{escape(title)}</h1>", *filter(None, body)])
         + "\n</body>\n</html>\n"
     )

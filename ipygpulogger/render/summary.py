@@ -1,13 +1,14 @@
-"""The cells of a notebook as a table, ranked or in their order, as text and as HTML."""
+"""The cells of a notebook as a table; what a notebook displays of each kind of record."""
 
 from __future__ import annotations
 
 from html import escape
 from typing import TYPE_CHECKING
 
+from ..analysis.group import Group
 from ..analysis.leaks import growing_names
 from ..analysis.ranking import ranked
-from ..records import DeviceUsage
+from ..records import DeviceUsage, Estimate, LineUsage, Measurement, OutOfMemory
 from ..records.cell_record import process_of
 from ..records.units import (
     MB,
@@ -19,6 +20,10 @@ from ..records.units import (
     time_text,
     without_controls,
 )
+from ..records.value import html_of, text_of
+from ..storage.history import History
+from . import estimate, group, lines, out_of_memory
+from . import html as html_report
 from .growth import device_name, named_devices
 from .markup import Drawn, Strong, line, scrolling, small
 from .table import Bar, Column, Table, least_sign, moved_parts
@@ -30,12 +35,12 @@ if TYPE_CHECKING:
     from ..analysis.ranking import Ranked
     from ..analysis.totals import Key
     from ..records import CellRecord, Usage
-    from ..storage.history import History
     from .table import Words
 
     _Worst = dict[str, list[tuple[CellRecord, str]]]  # by figure: the cells, and how high it is
 
 _ROWS = 20  # cells of a history
+_CARD = 2048  # bytes
 _NAMES = 5  # that grew in one suspect
 _RUNS = 6  # of one suspect
 _NONE = "no cell has been reported yet"
@@ -299,3 +304,11 @@ def _changed(change: Change) -> str:
             remarks.append(f"({inherited_mb:+} MB of it before the cell began)")
     figures = f"{mb_text(before):>8}{mb_text(after):>8}{grown:>8}"
     return f"  {change.name:18}{figures}  {' '.join(remarks)}".rstrip()
+
+
+html_of[Measurement] = lambda measurement: html_report.report(measurement, named=True)
+html_of[LineUsage] = lambda one: lines.html([one])
+html_of[OutOfMemory] = lambda card: out_of_memory.html(card, None, _CARD)
+html_of[Estimate], text_of[Estimate] = estimate.html, estimate.report
+html_of[Group], text_of[Group] = group.html, group.table
+html_of[History] = history
