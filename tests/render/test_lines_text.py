@@ -2,10 +2,10 @@
 
 import html as std_html
 import re
-from html.parser import HTMLParser
 
 from hypothesis import given
 from hypothesis import strategies as st
+from reading import Reader
 
 from ipygpulogger.records import DeviceUsage, LineUsage, Peak, Usage
 from ipygpulogger.records.units import rounded_mb
@@ -135,32 +135,6 @@ def test_no_line():
     ]
 
 
-class Cells(HTMLParser):
-    """The rows of a table, as a reader sees them, and the tags."""
-
-    def __init__(self, page):
-        super().__init__()
-        self.rows, self.tags, self.below, self.inside = [], set(), "", False
-        self.feed(page)
-        self.close()
-
-    def handle_starttag(self, tag, _attrs):
-        self.tags.add(tag)
-        if tag == "tr":
-            self.rows.append([])
-        if tag in ("td", "th"):
-            self.rows[-1].append("")
-
-    def handle_endtag(self, tag):
-        self.inside |= tag == "table"
-
-    def handle_data(self, data):
-        if self.inside:
-            self.below += data
-        elif self.rows:
-            self.rows[-1][-1] += data
-
-
 SIZES = st.integers(-(2**40), 2**40)
 WORDS = st.text(
     st.characters(exclude_categories=["C", "Z"]) | st.sampled_from(" <>&\"'"), min_size=1, max_size=100
@@ -205,7 +179,7 @@ def needs(one):
 @given(made_lines(), st.lists(WORDS, max_size=2))
 def test_every_line_and_figure_is_there(lines, notes):
     """Text and HTML have a row for each line, in order, with the same figures and the notes; aligned, escaped."""
-    told, page = table(lines, notes), Cells(html(lines, notes))
+    told, page = table(lines, notes), Reader(html(lines, notes))
     texts = rows(told)
     assert [words[0] for _, words in texts] == [str(one.lineno) for one in lines]
     assert [words[1] for _, words in texts] == [str(one.hits) for one in lines]
@@ -223,8 +197,8 @@ def test_every_line_and_figure_is_there(lines, notes):
             "n/a",
         )
     assert sum(mark == ">" for mark, _ in texts) == bool(heaviest(lines))
-    assert page.tags <= {"table", "caption", "tfoot", "tr", "th", "td", "code", "b", "div"}
-    assert std_html.unescape(page.below).endswith("".join(notes))
+    assert set(page.tags) <= {"table", "caption", "tfoot", "tr", "th", "td", "code", "b", "div"}
+    assert std_html.unescape(page.words).endswith("".join(notes))
     assert told.splitlines()[-len(notes) :] == notes or not notes
     assert all(row == row.rstrip() for row in told.splitlines()[: -len(notes) or None])
 
