@@ -6,42 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from memory import MB
+from plotted import device, record
 
 from ipygpulogger.records import CellRecord, DeviceUsage, OutOfMemory, Peak, RamUsage
 from ipygpulogger.render import experiments as render
-
-
-def record(consumed=128, peaked=0, used=170, time_s=0.807, gpus=(), quality="exact", **more):
-    """A record of these megabytes."""
-    before = used - consumed
-    top = max(before, used) + peaked
-    hi = {"exact": top, "bounded": top + 48, "sampled": None}[quality]
-    peak = Peak(int(top * MB), None if hi is None else int(hi * MB), quality)
-    fields = {"execution_count": 4, "cell_id": None, "source": "x = 1", "status": "ok"} | more
-    return CellRecord(
-        label="In [4]",
-        started_at=datetime(2024, 5, 6, 7, 8, 9, tzinfo=timezone.utc),
-        time_s=time_s,
-        gen=RamUsage(int(before * MB), int(used * MB), peak),
-        gpus=gpus,
-        **fields,
-    )
-
-
-def device(consumed, peaked, used, quality="exact", total_used="same", **more):
-    """A device's figures in megabytes."""
-    before = used - consumed
-    top = max(before, used) + peaked
-    hi = {"exact": top, "sampled": None}[quality]
-    return DeviceUsage(
-        int(before * MB),
-        int(used * MB),
-        Peak(int(top * MB), None if hi is None else int(hi * MB), quality),
-        index=0,
-        name="Sim",
-        used_bytes=int(used * MB) if total_used == "same" else total_used,
-        **more,
-    )
 
 
 def int2width(*numbers):
@@ -77,7 +45,7 @@ HEAD = "･ RAM:  △Consumed    △Peaked    Used Total | Exec time 0:00:00.807
         ),
         (
             record(status="error", error="ValueError", notes=("Something is missing.",)),
-            device(1, 2, 3, attributed=False, total_used=None),
+            device(1, 2, 3, attributed=False, used_bytes=None),
             HEAD + "･ CPU:        128          0        170 MB |  failed: ValueError\n"
             "･ GPU:        n/a        n/a        n/a MB |  (per-process usage unavailable)\n"
             "Something is missing.",

@@ -3,17 +3,17 @@
 import html
 import re
 from dataclasses import replace
-from datetime import datetime, timezone
 
 import made
+import plotted
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from made import AT_PEAK
+from plotted import peak as exact
 from reading import Reader
 
 from ipygpulogger.records import (
-    CellRecord,
     ChildrenUsage,
     DeviceUsage,
     Metric,
@@ -70,24 +70,13 @@ RECORDS = made.records(
 
 
 def record(consumed=0, peaked=0, used=170, **more):
-    gen = RamUsage((used - consumed) * MB, used * MB, exact(max(used, used - consumed) + peaked))
-    members = {
-        "label": "In [4]", "started_at": datetime.now(timezone.utc), "time_s": 0.807, "gen": gen,
-        "execution_count": 4, "cell_id": None, "source": "x = 1", "status": "ok",
-    }  # fmt: skip
-    return CellRecord(**members | more)
-
-
-def exact(peak_mb, precision_mb=0):
-    return Peak(peak_mb * MB, peak_mb * MB, "exact", precision_mb * MB)
+    return plotted.record(consumed, peaked, used, **more)
 
 
 def device(consumed=0, used=5465, **more):
-    members = {
-        "index": 0, "name": "a card", "total_bytes": 16384 * MB, "used_bytes": used * MB,
-        "free_bytes": (16384 - used) * MB,
-    }  # fmt: skip
-    return DeviceUsage(1000 * MB, (1000 + consumed) * MB, exact(1000 + max(consumed, 0)), **members | more)
+    """Of a card of 16 GB, of which this process holds a gigabyte."""
+    total = {"total_bytes": 16384 * MB, "used_bytes": used * MB, "free_bytes": (16384 - used) * MB}
+    return plotted.device(consumed, 0, 1000 + consumed, **total | more)
 
 
 def figures(reader):

@@ -1,48 +1,11 @@
 """The report of a cell, letter by letter, as text and as HTML."""
 
-from datetime import datetime, timezone
-
 import pytest
+from memory import MB
+from plotted import device, record
 
-from ipygpulogger.records import CellRecord, ChildrenUsage, ChildUsage, DeviceUsage, Heap, Peak, RamUsage
+from ipygpulogger.records import ChildrenUsage, ChildUsage, Heap, Peak
 from ipygpulogger.render import text
-
-MB = 2**20
-
-
-def record(consumed=128, peaked=0, used=170, time_s=0.807, label="In [4]", gpus=(), quality="exact", **more):
-    """A record of these megabytes."""
-    before = used - consumed
-    top = max(before, used) + peaked
-    hi = {"exact": top, "bounded": top + 48, "sampled": None}[quality]
-    peak = Peak(int(top * MB), None if hi is None else int(hi * MB), quality)
-    fields = {"execution_count": 4, "cell_id": None, "source": "x = 1", "status": "ok"} | more
-    heap = {name: fields.pop(name) for name in ("heap_before", "heap_after") if name in fields}
-    return CellRecord(
-        label=label,
-        started_at=datetime(2024, 5, 6, 7, 8, 9, tzinfo=timezone.utc),
-        time_s=time_s,
-        gen=RamUsage(int(before * MB), int(used * MB), peak, **heap),
-        gpus=gpus,
-        **fields,
-    )
-
-
-def device(consumed, peaked, used, index=0, quality="exact", context=0, total_used="same"):
-    """A device's figures in megabytes."""
-    before = used - consumed
-    top = max(before, used) + peaked
-    hi = {"exact": top, "bounded": top + 48, "sampled": None}[quality]
-    return DeviceUsage(
-        before * MB,
-        used * MB,
-        Peak(top * MB, None if hi is None else hi * MB, quality),
-        index=index,
-        name="Sim",
-        used_bytes=used * MB if total_used == "same" else total_used,
-        context_bytes=context * MB,
-    )
-
 
 HEAD = "RAM: Consumed Peaked  Used Total in 0.807s (In [4])\n"
 KEPT = {"heap_before": Heap(0, 0), "heap_after": Heap(8 * MB, 120 * MB)}
@@ -129,11 +92,11 @@ LONG = [
         "GPU1:       4      5        6 MB  (peak at least)",
     ),
     (
-        record(gpus=(device(1, 2, 3, context=500),)),
+        record(gpus=(device(1, 2, 3, context_bytes=500 * MB),)),
         HEAD + "Gen:      128      0      170 MB\nGPU:        1      2        3 MB  + context 500 MB",
     ),
     (
-        record(gpus=(device(1, 2, 3, total_used=None),)),
+        record(gpus=(device(1, 2, 3, used_bytes=None),)),
         HEAD + "Gen:      128      0      170 MB\nGPU:        1      2      n/a MB",
     ),
     (
