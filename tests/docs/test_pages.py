@@ -110,27 +110,16 @@ def _usage(before_mb, after_mb, peak_mb):
 
 def _device(before_mb, after_mb, peak_mb, used_mb, total_bytes=40960 * MB, **more):
     return DeviceUsage(
-        *_usage(before_mb, after_mb, peak_mb),
-        index=0,
-        name="NVIDIA A100-SXM4-40GB",
-        uuid=None,
-        total_bytes=total_bytes,
-        used_bytes=used_mb * MB,
-        **more,
-    )
+        *_usage(before_mb, after_mb, peak_mb), index=0, name="NVIDIA A100-SXM4-40GB", uuid=None,
+        total_bytes=total_bytes, used_bytes=used_mb * MB, **more,
+    )  # fmt: skip
 
 
 RECORD = CellRecord(
-    label="In [4]",
-    started_at=datetime(2026, 11, 1, tzinfo=timezone.utc),
-    time_s=0.807,
-    gen=RamUsage(*_usage(42, 170, 170)),
-    gpus=(_device(2498, 4965, 6402, 5465),),
-    execution_count=4,
-    cell_id=None,
-    source="...",
-    status="ok",
-)
+    label="In [4]", started_at=datetime(2026, 11, 1, tzinfo=timezone.utc), time_s=0.807,
+    gen=RamUsage(*_usage(42, 170, 170)), gpus=(_device(2498, 4965, 6402, 5465),), execution_count=4,
+    cell_id=None, source="...", status="ok",
+)  # fmt: skip
 
 
 def in_one_line(record):
@@ -424,14 +413,10 @@ def test_the_cells_run_and_print_what_the_page_shows(request, tmp_path, page, la
     ]
     asked = {"given": GIVEN.get(page, ""), "cells": [block.text for block in cells]}
     done = subprocess.run(
-        [sys.executable, Path(__file__).with_name("cells.py")],
-        input=json.dumps(asked),
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=tmp_path,
+        [sys.executable, Path(__file__).with_name("cells.py")], input=json.dumps(asked),
+        capture_output=True, text=True, check=False, cwd=tmp_path,
         env={**env, "IPYTHONDIR": str(tmp_path / "ipython")},
-    )
+    )  # fmt: skip
     assert done.returncode == 0, done.stderr
     results = dict(zip(map(str, cells), json.loads(done.stdout), strict=True))
     printed = ""

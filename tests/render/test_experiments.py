@@ -107,15 +107,9 @@ def test_the_cells_report_is_the_contracts_own(consumed, peaked, used, gpu_consu
         *gpu[:2], Peak(gpu[2].lo_bytes, gpu[2].lo_bytes, "exact"), index=0, name="Sim", used_bytes=gpu[1]
     )
     cell = CellRecord(
-        label="In [1]",
-        started_at=datetime.now(timezone.utc),
-        time_s=time_s,
-        gen=gen,
-        execution_count=1,
-        cell_id=None,
-        source="",
-        status="ok",
-    )
+        label="In [1]", started_at=datetime.now(timezone.utc), time_s=time_s, gen=gen, execution_count=1,
+        cell_id=None, source="", status="ok",
+    )  # fmt: skip
 
     def b2mb(num):
         return int(num / 2**20)

@@ -25,20 +25,10 @@ def record(word="x", count=1, **fields):
     device = DeviceUsage(0, 0, peak, index=0, name=word, total_bytes=9 * MB, used_bytes=MB, free_bytes=8 * MB)
     card = OutOfMemory(word, 1, 2, 3, 4, 5, 6, 7, 8, (Owner(word, MB, word, "variable"),), word)
     return CellRecord(
-        label=f"{word} [{count}]",
-        started_at=datetime(2026, 1, 1, tzinfo=timezone.utc),
-        time_s=1.0,
-        gen=RamUsage(0, 0, peak),
-        gpus=(device,),
-        notes=(word,),
-        execution_count=count,
-        cell_id=word,
-        source=word,
-        status="error",
-        error=word,
-        out_of_memory=card,
-        **fields,
-    )
+        label=f"{word} [{count}]", started_at=datetime(2026, 1, 1, tzinfo=timezone.utc), time_s=1.0,
+        gen=RamUsage(0, 0, peak), gpus=(device,), notes=(word,), execution_count=count, cell_id=word,
+        source=word, status="error", error=word, out_of_memory=card, **fields,
+    )  # fmt: skip
 
 
 @pytest.fixture

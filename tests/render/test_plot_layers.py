@@ -44,14 +44,9 @@ def rows_of(*cells):
 def test_the_layers_are_those_of_the_ladder():
     """Outside the allocator, tensors, cached, others: each on top of the one before, up to what is in use."""
     use = device(
-        700,
-        1500,
-        allocated_bytes=1000,
-        reserved_bytes=1200,
-        used_bytes=2000,
-        neighbours_bytes=300,
+        700, 1500, allocated_bytes=1000, reserved_bytes=1200, used_bytes=2000, neighbours_bytes=300,
         neighbours_before_bytes=100,
-    )
+    )  # fmt: skip
     (panel,) = panels(Axis([cell(1, 0, 10, 1, 1, gpus=[use])]))[1:]
     assert panel.layers == (OTHERS, TENSORS, CACHED, OTHERS)
     ((first, last),) = map(rows, panel.pieces)
@@ -133,15 +128,9 @@ def test_where_per_process_usage_is_unavailable_the_allocator_s_peak_decides(res
 def test_the_tensors_are_never_more_than_was_seen():
     """Freed early: the straight line between the ends is cut down to the sample."""
     use = device(
-        5500,
-        1000,
-        course=[(0.0, 5500), (1.0, 1000), (10.0, 1000)],
-        allocated_bytes=500,
-        reserved_bytes=500,
-        used_bytes=1000,
-        neighbours_bytes=0,
-        neighbours_before_bytes=0,
-    )
+        5500, 1000, course=[(0.0, 5500), (1.0, 1000), (10.0, 1000)], allocated_bytes=500,
+        reserved_bytes=500, used_bytes=1000, neighbours_bytes=0, neighbours_before_bytes=0,
+    )  # fmt: skip
     ((_, (at, middle), _),) = rows_of(cell(1, 0, 10, 1, 1, gpus=[use]))
     assert (at, middle) == (1, (500, 1000, 1000, 1000))
 
