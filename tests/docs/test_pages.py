@@ -128,73 +128,54 @@ def in_one_line(record):
 
 
 SHOWN = {
-    "report": text.report(RECORD),
-    "compact": text.report(RECORD, compact=True),
+    "report": text.report(RECORD), "compact": text.report(RECORD, compact=True),
     "line": in_one_line(
         replace(
-            RECORD,
-            time_s=12.4,
-            gen=RamUsage(*_usage(461, 468, 468)),
+            RECORD, time_s=12.4, gen=RamUsage(*_usage(461, 468, 468)),
             gpus=(_device(3200, 5658, 6886, 6554, total_bytes=16384 * MB),),
             owners=(
                 Owner("model", 1638 * MB, "cuda:0", "variable"),
                 Owner("opt", 800 * MB, "cuda:0", "variable"),
             ),
-        )
+        ),
     ),
     "quiet": in_one_line(
         replace(
-            RECORD,
-            time_s=0.001,
-            gen=RamUsage(*_usage(461, 461, 461)),
+            RECORD, time_s=0.001, gen=RamUsage(*_usage(461, 461, 461)),
             gpus=(_device(2300, 2300, 2300, 2867, total_bytes=16384 * MB),),
-        )
+        ),
     ),
     "printed": repr(replace(RECORD, gpus=())),
     "failed": text.report(replace(RECORD, gpus=(), status="error", error="ValueError")),
     "grew": text.report(
         replace(
-            RECORD,
-            label="In [7]",
-            time_s=2.118,
-            gen=RamUsage(*_usage(569, 690, 690)),
+            RECORD, label="In [7]", time_s=2.118, gen=RamUsage(*_usage(569, 690, 690)),
             gpus=(_device(730, 1710, 1710, 2210),),
-            owners=(Owner("model", 980 * MB, "cuda:0", "variable"), Owner("df", 121 * MB, "cpu", "variable")),
-        )
+            owners=(
+                Owner("model", 980 * MB, "cuda:0", "variable"), Owner("df", 121 * MB, "cpu", "variable"),
+            ),
+        ),
     ),
     "status": ladders(
         [
             _device(
-                6900,
-                6900,
-                6900,
-                10020,
-                allocated_bytes=6400 * MB,
-                reserved_bytes=6520 * MB,
-                other_bytes=3500 * MB,
-                neighbours_bytes=3000 * MB,
-                free_bytes=30428 * MB,
+                6900, 6900, 6900, 10020, allocated_bytes=6400 * MB, reserved_bytes=6520 * MB,
+                other_bytes=3500 * MB, neighbours_bytes=3000 * MB, free_bytes=30428 * MB,
                 driver_bytes=512 * MB,
-            )
-        ]
+            ),
+        ],
     ),
     "out of memory": out_of_memory.report(
         OutOfMemory(
-            device="cuda:0",
-            asked_bytes=round(4.10 * 1024 * MB),
-            free_bytes=1872 * MB,
-            live_bytes=10500 * MB,
-            cached_bytes=0,
-            fragmented_bytes=0,
-            neighbours_bytes=3000 * MB,
-            traceback_bytes=3500 * MB,
-            outputs_bytes=0,
+            device="cuda:0", asked_bytes=round(4.10 * 1024 * MB), free_bytes=1872 * MB,
+            live_bytes=10500 * MB, cached_bytes=0, fragmented_bytes=0, neighbours_bytes=3000 * MB,
+            traceback_bytes=3500 * MB, outputs_bytes=0,
             owners=(
                 Owner("last traceback: step.act", 3500 * MB, "cuda:0", "traceback"),
                 Owner("x", 600 * MB, "cuda:0", "variable"),
             ),
             advice="`%gpulog free` gives 3500 MB back (the failed call's step.act). Then run the cell again: it fits.",
-        )
+        ),
     ),
     "alive when it failed": out_of_memory.report(
         OutOfMemory(
@@ -211,7 +192,7 @@ SHOWN = {
             ),
         )
     ).split("\n", 2)[2],
-}
+}  # fmt: skip
 
 
 def _engine(rank, after_mb, peak_mb, time_s):

@@ -77,16 +77,9 @@ COURSE = [(0.0, 1000), (4.0, 6000), (10.0, 1400)]
 def test_what_was_sampled_above_the_tensors_is_cached_or_was_for_a_moment():
     """Other processes stayed the same: what the device shows beyond them is this process's own."""
     use = device(
-        700,
-        1100,
-        5000,
-        course=COURSE,
-        allocated_bytes=600,
-        reserved_bytes=600,
-        used_bytes=1400,
-        neighbours_bytes=300,
-        neighbours_before_bytes=300,
-    )
+        700, 1100, 5000, course=COURSE, allocated_bytes=600, reserved_bytes=600, used_bytes=1400,
+        neighbours_bytes=300, neighbours_before_bytes=300,
+    )  # fmt: skip
     ((begin, middle, end),) = rows_of(cell(1, 0, 10, 1, 1, gpus=[use]))
     assert begin == (0, (500, 700, 700, 1000))
     assert middle == (4, (500, 860, 5700, 6000))
