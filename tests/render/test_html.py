@@ -239,19 +239,9 @@ def test_what_matters_is_open(given, more, is_open):
 
 def test_what_is_folded_says_how_the_device_is_divided():
     """Bar and legend say the same; children and figures of the framework stand below."""
-    given = record(
-        128,
-        gpus=(
-            device(
-                5,
-                allocated_bytes=1005 * MB,
-                reserved_bytes=1100 * MB,
-                neighbours_bytes=0,
-                limit_bytes=9000 * MB,
-            ),
-        ),
-        children=ChildrenUsage(10 * MB, 20 * MB, Peak(30 * MB, 40 * MB, "bounded"), count=2),
-    )
+    sizes = {"allocated_bytes": 1005 * MB, "reserved_bytes": 1100 * MB, "limit_bytes": 9000 * MB}
+    children = ChildrenUsage(10 * MB, 20 * MB, Peak(30 * MB, 40 * MB, "bounded"), count=2)
+    given = record(128, gpus=(device(5, neighbours_bytes=0, **sizes),), children=children)
     page = render_html.report(given)
     words = Reader(page).words
     for said in ("■ held before 1.0 GB · ■ consumed 5 MB · ■ context and libraries 4.3 GB · free 10.7 GB",
@@ -262,30 +252,23 @@ def test_what_is_folded_says_how_the_device_is_divided():
     )
 
 
-def test_the_line_has_children_that_moved():
+@pytest.mark.parametrize(
+    ("children", "said"),
+    [
+        ({}, " · 1 child 309 MB"),
+        ({"peak": exact(409), "count": 2}, " · 2 children 309 MB (peak 409 MB)"),
+        ({"before_bytes": 309 * MB, "after_bytes": 0, "count": 0, "ended": 2}, " · 2 children ended"),
+        ({"before_bytes": 309 * MB, "after_bytes": 0, "count": 0}, " · children ended"),
+        ({"peak": Peak(409 * MB, None, "sampled")}, " · 1 child 309 MB (peak at least 409 MB)"),
+        ({"peak": Peak(409 * MB, 630 * MB, "bounded")}, " · 1 child 309 MB (peak 409 MB to 630 MB)"),
+        ({"before_bytes": 307 * MB}, ""),
+    ],
+)
+def test_the_line_has_children_that_moved(children, said):
     """How many there are and what they hold; a small change is not worth the line."""
-
-    def line(**children):
-        usage = ChildrenUsage(
-            **{"before_bytes": 0, "after_bytes": 309 * MB, "peak": exact(309), "count": 1} | children
-        )
-        return Reader(render_html.report(record(children=usage), compact=True)).words
-
-    assert line() == "0.81 s · RAM 170 MB · 1 child 309 MB"
-    assert line(peak=exact(409), count=2) == "0.81 s · RAM 170 MB · 2 children 309 MB (peak 409 MB)"
-    assert line(before_bytes=309 * MB, after_bytes=0, count=0, ended=2) == (
-        "0.81 s · RAM 170 MB · 2 children ended"
-    )
-    assert line(before_bytes=309 * MB, after_bytes=0, count=0) == "0.81 s · RAM 170 MB · children ended"
-    assert (
-        line(peak=Peak(409 * MB, None, "sampled"))
-        == "0.81 s · RAM 170 MB · 1 child 309 MB (peak at least 409 MB)"
-    )
-    assert (
-        line(peak=Peak(409 * MB, 630 * MB, "bounded"))
-        == "0.81 s · RAM 170 MB · 1 child 309 MB (peak 409 MB to 630 MB)"
-    )
-    assert line(before_bytes=307 * MB) == "0.81 s · RAM 170 MB"
+    fields = {"before_bytes": 0, "after_bytes": 309 * MB, "peak": exact(309), "count": 1} | children
+    page = render_html.report(record(children=ChildrenUsage(**fields)), compact=True)
+    assert Reader(page).words == f"0.81 s · RAM 170 MB{said}"
 
 
 @given(made.devices(0, attributed=True) | made.devices(0, attributed=False))
@@ -297,34 +280,22 @@ def test_a_bar_is_never_longer_than_its_device(gpu):
     assert sum(map(float, shares)) <= 100.1
 
 
-@given(
-    st.integers(0, 2**34),
-    st.integers(0, 2**34),
-    st.integers(0, 2**34),
-    st.integers(0, 2**33),
-    st.integers(0, 2**33),
-)
+@given(*[st.integers(0, 2**34)] * 3, *[st.integers(0, 2**33)] * 2)
 def test_the_parts_of_a_device_add_up_to_it(before, after, moment, cached, neighbours):
     """All but the transient peak, which was allocated in what is free."""
     context, free = 500 * MB, 2**33
-    used = after + cached + context + neighbours
+    used, top = after + cached + context + neighbours, max(before, after) + moment
     gpu = DeviceUsage(
-        before, after, Peak(max(before, after) + moment, max(before, after) + moment, "exact"), index=0, name="a card",
-        total_bytes=used + free, used_bytes=used, free_bytes=free, allocated_bytes=after,
+        before, after, Peak(top, top, "exact"), index=0, name="a card", total_bytes=used + free, used_bytes=used, free_bytes=free, allocated_bytes=after,
         reserved_bytes=after + cached, neighbours_bytes=neighbours,
     )  # fmt: skip
     found = {part.name: part.size_bytes for part in parts(gpu)}
     assert found.pop("for a moment") == moment
     assert sum(found.values()) == gpu.total_bytes
-    assert (found["held before" if after >= before else "held"], found["consumed"]) == (
-        min(before, after),
-        max(0, after - before),
-    )
-    assert (found["cached"], found["context and libraries"], found["other processes"]) == (
-        cached,
-        context,
-        neighbours,
-    )
+    held = found["held before" if after >= before else "held"], found["consumed"]
+    assert held == (min(before, after), max(0, after - before))
+    others = found["cached"], found["context and libraries"], found["other processes"]
+    assert others == (cached, context, neighbours)
 
 
 def test_what_moved_before_is_said_in_both():
@@ -366,41 +337,31 @@ def test_what_the_line_says_is_not_repeated():
     assert "grew: n0 1.1 GB, n1 1.1 GB, n2 1.1 GB, n3 1.1 GB" in Reader(render_html.report(many)).words
 
 
+def grown(*names, size_mb=2, shared=(), kind="variable"):
+    return tuple(Owner(name, size_mb * MB, "cpu", kind, shared) for name in names)
+
+
+SMALLER = grown("24 smaller names", size_mb=20, kind="other")
+EIGHT = "grew: " + ", ".join(f"n{i} 2 MB" for i in range(8))
+
+
 @pytest.mark.parametrize(
-    ("fields", "said"),
+    ("owners", "unexplained_mb", "said"),
     [
-        ({}, ""),
-        ({"unexplained": (("cpu", 50 * MB),)}, "grew: 50 MB unexplained"),
-        (
-            {"unexplained": (("cpu", 50 * MB),), "owners_complete": False},
-            "grew: 50 MB unexplained (search cut short)",
-        ),
-        (
-            {"owners": (Owner("x", 300 * MB, "cpu", "variable"),), "unexplained": (("cpu", -250 * MB),)},
-            "grew: x 300 MB; 250 MB of that took no new memory",
-        ),
-        (
-            {"owners": tuple(Owner(f"n{i}", 2 * MB, "cpu", "variable") for i in range(11))},
-            "grew: " + ", ".join(f"n{i} 2 MB" for i in range(8)) + ", 3 more 6 MB",
-        ),
-        (
-            {
-                "owners": (
-                    *(Owner(f"n{i}", 2 * MB, "cpu", "variable") for i in range(9)),
-                    Owner("24 smaller names", 20 * MB, "cpu", "other"),
-                )
-            },
-            "grew: " + ", ".join(f"n{i} 2 MB" for i in range(8)) + ", 25 more 22 MB",
-        ),
-        (
-            {"owners": (Owner("a\x1b[2J\n", 2 * MB, "cpu", "variable", tuple("bcdef")),)},
-            "grew: a?[2J? 2 MB (also b, c, d, 2 more)",
-        ),
+        ((), None, ""),
+        ((), 50, "grew: 50 MB unexplained"),
+        (grown("x", size_mb=300), -250, "grew: x 300 MB; 250 MB of that took no new memory"),
+        (grown(*(f"n{i}" for i in range(11))), None, f"{EIGHT}, 3 more 6 MB"),
+        (grown(*(f"n{i}" for i in range(9))) + SMALLER, None, f"{EIGHT}, 25 more 22 MB"),
+        (grown("a\x1b[2J\n", shared=tuple("bcdef")), None, "grew: a?[2J? 2 MB (also b, c, d, 2 more)"),
     ],
 )
-def test_how_growth_is_said(fields, said):
+def test_how_growth_is_said(owners, unexplained_mb, said):
     """Nothing where there is nothing to say; hostile names are words; many are added up."""
-    assert grew(record(128, **fields)) == said
+    unexplained = () if unexplained_mb is None else (("cpu", unexplained_mb * MB),)
+    given = record(128, owners=owners, unexplained=unexplained)
+    assert grew(given) == said
+    assert grew(replace(given, owners_complete=False)) == f"{said}{said and ' (search cut short)'}"
 
 
 def test_a_long_cell_has_its_time_series_in_both():
@@ -435,9 +396,7 @@ def test_a_drawing_begins_at_zero_and_says_its_maximum(sizes):
         heights.append(heights[-1] + down)
     assert set(moves[::2]) == {6}
     assert min(heights) == 1
-    assert max(heights) <= 15  # the axis
-    lowest = min(sizes) / max(sizes)
-    assert max(heights) <= 15 - 14 * lowest + 1
+    assert max(heights) <= min(15, 15 - 14 * min(sizes) / max(sizes) + 1)  # 15: the axis
 
 
 def test_a_device_under_5_percent_is_said_at_each_cell():
