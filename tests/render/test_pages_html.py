@@ -51,12 +51,9 @@ def owner(name, size_mb, device=CPU, kind="variable", shared=()):
 
 
 HELD = (
-    owner("model", 1600, "cuda:0", shared=("net",)),
-    owner("Out[3]", 800, "cuda:0", "output"),
-    owner("model", 20),
-    owner(HOSTILE, 7),
-    Owner("tiny", 1000, CPU, "variable"),
-)
+    owner("model", 1600, "cuda:0", shared=("net",)), owner("Out[3]", 800, "cuda:0", "output"),
+    owner("model", 20), owner(HOSTILE, 7), Owner("tiny", 1000, CPU, "variable"),
+)  # fmt: skip
 
 
 def test_the_holders_have_bars_and_the_hidden_are_red():
