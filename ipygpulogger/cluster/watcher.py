@@ -40,7 +40,7 @@ _WATCHES = {  # by the package that the client's class is of: the file, and the 
     "distributed": (".dask", "DaskWatch"),
 }
 _EVENT = "post_run_cell"
-_DISPLAYS = "ipygpulogger.render.displays"  # what turns a group into HTML
+_DISPLAYS = "ipygpulogger.render.summary"  # what turns a group into HTML
 
 _running: list[Watch] = []
 _lock = threading.RLock()
