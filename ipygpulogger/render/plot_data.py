@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from itertools import groupby
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..analysis.totals import of_one_process
@@ -349,10 +348,12 @@ def drawable(pieces: Sequence[Piece], column: float) -> list[Piece]:
 
 def _thinned(edge: Points, column: float) -> Points:
     """Return both ends of an edge, and the highest and the lowest point of each column that others lack."""
+    columns: dict[float, list[int]] = {}
+    for at, (x, _) in enumerate(edge):
+        columns.setdefault(x // column, []).append(at)
     keep = {0, len(edge) - 1}
-    for _, inside in groupby(range(len(edge)), key=lambda at: edge[at][0] // column):
-        column_at = list(inside)
-        keep |= {pick(column_at, key=lambda at: edge[at][1]) for pick in (min, max)}
+    for inside in columns.values():
+        keep |= {pick(inside, key=lambda at: edge[at][1]) for pick in (min, max)}
     return [edge[at] for at in sorted(keep)]
 
 
