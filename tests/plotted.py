@@ -1,4 +1,4 @@
-"""Cells of round figures, for the plot: megabytes, and seconds after the first."""
+"""Cells of round figures: megabytes, and seconds after the first."""
 
 from datetime import datetime, timedelta, timezone
 
@@ -33,3 +33,26 @@ def gpu(before, after, top=None, index=0, **more):
     top = top if isinstance(top, Peak) else peak(max(before, after) if top is None else top)
     fields = {"name": "Sim", "uuid": f"GPU-{index}", "used_bytes": (after + 500) * MB} | more
     return DeviceUsage(before * MB, after * MB, top, index=index, **fields)
+
+
+def moved(consumed, peaked, used, quality="exact"):
+    """Both ends and the peak of what consumed so much, needed so much more for a moment, and uses so much."""
+    before = used - consumed
+    top = max(before, used) + peaked
+    hi = {"exact": top, "bounded": top + 48, "sampled": None}[quality]
+    sizes = int(before * MB), int(used * MB)
+    return *sizes, Peak(int(top * MB), None if hi is None else int(hi * MB), quality)
+
+
+def record(consumed=128, peaked=0, used=170, *, quality="exact", **more):
+    """A cell of these megabytes."""
+    heap = {name: more.pop(name) for name in ("heap_before", "heap_after") if name in more}
+    gen = RamUsage(*moved(consumed, peaked, used, quality), **heap)
+    fields = {"label": "In [4]", "execution_count": 4, "cell_id": None, "source": "x = 1", "status": "ok"}
+    return CellRecord(**{"started_at": BEGIN, "time_s": 0.807, "gen": gen, **fields, **more})
+
+
+def device(consumed, peaked, used, index=0, quality="exact", **more):
+    """A device of these megabytes."""
+    fields = {"index": index, "name": "Sim", "used_bytes": int(used * MB)} | more
+    return DeviceUsage(*moved(consumed, peaked, used, quality), **fields)

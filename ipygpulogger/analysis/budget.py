@@ -12,10 +12,10 @@ if TYPE_CHECKING:
 
 
 class Excess(NamedTuple):
-    """A peak above its budget; if it is not exact, a lower bound of it."""
+    """A peak above its budget."""
 
     name: str  # "RAM", or the device id: "cuda:0"
-    peak_bytes: int
+    peak_bytes: int  # if it is not exact, its lower bound
     budget_bytes: int
     at_least: bool
 
@@ -28,24 +28,9 @@ class Excess(NamedTuple):
 def excesses(
     measurement: Measurement, *, ram_bytes: int | None = None, gpu_bytes: int | None = None
 ) -> Iterator[Excess]:
-    """Yield the peaks of this process, in RAM and on each device, that are above a budget.
-
-    A peak that is not exact counts with its lower bound, so that an excess is certain. A device whose use
-    cannot be attributed to this process is left out, because the peak there is unknown.
-
-    Args:
-        measurement: What was measured.
-        ram_bytes: The budget of general RAM; None without one.
-        gpu_bytes: The budget of each device; None without one.
-    """
-    if ram_bytes is not None:
-        yield from _over("RAM", measurement.gen, ram_bytes)
-    if gpu_bytes is not None:
-        for gpu in measurement.gpus:
-            if gpu.attributed:
-                yield from _over(gpu.id, gpu, gpu_bytes)
-
-
-def _over(name: str, usage: Usage, budget_bytes: int) -> Iterator[Excess]:
-    if usage.peak.lo_bytes > budget_bytes:
-        yield Excess(name, usage.peak.lo_bytes, budget_bytes, usage.peak.quality != "exact")
+    """Yield the peaks of this process, in RAM and on each device, that are certainly above a budget."""
+    allowed: list[tuple[str, Usage, int | None]] = [("RAM", measurement.gen, ram_bytes)]
+    allowed += [(gpu.id, gpu, gpu_bytes) for gpu in measurement.gpus if gpu.attributed]
+    for name, usage, budget_bytes in allowed:
+        if budget_bytes is not None and usage.peak.lo_bytes > budget_bytes:
+            yield Excess(name, usage.peak.lo_bytes, budget_bytes, usage.peak.quality != "exact")

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
     from ..records.cell_record import CellRecord
 
+    _Runs = dict[Hashable, CellRecord]
+
 RAM = "RAM"  # the name of general RAM among the names of devices
 TOLERANCE = 0.05  # of the peak before
 FLOOR_BYTES = MB  # less is a page fault, or one more block of an allocator
@@ -25,42 +27,26 @@ _UNTOUCHED = Usage(0, 0, Peak(0, 0, "exact"))  # of a device that a cell did not
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One peak of a cell, in two runs.
+    """One peak of a cell, in two runs."""
 
-    Attributes:
-        name: "RAM", or the device id: "cuda:0".
-        before_bytes: The peak in the first run; None when unknown, 0 for a device that was not used.
-        after_bytes: The peak in the second run, likewise.
-        inherited_bytes: How much more (or less) was in use when the cell began, because of the cells before
-            it. None when a peak is.
-        at_least: Whether one of the two peaks is not exact.
-        regressed: Whether the peak grew beyond the tolerance.
-    """
-
-    name: str
-    before_bytes: int | None
+    name: str  # "RAM", or the device id: "cuda:0"
+    before_bytes: int | None  # None when unknown, 0 for a device that was not used
     after_bytes: int | None
-    inherited_bytes: int | None
-    at_least: bool
+    inherited_bytes: int | None  # how much more was in use when the cell began, because of those before it
+    at_least: bool  # one of the two peaks is not exact
     regressed: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """The same cell in two runs, in the same process.
-
-    Attributes:
-        before: Its record in the first run.
-        after: Its record in the second run.
-        changes: The change of each peak, RAM first, then the devices.
-        alike: How many cells of one run share the first line, if only that line matched the two records:
-            with more than one they may be different cells. 1 if the id or the line is unambiguous.
-    """
+    """The same cell in two runs, in the same process."""
 
     before: CellRecord
     after: CellRecord
-    changes: tuple[Change, ...]
-    alike: int
+    changes: tuple[Change, ...]  # RAM first, then the devices
+    alike: (
+        int  # cells of one run with this first line, if only that line matched: they may be different cells
+    )
 
     @property
     def regressed(self) -> bool:
@@ -70,19 +56,11 @@ class Pair:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Two runs of a notebook, in the order of the second.
-
-    Attributes:
-        pairs: The cells of both runs.
-        new: The cells of the second run only.
-        removed: The cells of the first run only.
-        tolerance: By which fraction of itself a peak may grow.
-        floor_bytes: By how much any peak may grow.
-    """
+    """Two runs of a notebook, in the order of the second."""
 
     pairs: tuple[Pair, ...]
-    new: tuple[CellRecord, ...]
-    removed: tuple[CellRecord, ...]
+    new: tuple[CellRecord, ...]  # cells of the second run only
+    removed: tuple[CellRecord, ...]  # of the first run only
     tolerance: float
     floor_bytes: int
 
@@ -118,22 +96,13 @@ def compare(
 ) -> Comparison:
     """Compare two runs of a notebook, cell by cell.
 
-    Cells are matched by id, and otherwise by their first line. If a cell ran several times, its last run
-    counts, as in a saved notebook. Records without an id and with equal lines may be of one cell or of
-    several. They are matched from the end, the last with the last, and `Pair.alike` says how many there were.
-
-    A record of another process is compared with that of the same rank or worker. A scheduler chooses the
-    workers of a task, so of all its runs the one with the highest peak is compared.
+    Cells are matched by id, and otherwise by their first line, from the end. If a cell ran several times, its
+    last run counts, as in a saved notebook. A record of another process is compared with that of the same
+    rank or worker; of a task, whose workers a scheduler chooses, the run with the highest peak counts.
 
     A peak has grown when the increase exceeds the tolerated fraction of the earlier peak, the floor, and the
     granularity of both counters. The increase is measured from the upper bound of the earlier peak to the
     lower bound of the later one, so that it is certain.
-
-    Args:
-        base: The first run.
-        new: The second run.
-        tolerance: By which fraction of itself a peak may grow.
-        floor_bytes: By how much any peak may grow.
     """
     was, now = _last_runs(base), _last_runs(new)
     # By what makes the cell recognizable; a number does not.
@@ -155,31 +124,22 @@ def compare(
     )
 
 
-# -- which cells correspond ----------------------------------------------------------------------------
-
-
 class _Elsewhere(NamedTuple):
-    """What makes a run in another process recognizable: its cell, what ran there, and the rank or worker.
-
-    A task has no worker: which one runs it, and how often, is the scheduler's choice.
-    """
+    """What makes a run in another process recognizable."""
 
     cell_id: str | None
     name: str
     task: str | None
-    who: str
+    who: str  # the rank or worker; empty for a task, whose worker is the scheduler's choice
 
 
 def _is_task(key: Hashable) -> bool:
     return isinstance(key, _Elsewhere) and key.task is not None
 
 
-def _last_runs(records: Iterable[CellRecord]) -> dict[Hashable, CellRecord]:
-    """Return the last run of each cell in each process, in their order, by its id or a number of its own.
-
-    Of a task it is the run with the highest peak.
-    """
-    found: dict[Hashable, CellRecord] = {}
+def _last_runs(records: Iterable[CellRecord]) -> _Runs:
+    """Return the run of each cell in each process that counts, in order, by its id or a number of its own."""
+    found: _Runs = {}
     for number, record in enumerate(records):
         process = process_of(record)
         key: Hashable = number if record.cell_id is None else record.cell_id
@@ -194,13 +154,11 @@ def _last_runs(records: Iterable[CellRecord]) -> dict[Hashable, CellRecord]:
     return found
 
 
-def _rest(runs: dict[Hashable, CellRecord], taken: Container[Hashable]) -> dict[Hashable, CellRecord]:
+def _rest(runs: _Runs, taken: Container[Hashable]) -> _Runs:
     return {key: record for key, record in runs.items() if key not in taken}
 
 
-def _by_source(
-    was: dict[Hashable, CellRecord], now: dict[Hashable, CellRecord]
-) -> dict[Hashable, tuple[Hashable, int]]:
+def _by_source(was: _Runs, now: _Runs) -> dict[Hashable, tuple[Hashable, int]]:
     """Return the cells with the same first line, matched from the end, and how many share that line."""
     earlier, later = _with_source(was), _with_source(now)
     found: dict[Hashable, tuple[Hashable, int]] = {}
@@ -211,7 +169,7 @@ def _by_source(
     return found
 
 
-def _with_source(runs: dict[Hashable, CellRecord]) -> dict[Hashable, list[Hashable]]:
+def _with_source(runs: _Runs) -> dict[Hashable, list[Hashable]]:
     """Return the keys of the kernel's runs by first line; a nested cell is not the outer one."""
     found: dict[Hashable, list[Hashable]] = {}
     for key, record in runs.items():
@@ -220,16 +178,11 @@ def _with_source(runs: dict[Hashable, CellRecord]) -> dict[Hashable, list[Hashab
     return found
 
 
-# -- what changed --------------------------------------------------------------------------------------
-
 _Usages = dict[str, "Usage | None"]  # by RAM or device; None without attributed use
 
 
 def _usages(record: CellRecord, *, together: bool) -> _Usages:
-    """Return the usages of a record by name; slices of one card share its index.
-
-    Different processes may know a device by different ids: `together` means by one name, "GPU".
-    """
+    """Return the usages by device id; `together`: by "GPU", as ids differ between processes."""
     found: _Usages = {RAM: record.gen}
     if together:
         highest = max(record.gpus, key=lambda gpu: (gpu.attributed, gpu.peak.lo_bytes), default=None)
@@ -259,9 +212,8 @@ def _change(name: str, was: Usage | None, now: Usage | None, tolerance: float, f
         return Change(name, was_bytes, now_bytes, inherited_bytes=None, at_least=False, regressed=False)
     before, after = was.peak, now.peak
     before_bytes = before.lo_bytes if before.hi_bytes is None else before.hi_bytes
-    tolerated_bytes = max(
-        tolerance * before_bytes, floor_bytes, before.precision_bytes, after.precision_bytes
-    )
+    grain_bytes = max(before.precision_bytes, after.precision_bytes)
+    tolerated_bytes = max(tolerance * before_bytes, floor_bytes, grain_bytes)
     return Change(
         name,
         before.lo_bytes,

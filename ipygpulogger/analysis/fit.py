@@ -25,92 +25,55 @@ _RISES_ELSEWHERE_BYTES = 2 * MB
 _TOLERANCE_BYTES, _TOLERANCE = 2 * MB, 0.02  # off the line, as allocators round; and of the highest point
 _FAR = 10
 _GIVEN_BACK_BYTES, _GIVEN_BACK = 2 * MB, 0.03  # of what was there before a run, or of what the run needed
+_UNSEEN = " what is inside functions is not seen"
 _NOTHING = (
     "no cell so far needed more than 2 MB and named its data, such as an array, a loader or a batch_size;"
-    " what is inside functions is not seen"
+    + _UNSEEN
 )
 
 
 class Headroom(NamedTuple):
-    """What is left of one memory now.
+    """What is left of one memory now."""
 
-    Attributes:
-        used_bytes: What this process uses of it.
-        left_bytes: What it could still allocate; None when unknown.
-    """
-
-    used_bytes: int
-    left_bytes: int | None
+    used_bytes: int  # what this process uses of it
+    left_bytes: int | None  # what it could still allocate; None when unknown
 
 
 class Point(NamedTuple):
-    """What one run needed.
+    """What one run needed."""
 
-    Attributes:
-        size: How large its data was.
-        need_bytes: What it needed at its peak.
-        label: The run: "In [4]".
-    """
-
-    size: int
-    need_bytes: int
-    label: str = ""
+    size: int  # how large its data was
+    need_bytes: int  # what it needed at its peak
+    label: str = ""  # the run: "In [4]"
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class MemoryFit(Value):
-    """How the need of one memory grows with the size.
+    """How the need of one memory grows with the size."""
 
-    Attributes:
-        device: "RAM", or the device's id.
-        points: What the last run of each size needed above what other cells hold, by size.
-        slope_bytes: How much more is needed for one more.
-        base_bytes: The need at size 0, by the line.
-        off_bytes: How far the farthest point lies from the line.
-        is_line: Whether the points lie on it, as far as allocators round, and the need at size 0 is not
-            negative: such a need grows faster than a line.
-        first: The first run of all, if its size did not run again: it may also have set things up.
-        hidden: The runs that have no point because they began with larger data than they needed.
-        at_least: Whether some peak is only a lower bound.
-        left_bytes: The most that the cell can need now; None when unknown.
-        ends_at: The largest size for which there is enough even if the need lies twice as far above the line
-            as any point, of two sizes 2 MB, and beyond the largest that ran farther in proportion; None where
-            that is unknown, or the points are on no line.
-    """
-
-    device: str
-    points: tuple[Point, ...]
-    slope_bytes: float
-    base_bytes: float
-    off_bytes: int
-    is_line: bool
-    first: str
-    hidden: tuple[str, ...]
-    at_least: bool
-    left_bytes: int | None
-    ends_at: int | None
+    device: str  # "RAM", or the device's id
+    points: tuple[Point, ...]  # what the last run of each size needed above what other cells hold, by size
+    slope_bytes: float  # how much more is needed for one more
+    base_bytes: float  # the need at size 0, by the line
+    off_bytes: int  # how far the farthest point lies from the line
+    is_line: bool  # the points lie on it, as far as allocators round, and its need at size 0 is not negative
+    first: str  # the first run of all, if its size did not run again: it may also have set things up
+    hidden: tuple[str, ...]  # runs without a point: they began with larger data than they needed
+    at_least: bool  # some peak is only a lower bound
+    left_bytes: int | None  # the most that the cell can need now; None when unknown
+    ends_at: int | None  # the largest size for which there is enough, with a margin; None where unknown
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class CellFit(Value):
-    """How the memory that a cell needs grows with the size of its data.
+    """How the memory that a cell needs grows with the size of its data."""
 
-    Attributes:
-        runs: The runs of the cell that succeeded, in their order.
-        name: What varied: the name of an array, a batch size or a number in a call; empty if nothing did.
-        with_it: Other names that varied, so that part of the growth may be theirs.
-        memories: RAM and each device where the need rose with the size, in the order in which they end; left
-            out is one that ends at more than ten times the size of the first.
-        failed: Runs that failed or were interrupted, by the size that they had.
-        missing: What is missing for a line, in one sentence; empty if nothing is.
-    """
-
-    runs: tuple[CellRecord, ...]
-    name: str = ""
-    with_it: tuple[str, ...] = ()
-    memories: tuple[MemoryFit, ...] = ()
-    failed: tuple[tuple[int, CellRecord], ...] = ()
-    missing: str = ""
+    runs: tuple[CellRecord, ...]  # those that succeeded, in their order
+    name: str = ""  # what varied: an array, a batch size or a number in a call
+    with_it: tuple[str, ...] = ()  # other names that varied, so that part of the growth may be theirs
+    memories: tuple[MemoryFit, ...] = ()  # where the need rose with the size, the first to end first
+    failed: tuple[tuple[int, CellRecord], ...] = ()  # runs that failed or were interrupted, with their size
+    missing: str = ""  # what is missing for a line, in one sentence
 
 
 def fit_of(
@@ -121,12 +84,8 @@ def fit_of(
 ) -> CellFit:
     """Return how the memory of a cell grows with the size of its data.
 
-    Args:
-        records: All cells, in their order.
-        left: What is left now, by memory as `leaks.memories` names it.
-        count: The execution count of one of the cell's runs; None for the last cell that ran with several
-            sizes, or else the last whose sizes are known.
-        name: The size to look at; None for the one that varied in the most runs.
+    `left` is by memory, as `leaks.memories` names it. Without a count it is the last cell that ran with
+    several sizes, or else the last whose sizes are known; without a name the size that varied in most runs.
 
     Raises:
         ValueError: No cell has this execution count, or the size `name` was the same in all runs.
@@ -169,9 +128,6 @@ def _beside(sizes: Mapping[str, Mapping[int, int]], name: str) -> tuple[str, ...
     return tuple(apart)
 
 
-# -- which runs -------------------------------------------------------------------------------------
-
-
 def varied(runs: Sequence[CellRecord]) -> dict[str, dict[int, int]]:
     """Return the names that had several sizes: of each its size in each run, by the run's place."""
     found: dict[str, dict[int, int]] = {name: {} for run in reversed(runs) for name, _ in run.dimensions}
@@ -198,11 +154,7 @@ def _runs_of(records: Sequence[CellRecord], count: int | None) -> list[CellRecor
 
 
 def cell_of(record: CellRecord) -> Hashable:
-    """Return what makes another run of a cell recognizable, also one with other sizes; None if nothing does.
-
-    That is the fingerprint of its code. Where that is unknown it is the first line; without an id by the
-    front end also what the cell names.
-    """
+    """Return what makes another run of a cell recognizable, also with other sizes; None if nothing does."""
     if record.code and not record.gpulog_only:
         return record.cell_id, record.code
     cell = leaks.identity(record)
@@ -225,9 +177,6 @@ def _unknown(records: Sequence[CellRecord], count: int) -> str:
     return f"In [{count}] begins with a magic, so that its other runs cannot be recognized"
 
 
-# -- what is missing ---------------------------------------------------------------------------------
-
-
 def _missing(runs: Sequence[CellRecord], whole: Sequence[CellRecord]) -> str:
     """Return what is missing where no size varied."""
     sized = [run for run in whole if run.dimensions]
@@ -236,8 +185,7 @@ def _missing(runs: Sequence[CellRecord], whole: Sequence[CellRecord]) -> str:
         return f"{last.label} has not succeeded yet"
     if not sized:
         return (
-            f"{last.label} needed less than 2 MB, or its code names no array, loader or batch size;"
-            " what is inside functions is not seen"
+            f"{last.label} needed less than 2 MB, or its code names no array, loader or batch size;{_UNSEEN}"
         )
     name, size = last.dimensions[0]
     return f"{last.label} ran with {name} of {size} only: run it again with another size"
@@ -260,9 +208,6 @@ def _missing_growth(runs: Sequence[CellRecord], name: str) -> str:
     )
 
 
-# -- the line ----------------------------------------------------------------------------------------
-
-
 def _of_memory(
     records: Sequence[CellRecord],
     runs: Sequence[CellRecord],
@@ -276,14 +221,12 @@ def _of_memory(
         return None
     now = left.get(device)
     needs, others_bytes = _needs(records, measured, device, now)
-    line = _Line.of(
-        {_size(run, name): Point(_size(run, name), needs[id(run)], run.label) for run in measured}
-    )
+    line = _Line.of([Point(_size(run, name), needs[id(run)], run.label) for run in measured])
     left_bytes = None
     if now is not None and now.left_bytes is not None:
         left_bytes = max(0, now.left_bytes + now.used_bytes - others_bytes)
     if not line.is_line:  # a cell that keeps all it makes needs that above what is there before it
-        alone = _Line.of({_size(run, name): _alone(run, name, device) for run in measured})
+        alone = _Line.of([_alone(run, name, device) for run in measured])
         if alone.is_line:
             line, left_bytes = alone, None if now is None else now.left_bytes
     points = line.points
@@ -316,9 +259,11 @@ class _Line(NamedTuple):
     is_line: bool
 
     @classmethod
-    def of(cls, by_size: Mapping[int, Point]) -> _Line:
-        points = tuple(by_size[size] for size in sorted(by_size))
-        slope, base = linear_regression(by_size.keys(), [point.need_bytes for point in by_size.values()])
+    def of(cls, runs: Iterable[Point]) -> _Line:
+        points = tuple(sorted({point.size: point for point in runs}.values()))
+        slope, base = linear_regression(
+            *zip(*((size, need_bytes) for size, need_bytes, _ in points), strict=True)
+        )
         off_bytes = round(max(abs(point.need_bytes - base - slope * point.size) for point in points))
         tolerance_bytes = max(_TOLERANCE_BYTES, _TOLERANCE * max(point.need_bytes for point in points))
         return cls(points, slope, base, off_bytes, off_bytes <= tolerance_bytes and base >= -tolerance_bytes)
@@ -346,10 +291,7 @@ def _has_point(run: CellRecord, device: Hashable) -> bool:
 
 
 def _is_hidden(run: CellRecord, device: Hashable) -> bool:
-    """Return whether a run gave back what was there before it, such as the larger data of the run before.
-
-    That may be part of its peak, or all of it.
-    """
+    """Return whether a run gave back what was there before it, which may be all of its peak."""
     usage = leaks.memories(run).get(device)
     if usage is None:
         return False
@@ -361,8 +303,8 @@ def _needs(
 ) -> tuple[dict[int, int], int]:
     """Return by `id` what each run needed of one memory above what other cells hold, and what those hold now.
 
-    A cell that runs again replaces what its earlier run left. So what cells leave that ran before does not
-    count as held by others. What is freed between cells was theirs first.
+    A cell that runs again replaces what its earlier run left, so that does not count as held by others. What
+    is freed between cells was theirs first.
     """
     wanted, found, seen = {id(run) for run in runs}, dict[int, int](), set[object]()
     kernel = others_bytes = left_bytes = 0

@@ -17,12 +17,11 @@ from ..records.note import SHARED, of_kind
 from ..records.usage import notable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from ..records.device_usage import DeviceUsage
     from ..records.process import ProcessRecord
 
-if TYPE_CHECKING:
     What = Literal["needed", "used", "time"]
 
 FACTOR = 1.2  # of the median
@@ -84,10 +83,7 @@ class Outlier:
 
 
 def busiest(record: ProcessRecord) -> DeviceUsage | None:
-    """Return the device on which a process needed most; None if it used none.
-
-    A device on which the memory of the process is unknown comes last.
-    """
+    """Return the device on which a process needed most; None if it used none, an unattributed one last."""
     return max(record.gpus, key=lambda gpu: (gpu.attributed, gpu.needed_bytes), default=None)
 
 
@@ -97,28 +93,21 @@ def figures_of(records: Sequence[ProcessRecord]) -> list[Figure]:
     for name, what, values in _series(records):
         figures = sorted(figure for figure, _ in values)
         largest, most = max(values, key=lambda pair: pair[0])
-        most_of_nine, most_of_all = (figures[math.ceil(part * len(figures)) - 1] for part in (0.9, 0.99))
-        found.append(
-            Figure(
-                name,
-                what,
-                figures[0],
-                median(figures),
-                largest,
-                most,
-                (most_of_nine, most_of_all),
-                len(figures),
-            )
-        )
+        count = len(figures)
+        quantiles = figures[math.ceil(0.9 * count) - 1], figures[math.ceil(0.99 * count) - 1]
+        found.append(Figure(name, what, figures[0], median(figures), largest, most, quantiles, count))
     return found
 
 
 def outliers_of(records: Sequence[ProcessRecord]) -> list[Outlier]:
     """Return the processes that stand out, by figure, of each the farthest above the median first."""
     found: dict[str, list[Outlier]] = {}
-    for alike in _by_task(records):
+    by_task: dict[str | None, list[ProcessRecord]] = {}
+    for record in records:
+        by_task.setdefault(record.process.task, []).append(record)
+    for alike in by_task.values():
         for name, what, of_all in _series(alike):
-            values = [pair for pair in of_all if what == "time" or not _shared(pair[1])]
+            values = [pair for pair in of_all if what == "time" or not of_kind(pair[1].notes, *SHARED)]
             if what == "used" or not values:
                 continue
             middle = median(figure for figure, _ in values)
@@ -128,17 +117,6 @@ def outliers_of(records: Sequence[ProcessRecord]) -> list[Outlier]:
                 if figure > FACTOR * middle and _is_notable(name, figure - middle, record)
             )
     return [one for some in found.values() for one in sorted(some, key=lambda one: -one.ratio)]
-
-
-def _by_task(records: Iterable[ProcessRecord]) -> Iterable[list[ProcessRecord]]:
-    found: dict[str | None, list[ProcessRecord]] = {}
-    for record in records:
-        found.setdefault(record.process.task, []).append(record)
-    return found.values()
-
-
-def _shared(record: ProcessRecord) -> bool:
-    return bool(of_kind(record.notes, *SHARED))
 
 
 def _is_notable(name: str, above: float, record: ProcessRecord) -> bool:

@@ -19,11 +19,7 @@ GROWTH_BYTES = MB  # that each of them must exceed
 
 
 def suspects(records: Iterable[CellRecord]) -> list[tuple[CellRecord, ...]]:
-    """Return the cells that may leak; `History.suspects` has the rule.
-
-    Returns:
-        For each cell its last runs, oldest first, as many as grew.
-    """
+    """Return of each cell that may leak the last runs, as many as grew; `History.suspects` has the rule."""
     runs: dict[Hashable, list[CellRecord]] = {}
     for kernel, record in with_kernel(records):
         if (cell := identity(record)) is not None:
@@ -90,11 +86,7 @@ def with_kernel(records: Iterable[CellRecord]) -> Iterator[tuple[int, CellRecord
 
 
 def identity(record: CellRecord) -> Hashable:
-    """Return what makes another run recognizable as one of the same cell, in the same process.
-
-    Returns:
-        None if nothing does.
-    """
+    """Return what makes another run recognizable as one of the same cell and process, if anything does."""
     named = record.cell_id is not None or not record.source.startswith("%")
     if not named or record.gpulog_only:
         return None

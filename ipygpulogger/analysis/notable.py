@@ -22,11 +22,7 @@ def matters(measurement: Measurement, ram_total_bytes: int | None = None) -> boo
     """Return whether a report is open from the start.
 
     Failed for lack of memory, over budget, growing in each run, little headroom or RAM left, a peak that is
-    not exact, or more than a tenth of a device or of RAM moved.
-
-    Args:
-        measurement: What was measured.
-        ram_total_bytes: The machine's RAM; None when unknown.
+    not exact, or more than a tenth of a device or of the machine's RAM moved.
     """
     if isinstance(measurement, CellRecord) and measurement.out_of_memory:
         return True

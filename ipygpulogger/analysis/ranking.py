@@ -26,13 +26,9 @@ def by_peak(record: CellRecord) -> tuple[int, int]:
     return on_devices if on_devices >= MB else 0, record.gen.needed_bytes
 
 
-def _by_consumed(record: CellRecord) -> int:
-    return max(usage.consumed_bytes for usage in memories(record).values())
-
-
 _RANKS: dict[str, Callable[[CellRecord], Any]] = {
     "peak": by_peak,
-    "consumed": _by_consumed,
+    "consumed": lambda record: max(usage.consumed_bytes for usage in memories(record).values()),
     "time": lambda record: record.time_s,
 }
 
@@ -49,46 +45,27 @@ def rank(records: Iterable[CellRecord], by: str) -> list[CellRecord]:
 
 
 class Worst(NamedTuple):
-    """The cell with the highest figure of RAM, or of any device.
+    """The cell with the highest figure of RAM, or of any device."""
 
-    Attributes:
-        figure: "needed" or "consumed".
-        record: The cell.
-        usage: That memory: the record's RAM or one of its devices.
-    """
-
-    figure: str
+    figure: str  # "needed" or "consumed"
     record: CellRecord
-    usage: Usage
+    usage: Usage  # of the record's RAM or one of its devices
 
 
 @dataclass(frozen=True, slots=True)
 class Ranked:
-    """What a summary says of a run.
+    """What a summary says of a run."""
 
-    Attributes:
-        by: What the cells are ranked by: "peak", "consumed" or "time".
-        count: How many cells there are, with the records of other processes.
-        processes_count: How many of them are records of other processes.
-        first: The first of them.
-        worst: The cells with the highest figures.
-        longest: The cell that took longest.
-        coarse_bytes: The coarsest granularity of RAM's peaks that is worth a remark; 0 without one.
-        devices: A device for each key, in the order in which the ranked cells of the kernel name them.
-        suspects: The runs of the first cells that may leak.
-        suspects_count: How many such cells there are.
-    """
-
-    by: str
-    count: int
-    processes_count: int
+    by: str  # "peak", "consumed" or "time"
+    count: int  # of the cells, with the records of other processes
+    processes_count: int  # of these records
     first: tuple[CellRecord, ...]
     worst: tuple[Worst, ...]
     longest: CellRecord
-    coarse_bytes: int
-    devices: tuple[DeviceUsage, ...]
-    suspects: Sequence[Sequence[CellRecord]]
-    suspects_count: int
+    coarse_bytes: int  # the coarsest granularity of RAM's peaks that is worth a remark; 0 without one
+    devices: tuple[DeviceUsage, ...]  # one for each key, as the ranked cells of the kernel name them
+    suspects: Sequence[Sequence[CellRecord]]  # the runs of the first cells that may leak
+    suspects_count: int  # of all such cells
 
 
 def ranked(records: Sequence[CellRecord], by: str, suspects: Sequence[Sequence[CellRecord]]) -> Ranked | None:

@@ -35,14 +35,7 @@ def memories(record: CellRecord) -> Iterator[tuple[Key, Usage]]:
 
 @dataclass(frozen=True, slots=True)
 class CellTotals:
-    """Some cells together.
-
-    Attributes:
-        count: How many.
-        failed: How many of them did not succeed.
-        time_s: Their time.
-        longest: The one that took longest; None without one.
-    """
+    """Some cells together."""
 
     count: int
     failed: int
@@ -59,21 +52,13 @@ class CellTotals:
 
 @dataclass(slots=True)
 class MemoryTotals:
-    """One memory over a run.
+    """One memory over a run."""
 
-    Attributes:
-        latest: As the last cell left it.
-        highest: The cell with the highest peak, where the use is attributed; None if it never was.
-        exact: Whether all peaks are exact.
-        used_bytes: The most in use by all processes at the end of a cell; 0 when that is unknown.
-        peak_bytes: That peak.
-    """
-
-    latest: Usage
-    highest: CellRecord | None = None
-    exact: bool = True
-    used_bytes: int = 0
-    peak_bytes: int = -1
+    latest: Usage  # as the last cell left it
+    highest: CellRecord | None = None  # has the highest peak; None where the use is attributed to no process
+    exact: bool = True  # all peaks are
+    used_bytes: int = 0  # the most in use by all processes at the end of a cell; 0 when that is unknown
+    peak_bytes: int = -1  # the highest
 
     def add(self, usage: Usage, record: CellRecord) -> None:
         """Add the memory over one cell."""
@@ -87,21 +72,13 @@ class MemoryTotals:
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """All cells of a run.
-
-    Attributes:
-        begin: When the first began; None before there is one.
-        every: All cells, and the records of other processes.
-        outer: The cells of the kernel that are not nested in others.
-        processes: The records of other processes.
-        memories: RAM and the devices by the keys of `memories`, in the order in which cells name them.
-    """
+    """All cells of a run."""
 
     begin: datetime | None
-    every: CellTotals
-    outer: CellTotals
-    processes: CellTotals
-    memories: dict[Key, MemoryTotals]
+    every: CellTotals  # all cells, and the records of other processes
+    outer: CellTotals  # the cells of the kernel that are not nested in others
+    processes: CellTotals  # the records of other processes
+    memories: dict[Key, MemoryTotals]  # RAM and the devices
 
     @classmethod
     def of(cls, records: Sequence[CellRecord]) -> Totals:
@@ -121,10 +98,7 @@ class Totals:
 
 
 def shown(records: Sequence[CellRecord]) -> list[CellRecord]:
-    """Return the cells that a page shows in full, in their order.
-
-    Of very many these are the cells that needed most, those that took longest, and the last that failed.
-    """
+    """Return what a page shows in full: of very many what needed most, took longest, and failed last."""
     numbers = range(len(records))
     if len(records) <= MOST:
         return list(records)

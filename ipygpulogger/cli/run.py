@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING, Any
 
-from ..analysis import budget
+from ..analysis.budget import excesses
 from ..engine.machine import machine
 from ..records.units import MB, rounded_mb
 from ..render import summary
@@ -132,7 +132,7 @@ def _over_budget(
 ) -> Iterator[str]:
     """Yield a sentence for each peak above its budget, and for each that cannot be compared with it."""
     for record in records:
-        for excess in budget.excesses(record, ram_bytes=ram_bytes, gpu_bytes=gpu_bytes):
+        for excess in excesses(record, ram_bytes=ram_bytes, gpu_bytes=gpu_bytes):
             where = "in RAM" if excess.name == "RAM" else f"on {excess.name}"
             option = "--max-ram" if excess.name == "RAM" else "--max-gpu"
             at_least = "at least " if excess.at_least else ""

@@ -81,8 +81,8 @@ _SCALARS = frozenset((int, str, float, bool, type(None)))
 
 
 text_of: dict[type, Callable[[Any], str]] = {}  # of classes whose `repr` is a table of several lines
-html_of: dict[type, Callable[[Any], str]] = {}  # by class; `render.displays` fills it
-_DISPLAYS = "ipygpulogger.render.displays"  # by name: loaded when a record is first displayed
+html_of: dict[type, Callable[[Any], str]] = {}  # by class; `render.summary` fills it
+_DISPLAYS = "ipygpulogger.render.summary"  # by name: loaded when a record is first displayed
 
 
 class Displayed:

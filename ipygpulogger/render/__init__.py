@@ -13,11 +13,10 @@ fit            `%gpulog fit`: the line through the runs of a cell, as text and d
 table          a table once, drawn as text and as HTML
 markup         pieces of HTML: escaped text, tables, bars, time series
 owners         names by the memory they hold, and what releasing gave back
-summary        the cells of a notebook, ranked; two runs of one, compared
+summary        the cells of a notebook, ranked; two runs compared; what a notebook displays of records
 group          many processes: their rows, the spread of their figures, who stands out
 plot_data      what the plot shows, in numbers: the time axis, the panels and their layers
 plot           a notebook's memory over time, as a figure of matplotlib
-displays       what a notebook displays of a record, a history, a line: loaded with the first of them
 page           the page of a run: its totals, its plot as SVG, every cell or the worst of very many
 experiments    what ipyexperiments printed
 =============  ===========================================================================

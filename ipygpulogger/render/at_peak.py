@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import textwrap
+from collections import Counter
 from html import escape
 from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
@@ -58,15 +59,14 @@ _PLACE = 26  # characters, at most
 _LEAST_NAME = 12
 _UNKNOWN = "Nothing is known of what was alive at the peak."
 
-_KINDS = {"before": "held before"}  # as people read them, where that differs
-_FILLS = {
+_FILLS = {  # of the kinds, as people read them
     "parameters": BLUE,
     "optimizer state": PALE,
     "gradients": PURPLE,
     "activations": AMBER,
     "variables": "#72b7b2",
     "temporaries": "#9d755d",
-    "before": GREY,
+    "held before": GREY,
 }
 
 
@@ -79,7 +79,6 @@ class _Line(NamedTuple):
     size_bytes: int
     resident_bytes: int | None
     blocks: int
-    fill: str = ""
 
 
 def text(rows: Sequence[AtPeak], times_s: _Times, notes: Sequence[str] = ()) -> str:
@@ -124,10 +123,7 @@ def html(rows: Sequence[AtPeak], times_s: _Times, notes: Sequence[str] = ()) -> 
 
 
 def fold(rows: Sequence[AtPeak], times_s: _Times, most: int = 0, *, drawn: bool = False) -> str:
-    """Return what unfolds below a report: the kinds of each device as a line, its largest rows below it.
-
-    A device where little happened has no line, see `_reported`.
-    """
+    """Return what unfolds below a report: the kinds of each device as a line, its largest rows below it."""
     markup = ""
     for device, found in _reported(rows):
         head = escape(typeset(f"{_headline(device, found, times_s, nonzero_text)}: {kinds_of(found)}"))
@@ -147,9 +143,7 @@ def listed(rows: Sequence[AtPeak], most: int) -> str:
 
 def kinds_bar(rows: Sequence[AtPeak]) -> str:
     """Return the kinds of one device as a bar with its legend, the largest first."""
-    parts = [
-        Part(_KINDS.get(kind, kind), size_bytes, _FILLS.get(kind, GREY)) for kind, size_bytes in _kinds(rows)
-    ]
+    parts = [Part(kind, size_bytes, _FILLS[kind]) for kind, size_bytes in _kinds(rows)]
     return bar(parts, sum(part.size_bytes for part in parts)) + legend(parts)
 
 
@@ -159,10 +153,8 @@ def table_of(rows: Sequence[AtPeak], most: int = _ROWS) -> str:
     resident = any(row.resident_bytes is not None for row in rows)
     body: list[list[Cell]] = []
     for one in _lines(rows, most):
-        sizes = [one.size_bytes]
-        if resident:
-            sizes.append(one.size_bytes if one.resident_bytes is None else one.resident_bytes)
-        bar_of_row = cell_bar([Part("", one.size_bytes, one.fill)], scale_bytes if one.fill else 0)
+        sizes = [one.size_bytes, *([_resident_bytes(one)] if resident else [])]
+        bar_of_row = cell_bar([Part("", one.size_bytes, _FILLS.get(one.kind, ""))], scale_bytes)
         name = code(clipped(one.name, _NAME), unbroken=True) if one.place else escape(one.name)
         place = f"<span style=white-space:nowrap>{escape(one.place)}</span>"
         figures = map(nonzero_figure, sizes)
@@ -173,13 +165,18 @@ def table_of(rows: Sequence[AtPeak], most: int = _ROWS) -> str:
 
 
 def kinds_lines(rows: Sequence[AtPeak], times_s: _Times) -> list[str]:
-    """Return for each of the first devices a line with its peak, and below it the kinds, the largest first.
-
-    A device where little happened has none, see `_reported`.
-    """
-    lines = []
+    """Return a line with the peak for each of the first devices, and below it the kinds."""
+    lines: list[str] = []
     for device, found in _reported(rows):
-        lines += [clipped(_headline(device, found, times_s, nonzero_mb), _LINE), *_wrapped_kinds(found)]
+        lines.append(clipped(_headline(device, found, times_s, nonzero_mb), _LINE))
+        first, *kinds = kinds_of(found, nonzero_mb).split(", ")
+        lines.append(f"  {first}")
+        for kind in kinds:
+            if len(lines[-1]) + len(kind) + 4 <= _LINE:
+                lines[-1] += f", {kind}"
+            else:
+                lines[-1] += ","
+                lines.append(f"  {kind}")
     return [printable(one) for one in lines]
 
 
@@ -190,23 +187,11 @@ def kinds_line(rows: Sequence[AtPeak], times_s: _Times) -> str:
     return ""
 
 
-def _wrapped_kinds(rows: Sequence[AtPeak]) -> list[str]:
-    """Return the kinds of one device as lines of text, indented; seldom more than one."""
-    lines: list[str] = []
-    for kind in kinds_of(rows, nonzero_mb).split(", "):
-        if lines and len(lines[-1]) + len(kind) + 3 <= _LINE:
-            lines[-1] += f" {kind},"
-        else:
-            lines.append(f"  {kind},")
-    return [*lines[:-1], lines[-1].rstrip(",")]
-
-
 def kinds_of(rows: Sequence[AtPeak], shown: Callable[[int], str] = nonzero_text) -> str:
     """Return the kinds of one device and their sizes, the largest first; without those of less than 1 MB."""
     found = _kinds(rows)
     listed = [(kind, size_bytes) for kind, size_bytes in found if rounded_mb(size_bytes) or len(found) == 1]
-    words = (f"{_KINDS.get(kind, kind)} {shown(size_bytes)}" for kind, size_bytes in listed)
-    return ", ".join(words) or "of less than 1 MB each"
+    return ", ".join(f"{kind} {shown(size_bytes)}" for kind, size_bytes in listed) or "of less than 1 MB each"
 
 
 def _by_device(rows: Sequence[AtPeak]) -> Iterator[tuple[str, list[AtPeak]]]:
@@ -218,20 +203,14 @@ def _by_device(rows: Sequence[AtPeak]) -> Iterator[tuple[str, list[AtPeak]]]:
 
 
 def _reported(rows: Sequence[AtPeak]) -> Iterator[tuple[str, list[AtPeak]]]:
-    """Yield the first devices that a report has, with their rows.
+    """Yield the first devices with rows; not RAM below 1 MB, nor where all was there before the cell."""
 
-    It is silent on less than 1 MB of general RAM, and on a device where all was there before the cell.
-    """
-    found = (
-        (device, some)
-        for device, some in _by_device(rows)
-        if (
-            sum(row.size_bytes for row in some) >= MB
-            if device == CPU
-            else any(row.place != BEFORE for row in some)
-        )
-    )
-    return islice(found, _DEVICES)
+    def is_reported(device: str, some: Sequence[AtPeak]) -> bool:
+        if device == CPU:
+            return sum(row.size_bytes for row in some) >= MB
+        return any(row.place != BEFORE for row in some)
+
+    return islice((one for one in _by_device(rows) if is_reported(*one)), _DEVICES)
 
 
 def _headline(device: str, rows: Sequence[AtPeak], times_s: _Times, shown: Callable[[int], str]) -> str:
@@ -244,34 +223,31 @@ def _headline(device: str, rows: Sequence[AtPeak], times_s: _Times, shown: Calla
 
 def _kinds(rows: Sequence[AtPeak]) -> list[tuple[str, int]]:
     """Return each kind with its size, the largest first."""
-    sizes: dict[str, int] = {}
+    sizes = Counter[str]()
     for row in rows:
-        sizes[row.kind] = sizes.get(row.kind, 0) + row.size_bytes
-    return sorted(sizes.items(), key=lambda one: -one[1])
+        sizes[_kind(row)] += row.size_bytes
+    return sizes.most_common()
+
+
+def _kind(row: AtPeak) -> str:
+    return "held before" if row.kind == "before" else row.kind
+
+
+def _resident_bytes(row: AtPeak | _Line) -> int:
+    return row.size_bytes if row.resident_bytes is None else row.resident_bytes
 
 
 def _lines(rows: Sequence[AtPeak], most: int) -> list[_Line]:
     """Return the first rows as they are shown, and one line for the others."""
     shown = [
-        _Line(
-            _KINDS.get(row.kind, row.kind),
-            printable(row.name),
-            _place(row),
-            row.size_bytes,
-            row.resident_bytes,
-            row.blocks,
-            _FILLS.get(row.kind, GREY),
-        )
+        _Line(_kind(row), printable(row.name), _place(row), row.size_bytes, row.resident_bytes, row.blocks)
         for row in rows[:most]
     ]
     if rest := rows[most:]:
         # How many there are is known if each is of one place.
         kind = "and others" if any(row.is_sum for row in rest) else f"and {len(rest):,} more"
-        resident_bytes = None
-        if any(row.resident_bytes is not None for row in rest):
-            resident_bytes = sum(
-                row.size_bytes if row.resident_bytes is None else row.resident_bytes for row in rest
-            )
+        known = any(row.resident_bytes is not None for row in rest)
+        resident_bytes = sum(map(_resident_bytes, rest)) if known else None
         size_bytes, blocks = sum(row.size_bytes for row in rest), sum(row.blocks for row in rest)
         shown.append(_Line(kind, "", "", size_bytes, resident_bytes, blocks))
     return shown

@@ -7,31 +7,17 @@ from html import escape
 from typing import TYPE_CHECKING
 
 from ..records.units import (
-    MB,
     clipped,
     nonzero_figure,
     nonzero_mb,
+    nonzero_text,
     printable,
     printable_lines,
     rounded_mb,
-    size_text,
     without_controls,
 )
 from . import at_peak
-from .markup import (
-    BLUE,
-    GREY,
-    PALE,
-    RED,
-    Part,
-    Strong,
-    bar,
-    code,
-    legend,
-    line,
-    scrolling,
-    small,
-)
+from .markup import BLUE, GREY, PALE, RED, Part, Strong, bar, code, legend, line, scrolling, small
 from .table import Bar, Column, Table
 
 if TYPE_CHECKING:
@@ -48,15 +34,13 @@ _SHORT = "border-left:3px solid #e45756;padding:1px 0 1px 9px;margin:2px 0 6px" 
 
 def report(estimate: Estimate) -> str:
     """Return an estimate as text, the headline first, without a newline at the end."""
-    outcome = _outcome(estimate, estimate.left_bytes, nonzero_mb)
-    needs = f"Needs {nonzero_mb(estimate.peak_bytes)} on {estimate.device}"
-    lines = [f"{needs}{outcome and ': '}{outcome} ({_label(estimate)})"]
+    lines = ["".join(_headline(estimate, nonzero_mb)) + f" ({_label(estimate)})"]
     for sentence in _sentences(estimate, nonzero_mb):
         lines += _wrapped(sentence)
     lines += at_peak.lines_of(estimate.at_peak, _WIDTH)
     if estimate.batches:
         lines += [clipped(row, _WIDTH) for row in _batches(estimate, html=False).text()]
-        lines += _wrapped(f"A batch size replaces {estimate.batched}.")
+        lines += _wrapped(_replaces(estimate))
     for note in estimate.notes:
         lines += _wrapped(note)
     return printable_lines(lines)
@@ -64,17 +48,21 @@ def report(estimate: Estimate) -> str:
 
 def html(estimate: Estimate) -> str:
     """Return an estimate as HTML: the headline, the device's bar, the tables; all foreign text is escaped."""
-    outcome = _outcome(estimate, estimate.left_bytes, _size)
-    needs = f"Needs {_size(estimate.peak_bytes)} on {estimate.device}"
-    head = f"<b>{escape(needs)}</b>{outcome and ': '}{outcome}. {code(_label(estimate))}"
-    below = "".join(map(small, (*_sentences(estimate, _size), *map(printable, estimate.notes))))
+    needs, outcome = _headline(estimate, nonzero_text)
+    head = f"<b>{escape(needs)}</b>{escape(outcome)}. {code(_label(estimate))}"
+    below = "".join(map(small, (*_sentences(estimate, nonzero_text), *map(printable, estimate.notes))))
     body = line(f'<div style="margin-bottom:3px">{head}</div>{_bar(estimate)}{below}')
     body += scrolling(at_peak.table_of(estimate.at_peak)) if estimate.at_peak else ""
     if estimate.batches:
         figures = scrolling(_batches(estimate, html=True).html("Needs by batch size, MB"))
-        replaced = line(small(printable(f"A batch size replaces {estimate.batched}.")))
+        replaced = line(small(printable(_replaces(estimate))))
         body += f"<div style=margin-top:6px>{figures}</div>{replaced}"
     return without_controls(f'<div style="{_SHORT}">{body}</div>' if estimate.fits is False else body)
+
+
+def _headline(estimate: Estimate, shown: Callable[[int], str]) -> tuple[str, str]:
+    outcome = _outcome(estimate, estimate.left_bytes, shown)
+    return f"Needs {shown(estimate.peak_bytes)} on {estimate.device}", f"{outcome and ': '}{outcome}"
 
 
 def _outcome(found: Estimate | BatchEstimate, left_bytes: int | None, shown: Callable[[int], str]) -> str:
@@ -108,13 +96,14 @@ def _batches(estimate: Estimate, *, html: bool) -> Table:
     for batch in estimate.batches:
         peak_bytes = batch.peak_bytes or 0
         need = "" if batch.peak_bytes is None else (nonzero_figure if html else nonzero_mb)(peak_bytes)
-        outcome = clipped(printable(_batch_outcome(batch, estimate, _size if html else nonzero_mb)), _ERROR)
+        outcome = clipped(
+            printable(_batch_outcome(batch, estimate, nonzero_text if html else nonzero_mb)), _ERROR
+        )
         drawn = Bar([Part("", peak_bytes, RED if batch.fits is False else BLUE)], scale_bytes)
-        if batch.size == estimate.largest_batch:
+        is_largest = batch.size == estimate.largest_batch
+        if is_largest:
             outcome += f" · {_LARGEST}" if html else f"  <- {_LARGEST}"
-            table.add(Strong(str(batch.size)), drawn, need, outcome)
-        else:
-            table.add(str(batch.size), drawn, need, outcome)
+        table.add(Strong(str(batch.size)) if is_largest else str(batch.size), drawn, need, outcome)
     return table
 
 
@@ -146,8 +135,11 @@ def _bar(estimate: Estimate) -> str:
 
 def _held_bytes(estimate: Estimate) -> int:
     """Return how much of the need is on the device already; 0 if it is compared with a given capacity."""
-    given = estimate.available_bytes == estimate.capacity_bytes
-    return 0 if given else estimate.held_bytes
+    return 0 if estimate.available_bytes == estimate.capacity_bytes else estimate.held_bytes
+
+
+def _replaces(estimate: Estimate) -> str:
+    return f"A batch size replaces {estimate.batched}."
 
 
 def _label(estimate: Estimate) -> str:
@@ -156,7 +148,3 @@ def _label(estimate: Estimate) -> str:
 
 def _wrapped(sentence: str) -> list[str]:
     return textwrap.wrap(printable(sentence), _WIDTH, initial_indent="  ", subsequent_indent="  ")
-
-
-def _size(size_bytes: int) -> str:
-    return "<1 MB" if 0 < size_bytes < MB / 2 else size_text(size_bytes)

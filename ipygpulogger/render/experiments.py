@@ -12,7 +12,7 @@ from . import out_of_memory, text
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from ..records import CellRecord, DeviceUsage, Usage
+    from ..records import CellRecord, DeviceUsage
 
 _PREFIX = "･ "  # a halfwidth dot
 
@@ -85,16 +85,16 @@ def memory(rows: Mapping[str, tuple[int | None, int | None]]) -> str:
 
 
 def cell(record: CellRecord, gpu: DeviceUsage | None, *, compact: bool = False) -> str:
-    """Return the cell logger's report.
-
-    What this package adds to the original's report comes after the last character of a row, or on further
-    lines.
-    """
-    figures = {"CPU": _figures(record.gen, record.gen.after_bytes)}
+    """Return the cell logger's report; what the original lacks stands behind a row, or on further lines."""
+    gen = record.gen
+    figures: dict[str, tuple[int | None, ...]] = {
+        "CPU": (gen.consumed_bytes, gen.peaked_bytes, gen.after_bytes)
+    }
     if gpu is not None:
-        figures["GPU"] = _figures(gpu, taken_bytes(gpu), attributed=gpu.attributed)
+        own = (gpu.consumed_bytes, gpu.peaked_bytes) if gpu.attributed else (None, None)
+        figures["GPU"] = (*own, taken_bytes(gpu))
     rows = text.rows(replace(record, gpus=() if gpu is None else (gpu,)))
-    remarks = [_after(remark) for _, _, remark in rows]
+    remarks = [text.after(remark) for _, _, remark in rows]
     ended = record.outcome()
     if compact:
         parts = [
@@ -110,14 +110,10 @@ def cell(record: CellRecord, gpu: DeviceUsage | None, *, compact: bool = False) 
         for (name, three), remark in zip(figures.items(), remarks, strict=True):
             columns = " ".join(f"{_mb(figure):>{width}}" for figure in three)
             lines.append(f"{_PREFIX}{name}: {columns} MB |{remark}")
-        lines[1] += _after(ended)
+        lines[1] += text.after(ended)
         lines += record.notes
     card = [] if record.out_of_memory is None else [out_of_memory.report(record.out_of_memory)]
     return "\n".join([printable_lines(lines), *card])
-
-
-def _figures(usage: Usage, used_bytes: int | None, *, attributed: bool = True) -> tuple[int | None, ...]:
-    return (*((usage.consumed_bytes, usage.peaked_bytes) if attributed else (None, None)), used_bytes)
 
 
 def _mb(size_bytes: int | None) -> str:
@@ -125,7 +121,7 @@ def _mb(size_bytes: int | None) -> str:
 
 
 def _plain(size_bytes: int | None) -> str:
-    return "n/a" if size_bytes is None else str(truncated_mb(size_bytes))
+    return _mb(size_bytes).replace(",", "")
 
 
 def _width(sizes: Iterable[int | None]) -> int:
@@ -143,7 +139,3 @@ def _percent(part: int | None, whole: int | None) -> str:
 
 def _time(seconds: float) -> str:
     return f"{timedelta(seconds=int(seconds))}.{int(seconds % 1 * 1000):03d}"
-
-
-def _after(remarks: str) -> str:
-    return f"  {remarks}" if remarks else ""

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import textwrap
 from collections import Counter
+from itertools import groupby, islice
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from ..analysis.imbalance import FACTOR, GPU, RAM, TIME, busiest
-from ..records import DeviceUsage
 from ..records.note import Note, NoteKind, of_kind
 from ..records.units import (
     MB,
     clipped,
-    mb_text,
     printable,
     printable_lines,
     rounded_mb,
@@ -29,6 +29,7 @@ from ..records.usage import notable
 from .headline import Phrase
 from .markup import DOT, Strong, folded, line, size, small, weighed
 from .table import Bar, Column, Table, grouped, least_sign, moved_parts, squeezed
+from .text import figures
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -77,8 +78,7 @@ def table(group: Group) -> str:
 
 def html(group: Group) -> str:
     """Return the table as HTML: a line that unfolds."""
-    phrases = list(_headline(group))
-    summary = DOT.join(weighed(*phrase) for phrase in phrases)
+    summary = DOT.join(weighed(*phrase) for phrase in _headline(group))
     if not group:
         return without_controls(line(summary, quiet=True))
     is_open = _matters(group)
@@ -101,9 +101,7 @@ def _headline(group: Group) -> Iterator[Phrase]:
     needed = [one for one in group.figures if one.what == "needed" and rounded_mb(one.largest)]
     for one in [*(one for one in group.figures if one.name == TIME), *needed[:_OUTLIERS]]:
         yield Phrase(f"{'' if one.name == TIME else f'{one.name} needed '}{_range(one)}")
-    outliers: dict[int, list[Outlier]] = {}
-    for outlier in group.outliers:
-        outliers.setdefault(id(outlier.record), []).append(outlier)
+    outliers = _by_process(group)
     for some in list(outliers.values())[:_OUTLIERS]:
         process = some[0].record.process
         who = squeezed(process.task or process.named(), _NAME)
@@ -130,11 +128,11 @@ def _range(one: Figure) -> str:
 
 def _body(group: Group, space: int) -> str:
     """Return what the line unfolds to: with bars and names as long as there is space for."""
-    processes, spread, tables = _processes(group), _spread_table(group).rows, ""
+    processes, tables = _processes(group), ""
     for bars, name in ((RAM, GPU), _NAME), ((), _NAME), ((), 8):
         found = [_process_table(group, processes, bars=bars, name=name, html=True)] if processes else []
-        found += [_spread_table(group, name=name, html=True)] if spread else []
-        shown = [_wide(table.html()) for table in found]
+        found.append(_spread_table(group, name=name, html=True))
+        shown = [_wide(table.html()) for table in found if table.rows]
         tables = "<div style=height:6px></div>".join(shown[::-1] if len(group) > _ROWS else shown)
         if size(tables) <= space:
             break
@@ -156,14 +154,9 @@ def _whole(words: str, characters: int) -> str:
     return squeezed(words, characters).replace(" ", "\N{NO-BREAK SPACE}")
 
 
-# -- the processes -------------------------------------------------------------------------------------
-
-
 def _processes(group: Group) -> list[_Process]:
     """Return the processes with a row: all, or of many those that failed or stand out most."""
-    outliers: dict[int, list[Outlier]] = {}
-    for one in group.outliers:
-        outliers.setdefault(id(one.record), []).append(one)
+    outliers = _by_process(group)
     found = [(record, (*_urgent(record), *map(_mark_of, outliers.get(id(record), ())))) for record in group]
     if len(group) <= _ROWS:
         return found
@@ -175,6 +168,13 @@ def _processes(group: Group) -> list[_Process]:
 
     first = sorted((process for process in found if process[1]), key=weight)[:_FEW]
     return [process for process in found if process in first]
+
+
+def _by_process(group: Group) -> dict[int, list[Outlier]]:
+    found: dict[int, list[Outlier]] = {}
+    for one in group.outliers:
+        found.setdefault(id(one.record), []).append(one)
+    return found
 
 
 def _urgent(record: ProcessRecord) -> Iterator[str]:
@@ -216,19 +216,14 @@ def _process_table(
     table = Table(columns)
     for record, marks in processes:
         process = record.process
-        names = [
-            process.named(),
-            *([process.host] if hosts else []),
-            *([process.task or ""] if tasks else []),
-        ]
+        names = [process.named(), *[process.host] * hosts, *[process.task or ""] * tasks]
         first, *others = (_whole(one, name) for one in names)
         cells: list[str | Strong | Bar] = [Strong(first) if marks else first, *others]
         for memory in memories:
             usage = _usage(record, memory)
             if memory in bars:
                 cells.append(Bar(moved_parts(usage), scales[memory]))
-            figures = _figures(usage)
-            cells += map(grouped, figures) if html else figures
+            cells += map(grouped, _figures(usage)) if html else _figures(usage)
         cells.append(time_text(record.time_s))
         if marked:
             said = ", ".join(marks).replace(" ", "\N{NO-BREAK SPACE}")
@@ -246,20 +241,12 @@ def _figures(usage: Usage | None) -> tuple[str, str, str]:
     """Return what was consumed, peaked and is used, in MB."""
     if usage is None:
         return "", "", ""
-    used = mb_text(usage.used_bytes if isinstance(usage, DeviceUsage) else usage.after_bytes)
-    if isinstance(usage, DeviceUsage) and not usage.attributed:
-        return "n/a", "n/a", used
-    return mb_text(usage.consumed_bytes), f"{least_sign(usage)}{rounded_mb(usage.peaked_bytes)}", used
-
-
-# -- the spread ----------------------------------------------------------------------------------------
+    consumed, peaked, used = figures(usage)
+    return consumed, peaked if peaked == "n/a" else f"{least_sign(usage)}{peaked}", used
 
 
 def _spread_table(group: Group, *, name: int = _NAME, html: bool = False) -> Table:
-    """Return how the figures are spread that differ notably; of very many processes, all figures.
-
-    Of very many devices these are the figures that differ most. `name` is the most characters of a name.
-    """
+    """Return how the figures are spread that differ notably and most; of very many processes, all figures."""
     many = len(group) > _ROWS
     columns = [Column("", "words", html_head="MB"), Column("Smallest", gap=1), Column("Median", gap=1)]
     if many:
@@ -292,9 +279,6 @@ def _figure(one: Figure, figure: float, *, html: bool) -> str:
     return shown if html or len(shown) <= 8 else f"{figure:.0f} s"
 
 
-# -- what is said below ----------------------------------------------------------------------------------
-
-
 def _mark_of(one: Outlier) -> str:
     """Return in which way a process stands out: "RAM 1.5x" is one and a half times the median."""
     return f"{one.name} {_times(one.ratio)}x"
@@ -323,18 +307,15 @@ def _noun_of(group: Group) -> str:
         return "tasks"
     names = [record.process.named() for record in group] or [who for who, _ in group.missing]
     words = {name.rpartition(" ")[0] for name in names if name.rpartition(" ")[2].isdigit()}
-    if len(words) == 1 and (word := words.pop()).isalpha() and all(n.startswith(f"{word} ") for n in names):
-        return f"{printable(word)}s" if word != "pid" else "processes"
-    return "processes"
+    word = next(iter(words), "pid")
+    same = len(words) == 1 and word.isalpha() and all(name.startswith(f"{word} ") for name in names)
+    return f"{printable(word)}s" if same and word != "pid" else "processes"
 
 
 def _sentences(group: Group) -> Iterator[str]:
     """Yield what is to be said below the table: who stands out, failed, or is missing; the notes."""
-    outliers: dict[str, list[Outlier]] = {}
-    for one in group.outliers:
-        outliers.setdefault(one.name, []).append(one)
-    for name, some in list(outliers.items())[:_SENTENCES]:
-        yield _standing_out(name, some)
+    for name, some in islice(groupby(group.outliers, key=attrgetter("name")), _SENTENCES):
+        yield _standing_out(name, list(some))
     failed = ((_name_in_words(record), record.outcome()) for record in group)
     yield from _who(((who, shortened(why)) for who, why in failed if why), "{who}: {why}")
     missing = ((shortened(who), clipped(printable(why), _SENTENCE)) for who, why in group.missing)
@@ -345,17 +326,13 @@ def _sentences(group: Group) -> Iterator[str]:
 
 def _standing_out(name: str, some: Sequence[Outlier]) -> str:
     """Return who stands out in one figure: "RAM: rank 2 needed 312 MB, 1.5 times the median"."""
-    verb = "took" if name == TIME else "needed"
-    first = some[0]
-    figure = time_text(first.figure) if name == TIME else size_text(first.figure)
-    others = len(some) - 1
-    more = f"; {others:,} more {'is' if others == 1 else 'are'} over {FACTOR} times" if others else ""
-    who = _name_in_words(first.record)
-    middle = time_text(first.median) if name == TIME else size_text(first.median)
-    times = (
-        f"{_times(first.ratio)} times the median" if first.ratio <= _MOST_TIMES else f"the median is {middle}"
-    )
-    return f"{name}: {who} {verb} {figure}, {times}{more}"
+    verb, shown = ("took", time_text) if name == TIME else ("needed", size_text)
+    first, *rest = some
+    more = f"; {len(rest):,} more {'is' if len(rest) == 1 else 'are'} over {FACTOR} times" if rest else ""
+    times = f"{_times(first.ratio)} times the median"
+    if first.ratio > _MOST_TIMES:
+        times = f"the median is {shown(first.median)}"
+    return f"{name}: {_name_in_words(first.record)} {verb} {shown(first.figure)}, {times}{more}"
 
 
 def _name_in_words(record: ProcessRecord) -> str:

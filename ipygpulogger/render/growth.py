@@ -12,12 +12,14 @@ from .markup import BLUE, GREY, PALE, PURPLE, RED, Drawn, Part, Text, bar, folde
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from ..analysis.totals import Key
     from ..records import DeviceUsage, Diagnosis, Measurement, Owner
     from .markup import Cell
 
 _NAMED = 8  # owners
 _UNEXPLAINED_BYTES, _UNEXPLAINED = 5 * MB, 0.05
 _SHARED = 3  # other names of one owner
+_UNAVAILABLE = "its memory use is unavailable"
 
 
 def between(measurement: Measurement) -> str:
@@ -49,12 +51,14 @@ def beyond_names(measurement: Measurement) -> str:
     return "; ".join([*_rest(measurement), *_loaded(measurement), *cut])
 
 
-def _notable(record: CellRecord) -> list[Owner]:
-    return [owner for owner in record.owners if rounded_mb(owner.size_bytes)]
+def notable(measurement: Measurement) -> list[Owner]:
+    """Return the names that grew by what rounds to a megabyte, without loaded libraries."""
+    owners = measurement.owners if isinstance(measurement, CellRecord) else ()
+    return [owner for owner in owners if rounded_mb(owner.size_bytes) and not owner.is_libraries]
 
 
 def _names(record: CellRecord) -> list[str]:
-    owners = [owner for owner in _notable(record) if not owner.is_libraries]
+    owners = notable(record)
     named = [_grew(owner) for owner in owners[:_NAMED]]
     for device in dict.fromkeys(owner.device for owner in owners[_NAMED:]):
         more = [owner for owner in owners[_NAMED:] if owner.device == device]
@@ -66,7 +70,7 @@ def _names(record: CellRecord) -> list[str]:
 def _loaded(record: CellRecord) -> list[str]:
     return [
         f"{shortened(owner.name)} {_sized(owner.size_bytes, owner.device)}"
-        for owner in _notable(record)
+        for owner in record.owners
         if owner.is_libraries and owner.size_bytes > _worth_telling_bytes(record, owner.device)
     ]
 
@@ -111,10 +115,6 @@ def _sized(size_bytes: int, device: str) -> str:
     return f"{rounded_mb(size_bytes)} MB" + ("" if device == CPU else f" ({device})")
 
 
-if TYPE_CHECKING:
-    Key = tuple[str, int, str | None]  # `DeviceUsage.key`
-
-
 DRIVERS = "the driver's own"
 FILLS = {  # of the rungs of a ladder that are not this process's tensors
     "cached": f"{BLUE}40",
@@ -126,11 +126,7 @@ FILLS = {  # of the rungs of a ladder that are not this process's tensors
 
 
 def device_name(gpu: DeviceUsage, gpus: Sequence[DeviceUsage]) -> str:
-    """Return the name of a device's row among the rows of these devices.
-
-    The index is the framework's, or NVML's where no framework sees the device. Slices of one card share its
-    index and are numbered behind it.
-    """
+    """Return the name of a device's row among those of these devices; slices of one card are numbered."""
     if len(gpus) == 1:
         return "GPU"
     hidden = gpu.backend == DRIVER and any(other.backend != DRIVER for other in gpus)
@@ -139,37 +135,30 @@ def device_name(gpu: DeviceUsage, gpus: Sequence[DeviceUsage]) -> str:
     return f"{'NVML' if hidden else 'GPU'}{gpu.index}{part}"
 
 
-def named_devices(records: Iterable[CellRecord]) -> dict[Key, tuple[str, DeviceUsage]]:
-    """Return the devices of many cells by key: the name of each among them all, and its latest figures."""
-    latest = {gpu.key: gpu for record in records for gpu in record.gpus}
-    return named(latest.values())
-
-
-def named(gpus: Iterable[DeviceUsage]) -> dict[Key, tuple[str, DeviceUsage]]:
-    """Return devices by key, each once, with the name of each among them all."""
-    found = sorted(gpus, key=lambda gpu: (gpu.backend == DRIVER, gpu.backend, gpu.index))
+def named_devices(gpus: Iterable[DeviceUsage]) -> dict[Key, tuple[str, DeviceUsage]]:
+    """Return the devices by key, each once: the name among them all, and the latest figures."""
+    latest = {gpu.key: gpu for gpu in gpus}
+    found = sorted(latest.values(), key=lambda gpu: (gpu.backend == DRIVER, gpu.backend, gpu.index))
     return {gpu.key: (device_name(gpu, found), gpu) for gpu in found}
 
 
 def ladder(gpu: DeviceUsage) -> list[tuple[str, int]]:
     """Return how a device's memory is divided, and related figures: names and bytes; empty when unknown."""
-    rungs: list[tuple[str, int]] = [(rung.name, rung.size_bytes) for rung in gpu.ladder]
+    rungs = [(rung.name, rung.size_bytes) for rung in gpu.ladder]
     if not rungs or gpu.total_bytes is None:
         return []
-    rungs.append(("total", gpu.total_bytes))
-    if gpu.headroom_bytes is not None:
-        rungs.append(("headroom", gpu.headroom_bytes))
-    if gpu.limit_bytes is not None:
-        rungs.append(("limit", gpu.limit_bytes))
-    if gpu.reserved_peak is not None:
-        rungs.append(("peak of tensors and cached", gpu.reserved_peak.lo_bytes))
-    if gpu.pools_bytes:
-        rungs.append(("in graphs and pools", gpu.pools_bytes))
-    return rungs
+    further = {
+        "total": gpu.total_bytes,
+        "headroom": gpu.headroom_bytes,
+        "limit": gpu.limit_bytes,
+        "peak of tensors and cached": gpu.reserved_peak.lo_bytes if gpu.reserved_peak else None,
+        "in graphs and pools": gpu.pools_bytes or None,
+    }
+    return [*rungs, *((name, size_bytes) for name, size_bytes in further.items() if size_bytes is not None)]
 
 
 def parts(gpu: DeviceUsage) -> list[Part]:
-    """Return how a device's memory is divided, as the parts of a bar, in their order.
+    """Return how a device's memory is divided, as the parts of a bar.
 
     Held before and consumed are this process's memory, or held alone where it gave memory back. Context,
     libraries and cache are what is in use beyond it. The transient part of the peak is free again.
@@ -198,19 +187,14 @@ def parts(gpu: DeviceUsage) -> list[Part]:
 
 def bars(gpus: Sequence[DeviceUsage]) -> str:
     """Return the ladder of each device as HTML: a bar, and the same in words."""
+    fills = FILLS | {"tensors": BLUE}
     markup = ""
     for gpu in gpus:
-        name = f"{device_name(gpu, gpus)}: {gpu.name}{' (unified memory)' if gpu.unified else ''}"
-        found = [
-            Part(rung.name, rung.size_bytes, BLUE if rung.name == "tensors" else FILLS.get(rung.name, ""))
-            for rung in gpu.ladder
-        ]
-        further = ", ".join(
-            f"{name} {size_text(size_bytes)}" for name, size_bytes in ladder(gpu)[len(found) :]
-        )
-        markup += line(escape(name))
+        found = [Part(rung.name, rung.size_bytes, fills.get(rung.name, "")) for rung in gpu.ladder]
+        further = (f"{name} {size_text(size_bytes)}" for name, size_bytes in ladder(gpu)[len(found) :])
+        markup += line(escape(_device(gpu, gpus)))
         markup += bar(found, gpu.total_bytes or 0) + legend(found) if found else ""
-        markup += small(further or "its memory use is unavailable")
+        markup += small(", ".join(further) or _UNAVAILABLE)
     return without_controls(markup)
 
 
@@ -218,17 +202,13 @@ def ladders(gpus: Sequence[DeviceUsage]) -> str:
     """Return the ladder of each device as text."""
     lines = []
     for gpu in gpus:
-        lines.append(f"{device_name(gpu, gpus)}: {gpu.name}{' (unified memory)' if gpu.unified else ''}")
-        found = ladder(gpu)
-        lines += [f"  {name:36}{rounded_mb(size_bytes):>8} MB" for name, size_bytes in found]
-        if not found:
-            lines.append("  its memory use is unavailable")
+        found = [f"  {name:36}{rounded_mb(size_bytes):>8} MB" for name, size_bytes in ladder(gpu)]
+        lines += [_device(gpu, gpus), *(found or [f"  {_UNAVAILABLE}"])]
     return printable_lines(lines)
 
 
-# -- what each source of figures reports about itself -------------------------------------------------
-
-_GOOD = "exact", "absent"  # not worth standing out
+def _device(gpu: DeviceUsage, gpus: Sequence[DeviceUsage]) -> str:
+    return f"{device_name(gpu, gpus)}: {gpu.name}{' (unified memory)' if gpu.unified else ''}"
 
 
 def diagnoses(found: Sequence[Diagnosis]) -> str:
@@ -244,20 +224,12 @@ def diagnoses(found: Sequence[Diagnosis]) -> str:
 def diagnoses_html(found: Sequence[Diagnosis]) -> str:
     """Return the same as an HTML table, each remedy below what it is for."""
     rows: list[list[Cell]] = []
-    for diagnosis in found:
-        says = escape(diagnosis.says)
-        if diagnosis.remedy:
-            says += f"<div><b>Do this:</b> {escape(diagnosis.remedy)}</div>"
-        weak = diagnosis.state not in _GOOD
-        state = f"<b>{escape(diagnosis.state)}</b>" if weak else escape(diagnosis.state)
-        rows.append([diagnosis.source, Text(state), Drawn(says)])
-    return without_controls(
-        table(
-            ["Source", Text("Peaks"), Text("What it reads, or why it cannot")],
-            rows,
-            caption="What can be measured here",
-        )
-    )
+    for one in found:
+        remedy = f"<div><b>Do this:</b> {escape(one.remedy)}</div>" if one.remedy else ""
+        state = escape(one.state) if one.state in ("exact", "absent") else f"<b>{escape(one.state)}</b>"
+        rows.append([one.source, Text(state), Drawn(escape(one.says) + remedy)])
+    head: list[str | Text] = ["Source", Text("Peaks"), Text("What it reads, or why it cannot")]
+    return without_controls(table(head, rows, caption="What can be measured here"))
 
 
 def status(state: str, options: str, found: Sequence[Diagnosis], gpus: Sequence[DeviceUsage]) -> str:

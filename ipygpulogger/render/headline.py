@@ -20,13 +20,13 @@ from ..records.units import (
     size_text,
     time_text,
 )
-from .growth import between, device_name
+from .growth import between, device_name, notable
 from .text import sentences
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ..records import ChildrenUsage, DeviceUsage, Measurement, Owner, Usage
+    from ..records import ChildrenUsage, DeviceUsage, Measurement, Usage
 
     Weight = Literal["strong", "plain", "faint"]
 
@@ -50,6 +50,10 @@ class Clause(NamedTuple):
 
     def __str__(self) -> str:
         return " ".join(phrase.words for phrase in self.phrases)
+
+
+def _clause(words: str, weight: Weight = "plain") -> Clause:
+    return Clause((Phrase(words, weight),))
 
 
 def headline(measurement: Measurement, *, named: bool = False) -> list[Clause]:
@@ -78,9 +82,7 @@ def headline(measurement: Measurement, *, named: bool = False) -> list[Clause]:
 
 def tells_who_grew(measurement: Measurement) -> bool:
     """Return whether the line has every name that grew."""
-    if not isinstance(measurement, CellRecord):
-        return False
-    owners = _notable(measurement)
+    owners = notable(measurement)
     return len(owners) <= _OWNERS and not any(owner.shared for owner in owners)
 
 
@@ -100,16 +102,10 @@ def is_quiet(measurement: Measurement) -> bool:
     """Return whether a scope did nothing that is worth more than one grey line."""
     if isinstance(measurement, CellRecord) and measurement.out_of_memory:
         return False
-    others = [usage for usage in (measurement.children, measurement.pinned) if usage is not None]
-    if any(moved_bytes(usage) >= QUIET_RAM_BYTES for usage in (measurement.gen, *others)):
+    usages = filter(None, (measurement.gen, measurement.children, measurement.pinned))
+    if any(moved_bytes(usage) >= QUIET_RAM_BYTES for usage in usages):
         return False
-    if any(is_notable(gpu) for gpu in measurement.gpus):
-        return False
-    return not (measurement.outcome() or sentences(measurement))
-
-
-def _clause(words: str, weight: Weight = "plain") -> Clause:
-    return Clause((Phrase(words, weight),))
+    return not (any(map(is_notable, measurement.gpus)) or measurement.outcome() or sentences(measurement))
 
 
 def memories(measurement: Measurement) -> Iterator[Clause]:
@@ -184,15 +180,8 @@ def _device_use(gpu: DeviceUsage) -> str:
 
 def _owners(measurement: Measurement) -> str:
     """Return the names that grew the most: "model 1.6 GB, opt 0.8 GB"."""
-    if not isinstance(measurement, CellRecord):
-        return ""
-    found = _notable(measurement)
+    found = notable(measurement)
     said = [f"{shortened(owner.name)} {size_text(owner.size_bytes)}" for owner in found[:_OWNERS]]
     if len(found) > _OWNERS:
         said.append(f"{len(found) - _OWNERS} more")
     return ", ".join(said)
-
-
-def _notable(record: CellRecord) -> list[Owner]:
-    """Return the names that grew by what rounds to a megabyte, without loaded libraries."""
-    return [owner for owner in record.owners if rounded_mb(owner.size_bytes) and not owner.is_libraries]

@@ -7,6 +7,7 @@ the bars of the devices, time series. What does not fit is in the plain text.
 
 from __future__ import annotations
 
+from functools import partial
 from html import escape
 from typing import TYPE_CHECKING
 
@@ -34,12 +35,12 @@ from .markup import (
     weighed,
 )
 from .table import grouped
-from .text import card_of, largest_children, rows, sentences
+from .text import LONG_S, card_of, largest_children, rows, sentences
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Iterator, Sequence
 
-    from ..records import AtPeak, DeviceUsage, Measurement, Peak, RamUsage
+    from ..records import DeviceUsage, Measurement, Peak, RamUsage
     from .headline import Clause
 
     Row = tuple[str, tuple[str, str, str], str]  # of the text report: name, figures, remarks
@@ -54,7 +55,6 @@ _SENTENCE = 400  # bytes
 _BARS = 2  # of the devices on which the most moved
 _SMALL = 0.01  # of a device: a smaller part that did not move is left out
 _WORDY = 3  # devices, at most, with words behind their figures
-_LONG_S = 2.0  # the time series of a shorter scope is not drawn
 
 
 def report(
@@ -67,13 +67,8 @@ def report(
 ) -> str:
     """Return the report of one scope: a line that unfolds to the details, or only a line if it has none.
 
-    Args:
-        measurement: What was measured.
-        compact: Return the line alone, and what to do if the scope ran out of memory.
-        named: Say which cell it was, because the report does not stand below it.
-        ram_total_bytes: The machine's RAM; None when unknown.
-        beside_peak: Whether the whole table of what was alive at the peak stands beside it, which it does not
-            repeat then.
+    Compact it is the line alone, and what to do without memory. A `named` one says which cell it was. With
+    `beside_peak` the table of what was alive at the peak stands beside the report, which does not repeat it.
     """
     clauses, summary = _fitted(headline(measurement, named=named))
     if is_quiet(measurement):
@@ -90,11 +85,7 @@ def report(
 
 
 def line_and_body(measurement: Measurement) -> tuple[str, str]:
-    """Return the line of a report and what it unfolds to, for a page that folds them itself.
-
-    The table of what was alive at the peak is whole, and beyond the two kilobytes of a report.
-    The second is empty if the scope has no details.
-    """
+    """Return the line of a report, and what it unfolds to, with the whole table of the peak."""
     clauses, summary = _fitted(headline(measurement))
     if is_quiet(measurement):
         return without_controls(summary), ""
@@ -128,9 +119,9 @@ def _body(measurement: Measurement, space: int, clauses: Sequence[Clause], *, be
 def _pieces(
     measurement: Measurement, space: int, in_line: Container[str], *, beside_peak: bool
 ) -> Iterator[tuple[str, ...]]:
-    """Yield the parts of the body, the most important first; a second table replaces the first.
+    """Yield the parts of the body, the most important first: the place, and versions, the fullest first.
 
-    Each is its place, and its versions, the fullest first.
+    A second table replaces the first.
     """
     card = card_of(measurement)
     found = list(rows(measurement))
@@ -142,40 +133,33 @@ def _pieces(
         space -= size(failed)
         yield "card", failed
     yield "table", _cut(whole, space)
-    alive = () if beside_peak else _alive(measurement)
-    yield "peak", _fold(measurement, alive)
+    fold = partial(_fold, measurement, beside_peak=beside_peak)
+    yield "peak", fold()
     for sentence in _below(measurement):
         if sentence not in in_line:
             yield "below", f"<div>{fitted(readable_sizes(sentence), _SENTENCE)}</div>"
     for name, _, remarks in found:
         if remarks:
-            yield "more", small(f"{'RAM' if name == 'Gen' else name}: {remarks}")
-    yield "peak", _fold(measurement, alive, 4), _fold(measurement, alive, 2)
+            yield "more", small(f"{_shown(name)}: {remarks}")
+    yield "peak", fold(4), fold(2)
     for gpu in sorted(measurement.gpus, key=moved_bytes, reverse=True)[:_BARS]:
         if card is None or card.device != gpu.id:
             yield "bars", _bar(gpu, measurement.gpus)
     for drawn in _drawn(measurement, whole):
         yield "table", table(_HEAD, drawn)
-    yield "peak", *(_fold(measurement, alive, most, drawn=True) for most in (16, 8, 4))
+    yield "peak", *(fold(most, drawn=True) for most in (16, 8, 4))
     for sentence in _sentences(measurement):
         yield "more", small(sentence)
 
 
-def _alive(measurement: Measurement) -> tuple[AtPeak, ...]:
-    if not measurement.at_peak:
-        return ()
-    from .out_of_memory import not_on_card  # few cells have it
-
-    return not_on_card(measurement)
-
-
-def _fold(measurement: Measurement, alive: Sequence[AtPeak], most: int = 0, *, drawn: bool = False) -> str:
+def _fold(measurement: Measurement, most: int = 0, *, drawn: bool = False, beside_peak: bool) -> str:
     """Return what was alive when memory was highest: the kinds, and the largest rows below them."""
-    if not alive:
+    if beside_peak or not measurement.at_peak:
         return ""
     from .at_peak import fold  # few cells have it
+    from .out_of_memory import not_on_card
 
-    return fold(alive, measurement.peak_times_s, most, drawn=drawn)
+    return fold(not_on_card(measurement), measurement.peak_times_s, most, drawn=drawn)
 
 
 def _card(measurement: Measurement, space: int, *, beside_peak: bool) -> str:
@@ -205,14 +189,18 @@ def _table(measurement: Measurement, found: Iterable[Row]) -> list[list[str | Te
     words = len(measurement.gpus) <= _WORDY
     whose = ["process", *["device"] * len(measurement.gpus)]
     return [
-        ["RAM" if name == "Gen" else name, *map(grouped, figures), *([Text(whole)] if words else [])]
+        [_shown(name), *map(grouped, figures), *([Text(whole)] if words else [])]
         for (name, figures, _), whole in zip(found, whose, strict=True)
     ]
 
 
+def _shown(name: str) -> str:
+    return "RAM" if name == "Gen" else name
+
+
 def _drawn(measurement: Measurement, whole: list[list[str | Text]]) -> Iterator[list[list[str | Text]]]:
     """Yield the rows with time series of a long scope behind them: that of what moved most, then of each."""
-    if measurement.time_s < _LONG_S or len(measurement.gpus) > _WORDY:
+    if measurement.time_s < LONG_S or len(measurement.gpus) > _WORDY:
         return
     from .markup import drawing
 
@@ -288,13 +276,7 @@ def _peak(peak: Peak) -> str:
 
 def _fitted(clauses: Sequence[Clause]) -> tuple[Sequence[Clause], str]:
     """Return the first clauses of a line, as many as fit, and the same as markup."""
-    summary = _joined(clauses)
-    while len(clauses) > 1 and size(summary) > _LINE:
-        clauses = clauses[:-1]
-        summary = _joined(clauses)
-    return clauses, summary
-
-
-def _joined(clauses: Iterable[Clause]) -> str:
-    """Return the clauses of a line as markup, with dots between them."""
-    return DOT.join(" ".join(weighed(*phrase) for phrase in clause.phrases) for clause in clauses)
+    markups = [" ".join(weighed(*phrase) for phrase in clause.phrases) for clause in clauses]
+    while len(markups) > 1 and size(DOT.join(markups)) > _LINE:
+        markups.pop()
+    return clauses[: len(markups)], DOT.join(markups)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import groupby
+from itertools import groupby, product
 from typing import TYPE_CHECKING
 
 from ..records import CPU, device_id
@@ -25,12 +25,7 @@ _RAM: _Device = "", -1
 
 
 def table(lines: Sequence[LineUsage], notes: Sequence[str] = ()) -> str:
-    """Return what each line used as text, without a newline at the end; the heaviest line is marked.
-
-    Args:
-        lines: The lines that ran, those of each place together.
-        notes: Sentences to write below.
-    """
+    """Return what each line used as text, those of each place together, with the notes below."""
     shown = _table(lines).text() if lines else []
     return printable_lines([*shown, *_below(lines, notes)])
 
@@ -46,17 +41,10 @@ def _table(lines: Sequence[LineUsage]) -> Table:
     """Return the lines as a table, each place with its name above it and its common indentation removed."""
     devices = _devices(lines)
     names = _names(devices)
-    table = Table(
-        [
-            *(Column("Line"), Column("", "drawn"), Column("Hits"), Column("Time s")),
-            *(
-                Column(figure, over=f"{name} MB", html_head=f"{name} {figure}")
-                for name in names
-                for figure in ("consumed", "peaked")
-            ),
-            Column("Source", "code"),
-        ]
-    )
+    figures = product(names, ("consumed", "peaked"))
+    first = Column("Line"), Column("", "drawn"), Column("Hits"), Column("Time s")
+    heads = (Column(what, over=f"{name} MB", html_head=f"{name} {what}") for name, what in figures)
+    table = Table([*first, *heads, Column("Source", "code")])
     parts = [
         [
             Part(name, _need_bytes(line, usage, device), GREY if device == _RAM else BLUE)
@@ -74,12 +62,11 @@ def _table(lines: Sequence[LineUsage]) -> Table:
         margin = min((_indent(line.source) for line, _ in here if line.source.strip()), default=0)
         for line, some in here:
             source = clipped(line.source.expandtabs(4)[margin:].rstrip(), _WIDTH)
-            number, *figures = [*_figures(line, devices), source]
-            bar = Bar(some, scale_bytes if scale_bytes >= MB else 0)
+            cells: list[str | Strong | Bar] = [*_figures(line, devices), source]
             if line is heaviest:
-                table.add(Strong(number), bar, *map(Strong, figures), mark=">")
-            else:
-                table.add(number, bar, *figures)
+                cells = [Strong(str(cell)) for cell in cells]
+            cells.insert(1, Bar(some, scale_bytes if scale_bytes >= MB else 0))
+            table.add(*cells, mark=">" if line is heaviest else " ")
     return table
 
 
@@ -108,8 +95,7 @@ def heaviest(lines: Sequence[LineUsage]) -> str:
 def _heaviest(lines: Sequence[LineUsage]) -> tuple[LineUsage, _Device] | None:
     """Return the line that needed the most on one device, and that device; GPUs go before RAM.
 
-    A line that calls another includes its memory. So of lines that are equal to a megabyte, the one that took
-    the least time is chosen: it is the innermost.
+    A line includes what it calls. So of lines that are equal to a megabyte it is the fastest, the innermost.
     """
     needs: dict[_Device, list[tuple[int, LineUsage]]] = {}
     for device in _devices(lines):

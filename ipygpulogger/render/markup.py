@@ -1,15 +1,16 @@
 """What every HTML report is made of: fitted text, lines, tables, bars, folds, time series.
 
-Styles are inline, as notebooks keep no other. Colours hold on a light and on a dark page: text inherits its
-colour, grey is an opacity. With all styles stripped, a report is lines and tables; figures are aligned to the
-right by the table's own attributes. All text given here is escaped here.
+Styles are inline, as notebooks keep no other. Colours hold on a light and on a dark page. With all styles
+stripped, figures are aligned by the table's own attributes. All text given here is escaped here.
 """
 
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from html import escape
 from itertools import pairwise
+from operator import itemgetter
 from typing import TYPE_CHECKING, NamedTuple
 
 from ..records.units import MB, MINUS, size_text
@@ -47,45 +48,27 @@ _BEFORE_UNIT = re.compile(r"(?<=\d) (?=(?:[MGT]B|s|min|h|of)\b)|(?<=of) (?=\d)")
 
 
 class Part(NamedTuple):
-    """A part of a bar.
+    """A part of a bar."""
 
-    Attributes:
-        name: What the legend calls it.
-        size_bytes: How long it is.
-        fill: A CSS background; empty for what is free.
-    """
-
-    name: str
+    name: str  # in the legend
     size_bytes: int
-    fill: str = ""
+    fill: str = ""  # a CSS background; empty for what is free
 
 
 class Strong(NamedTuple):
-    """A figure of a table that stands out.
-
-    Attributes:
-        words: The figure.
-    """
+    """A figure of a table that stands out."""
 
     words: str
 
 
 class Drawn(NamedTuple):
-    """A cell of a table that holds a bar, or code, at full strength.
-
-    Attributes:
-        markup: What is in it, already escaped.
-    """
+    """A cell of a table that holds a bar, or code, at full strength; already escaped."""
 
     markup: str
 
 
 class Text(NamedTuple):
-    """A cell of a table that holds words, or a drawing, in place of a figure.
-
-    Attributes:
-        markup: What is in it, already escaped.
-    """
+    """A cell of a table that holds words, or a drawing, in place of a figure; already escaped."""
 
     markup: str
 
@@ -135,12 +118,7 @@ def weighed(words: str, weight: Weight) -> str:
 
 
 def code(words: str, *, unbroken: bool = False) -> str:
-    """Return words in the letters of code; spaces in a row are kept, also where styles are stripped.
-
-    Args:
-        words: The code.
-        unbroken: Keep it on one line; front ends let code break anywhere.
-    """
+    """Return words in the letters of code, with their spaces; front ends let code break unless `unbroken`."""
     markup = escape(words).replace("  ", "&nbsp; ")
     return f"<code style=background:none;padding:0{';white-space:nowrap' * unbroken}>{markup}</code>"
 
@@ -175,12 +153,7 @@ def table(
 
     The rows are in ``tfoot``, as JupyterLab stripes those of ``tbody`` like a DataFrame's. The end tags that
     HTML makes optional are left out, and so is ``scope``: header cells that fill a row or a column head it.
-
-    Args:
-        head: The names of the columns; `Text` over those that hold words.
-        rows: As many cells each, and further `Text` or `Drawn`; a `str` is escaped.
-        caption: What the table is about; empty if the line above says so.
-        slim: Whether to save bytes at the names of the rows, which front ends then print bold.
+    A `slim` table saves bytes at the names of the rows, which front ends then print bold.
     """
     style = _PAGE if caption else _TABLE
     above = f'<caption style="padding:0 12px;text-align:left">{escape(caption)}</caption>' if caption else ""
@@ -246,14 +219,7 @@ _FLAT = 0.1  # of the maximum
 
 
 def sparkline(timeline: Timeline, width: int = 24) -> str:
-    """Return a time series as a line of blocks: the lowest point is ▁, the highest █.
-
-    A column shows the highest of its points, so that the peak is never lost. A column without a point lies
-    on the straight line between its neighbours. A series that varies by less than a megabyte is flat: all ▁.
-
-    Returns:
-        ``width`` characters; none for an empty series.
-    """
+    """Return a time series as so many blocks, of which ▁ is the lowest; all are ▁ below 1 MB."""
     if not timeline or width < 1:
         return ""
     sizes = [size for _, size in timeline]
@@ -265,11 +231,7 @@ def sparkline(timeline: Timeline, width: int = 24) -> str:
 
 
 def drawing(timeline: Timeline) -> str:
-    """Return a time series as a thin line on an axis that begins at zero, and its maximum in words.
-
-    Returns:
-        SVG and text; empty if the line would be flat.
-    """
+    """Return a time series as a thin line over zero, in SVG, and its maximum; empty if it would be flat."""
     if not varies(timeline):
         return ""
     columns = [max(0.0, size) for size in _columns(timeline, _POINTS)]
@@ -292,7 +254,7 @@ def varies(timeline: Timeline) -> bool:
 
 
 def _columns(timeline: Timeline, width: int) -> list[float]:
-    """Return the highest point in each of so many equal parts of the time."""
+    """Return the highest point in each of so many equal parts of the time; without one, a straight line."""
     start_s = timeline[0][0]
     span_s = timeline[-1][0] - start_s
     found: dict[int, float] = {}
@@ -301,12 +263,11 @@ def _columns(timeline: Timeline, width: int) -> list[float]:
         found[column] = max(size, found.get(column, size))
     if not span_s:
         return [found[0]] * width
-    columns, right = [], 0  # `right`: the first point after the middle of the column
     for column in range(width):
-        middle_s = start_s + (column + 0.5) / width * span_s
-        while timeline[right][0] < middle_s:
-            right += 1
-        (left_s, left_size), (right_s, right_size) = timeline[max(right - 1, 0)], timeline[right]
-        share = (middle_s - left_s) / (right_s - left_s) if right_s > left_s else 1.0
-        columns.append(found.get(column, left_size + (right_size - left_size) * share))
-    return columns
+        if column not in found:
+            middle_s = start_s + (column + 0.5) / width * span_s
+            right = max(1, bisect_left(timeline, middle_s, key=itemgetter(0)))
+            (left_s, left_size), (right_s, right_size) = timeline[right - 1 : right + 1]
+            share = (middle_s - left_s) / (right_s - left_s) if right_s != left_s else 1.0
+            found[column] = left_size + (right_size - left_size) * share
+    return [found[column] for column in range(width)]

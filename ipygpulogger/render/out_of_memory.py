@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from html import escape
+from itertools import cycle
 from typing import TYPE_CHECKING
 
 from ..records import CellRecord
@@ -39,10 +40,7 @@ _CARD = '<div style="border-left:3px solid #e45756;padding:0 9px;margin:2px 0 6p
 
 
 def at_the_peak(measurement: Measurement) -> str:
-    """Return when memory was highest, if that was as the allocation failed: "at the peak, 1.92 s in".
-
-    The card then tells what was alive at the peak as well. Empty if it does not.
-    """
+    """Return when memory was highest, if that was as the allocation failed: "at the peak, 1.92 s in"."""
     card = measurement.out_of_memory if isinstance(measurement, CellRecord) else None
     if card is None or not card.alive:
         return ""
@@ -61,13 +59,10 @@ def not_on_card(measurement: Measurement) -> tuple[AtPeak, ...]:
 
 
 def report(card: OutOfMemory, at_the_peak: str = "", *, beside_peak: bool = False) -> str:
-    """Return the report of an allocation that failed, the next step first, without a newline at the end.
+    """Return the report of an allocation that failed, the next step first.
 
-    Args:
-        card: What is known of it.
-        at_the_peak: What `at_the_peak` says.
-        beside_peak: Whether the whole table of what was alive at the peak stands beside it. If the allocation
-            failed at the peak, the card then refers to it.
+    `at_the_peak` is what that function says. `beside_peak`: the whole table of what was alive at the peak
+    stands beside it, so that the card refers to it if the allocation failed at the peak.
     """
     figures = rows(card)
     first = _listed(row for row in figures if row[0] in _FIRST)
@@ -75,7 +70,7 @@ def report(card: OutOfMemory, at_the_peak: str = "", *, beside_peak: bool = Fals
     lines = [f"Out of memory on {card.device}{first and ': '}{first}", f"  -> {card.advice}"]
     lines += [f"  {others}"] if others else []
     if card.owners:
-        lines.append(f"  held by: {_listed(_holders(card.owners))}")
+        lines.append(f"  held by: {_listed((owner.name, _mb(owner.size_bytes)) for owner in card.owners)}")
     if still_held := hidden(card):
         lines.append(f"  {still_held}")
     if card.alive and at_the_peak and beside_peak:
@@ -102,12 +97,7 @@ def html(
 ) -> str:
     """Return the report as HTML: what is missing, the next step, the device's bar, the figures.
 
-    Args:
-        card: What is known of the failed allocation.
-        gpu: The device, as the cell's record has it; None if the record has no such device.
-        space_bytes: What does not fit is left out from the end, and small holders from the bar.
-        at_the_peak: What `at_the_peak` says.
-        beside_peak: Whether the whole table of what was alive at the peak stands beside it.
+    What does not fit into the space is left out from the end, and small holders from the bar.
     """
     beside = bool(at_the_peak) and beside_peak
     head, after = f"{_CARD}<div><b>{_headline(card)}</div>", "</div>"
@@ -118,14 +108,8 @@ def html(
     alive = first_fitting(versions, min(_ALIVE_LEAST, space_bytes))  # the bar says less of what can be done
     figures = small(" · ".join(f"{name} {figure}" for name, figure in rows(card) if figure != "0 MB"))
     *held, device = (_drawn(card, gpu, count) for count in range(len(card.owners), -1, -1))
-    # A holder is worth more than the figures.
-    drawn = [
-        *(holders + figures for holders in held if holders != device),
-        *held,
-        device + figures,
-        device,
-        figures,
-    ]
+    told = [holders + figures for holders in held if holders != device]
+    drawn = [*told, *held, device + figures, device, figures]  # a holder is worth more than the figures
     shown = first_fitting(drawn, space_bytes - size(alive))
     return f"{head}{step}{shown}{first_fitting(versions, space_bytes - size(shown))}{after}"
 
@@ -156,11 +140,13 @@ def _headline(card: OutOfMemory) -> str:
     backend, _, index = card.device.partition(":")
     name = f"GPU {index}" if index.isdecimal() and backend in ("cuda", "hip", "gpu") else card.device
     asked, free = card.asked_bytes, card.free_bytes
-    figures = [f"{size_text(asked)} asked"] if asked is not None else []
-    figures += [f"{size_text(free)} free"] if free is not None else []
-    short = asked is not None and free is not None and asked - free >= MB
-    missing = f": {size_text((asked or 0) - (free or 0))} short" if short else ""
-    words = f" {', '.join(figures)}{missing}." if figures else ""
+    known = (("asked", asked), ("free", free))
+    words = ", ".join(
+        f"{size_text(size_bytes)} {what}" for what, size_bytes in known if size_bytes is not None
+    )
+    if asked is not None and free is not None and asked - free >= MB:
+        words += f": {size_text(asked - free)} short"
+    words = f" {words}." if words else ""
     return f"{escape(clipped(name, _NAME))} is out of memory.</b>{words}"
 
 
@@ -178,24 +164,21 @@ def _parts(card: OutOfMemory, gpu: DeviceUsage | None, count: int) -> list[Part]
     """Return who held the device, as the parts of a bar; empty if too little is known."""
     if card.live_bytes is None or card.free_bytes is None:
         return []
-    colours = {True: list(_HIDDEN), False: list(_VARIABLES)}
+    colours = {True: cycle(_HIDDEN), False: cycle(_VARIABLES)}
     found: list[Part] = []
     rest_bytes = card.live_bytes
     for owner in card.owners[:count]:
         size_bytes = min(owner.size_bytes, rest_bytes)
         rest_bytes -= size_bytes
-        is_hidden = owner.kind in ("traceback", "output")
-        fill = colours[is_hidden].pop(0)
-        colours[is_hidden].append(fill)
+        fill = next(colours[owner.kind in ("traceback", "output")])
         found.append(Part(_holder(owner), size_bytes, fill))
     found.append(Part("other tensors" if found else "tensors", rest_bytes, PALE))
     cached_bytes, neighbours_bytes = card.cached_bytes or 0, card.neighbours_bytes or 0
     total_bytes = gpu.total_bytes if gpu is not None and gpu.total_bytes else 0
     driver_bytes = gpu.driver_bytes or 0 if gpu is not None else 0
     known_bytes = card.live_bytes + cached_bytes + neighbours_bytes + driver_bytes + card.free_bytes
-    context = "context and libraries"
-    if card.neighbours_bytes is None:
-        context = "context, libraries, other processes"
+    is_known = card.neighbours_bytes is not None
+    context = "context and libraries" if is_known else "context, libraries, other processes"
     sizes = {"cached": cached_bytes, context: max(0, total_bytes - known_bytes)}
     sizes |= {"other processes": neighbours_bytes, DRIVERS: driver_bytes}
     found += [Part(name, size_bytes, FILLS[name]) for name, size_bytes in sizes.items()]
@@ -203,9 +186,8 @@ def _parts(card: OutOfMemory, gpu: DeviceUsage | None, count: int) -> list[Part]
 
 
 def _holder(owner: Owner) -> str:
-    if not owner.name.startswith(_TRACEBACK):
-        return clipped(owner.name, _NAME)
-    return f"{clipped(owner.name.removeprefix(_TRACEBACK), _NAME)} (last traceback)"
+    name = clipped(owner.name.removeprefix(_TRACEBACK), _NAME)
+    return f"{name} (last traceback)" if owner.name.startswith(_TRACEBACK) else name
 
 
 def rows(card: OutOfMemory) -> list[tuple[str, str]]:
@@ -217,22 +199,19 @@ def rows(card: OutOfMemory) -> list[tuple[str, str]]:
         "fragmented": card.fragmented_bytes,
         "other processes": card.neighbours_bytes,
     }
-    known = [
-        (name, f"{rounded_mb(size_bytes)} MB") for name, size_bytes in sizes.items() if size_bytes is not None
-    ]
-    return known if card.asked_bytes is None else [("asked", requested(card.asked_bytes)), *known]
+    asked = [] if card.asked_bytes is None else [("asked", requested(card.asked_bytes))]
+    return asked + [(name, _mb(size_bytes)) for name, size_bytes in sizes.items() if size_bytes is not None]
 
 
 def hidden(card: OutOfMemory) -> str:
     """Return what only the traceback and `Out` still hold; empty if nothing."""
     held = ("the last traceback", card.traceback_bytes), ("Out", card.outputs_bytes)
-    listed = _listed((name, f"{rounded_mb(size_bytes)} MB") for name, size_bytes in held if size_bytes)
+    listed = _listed((name, _mb(size_bytes)) for name, size_bytes in held if size_bytes)
     return f"hidden: {listed}" if listed else ""
 
 
-def _holders(owners: Iterable[Owner]) -> Iterator[tuple[str, str]]:
-    for owner in owners:
-        yield owner.name, f"{rounded_mb(owner.size_bytes)} MB"
+def _mb(size_bytes: int) -> str:
+    return f"{rounded_mb(size_bytes)} MB"
 
 
 def _listed(figures: Iterable[tuple[str, str]]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING, Literal, NamedTuple
@@ -26,35 +27,25 @@ if TYPE_CHECKING:
 
     from ..records import Owner
 
+_NOTHING = "nothing hidden: no array was in Out or in a traceback"
 _NAMED = 8  # dropped owners
 _NAME = 60  # characters of a name in HTML
 
 
 @dataclass(frozen=True, slots=True)
 class Freed:
-    """Which hidden references were dropped, and how much memory that freed; its text is the report.
+    """Which hidden references were dropped, and how much memory that freed; its text is the report."""
 
-    Attributes:
-        owners: What held memory without being a variable, the largest first.
-        came_back: Bytes by device, "RAM" last: the change of the process's own memory, and, where known, of
-            the whole device's.
-        complete: Whether there was time to search everything.
-    """
-
-    owners: tuple[Owner, ...]
-    came_back: Mapping[str, tuple[int, ...]]
-    complete: bool = True
+    owners: tuple[Owner, ...]  # what held memory without being a variable, the largest first
+    came_back: Mapping[str, tuple[int, ...]]  # bytes by device: the process's, then where known the device's
+    complete: bool = True  # there was time to search everything
 
     def __str__(self) -> str:
         frames = _held([o for o in self.owners if o.kind == "traceback"], "last traceback: ")
         outputs = _held([o for o in self.owners if o.kind != "traceback"])
         dropped = [f"last traceback ({frames})"] if frames else []
         dropped += [outputs] if outputs else []
-        says = (
-            f"dropped: {', '.join(dropped)}"
-            if dropped
-            else "nothing hidden: no array was in Out or in a traceback"
-        )
+        says = f"dropped: {', '.join(dropped)}" if dropped else _NOTHING
         if not self.complete:
             says += " (there was no time to look everywhere)"
         came_back = ", ".join(_came_back(*item) for item in self.came_back.items())
@@ -80,7 +71,7 @@ class Freed:
         if large:
             page += dropped.html("What was dropped, MB")
         else:
-            page += small("Nothing hidden: no array was in Out or in a traceback.")
+            page += small(f"N{_NOTHING[1:]}.")
         rest = len(self.owners) - len(large)
         if rest and large:
             page += small(f"and {rest} more")
@@ -113,7 +104,6 @@ def _came_back(name: str, sizes: tuple[int, ...]) -> str:
 
 _UNNAMED = "Python itself, libraries, small objects"
 _SHARED = 3  # other names of one owner
-_HIDDEN = {"output": "hidden", "traceback": "hidden"}
 _BELOW = ": ", " (autograd graph)"  # in the name of memory that a variable holds indirectly
 
 
@@ -126,11 +116,8 @@ def holders(
 ) -> str:
     """Return the table of the names that hold memory, the largest first; those below 1 MB are summed up.
 
-    Args:
-        owners: By name and device, the largest first.
-        used: What the process holds, by device; None when unknown.
-        complete: Whether there was time to search everything.
-        uncounted: The names that hold memory of unknown size.
+    `used` is what the process holds by device, None when unknown; the names in `uncounted` hold memory of
+    unknown size.
     """
     table = _table(owners, used, html=False)
     return printable_lines([*table.text(marks=False), *_caveats(complete, uncounted)])
@@ -170,21 +157,13 @@ def _table(owners: Sequence[Owner], used: Mapping[str, int | None], *, html: boo
 
 
 class _Row(NamedTuple):
-    """A row of the table.
-
-    Attributes:
-        name: What holds the memory.
-        mark: "hidden" if no variable of the user refers to it; else nothing.
-        sizes: Bytes by device.
-        remark: What else is to be said about it.
-        kind: Whether it is a holder, the sum of all, or what no name holds.
-    """
+    """A row of the table."""
 
     name: str
-    mark: str
-    sizes: Mapping[str, int]
+    mark: str  # "hidden" if no variable of the user refers to it; else nothing
+    sizes: Mapping[str, int]  # bytes by device
     remark: str
-    kind: Literal["holder", "total", "rest"]
+    kind: Literal["holder", "total", "rest"]  # the sum of all; what no name holds
 
 
 def _devices(owners: Sequence[Owner], used: Mapping[str, int | None]) -> list[str]:
@@ -194,11 +173,11 @@ def _devices(owners: Sequence[Owner], used: Mapping[str, int | None]) -> list[st
 
 def _rows(owners: Sequence[Owner], used: Mapping[str, int | None]) -> list[_Row]:
     """Return the rows: each large holder, the small ones together, the sum, and what has no name."""
-    rows: dict[tuple[str, str], dict[str, int]] = {}
+    rows: dict[tuple[str, str], Counter[str]] = {}
     also: dict[tuple[str, str], dict[str, None]] = {}
     for owner in owners:
         key = owner.name, _mark(owner)
-        rows.setdefault(key, {})[owner.device] = owner.size_bytes
+        rows.setdefault(key, Counter())[owner.device] = owner.size_bytes
         also.setdefault(key, {}).update(dict.fromkeys(owner.shared))
     large = {key: sizes for key, sizes in rows.items() if max(sizes.values()) >= MB}
     small_ones = [sizes for key, sizes in rows.items() if key not in large]
@@ -227,20 +206,18 @@ def _caveats(complete: bool, uncounted: Iterable[str]) -> Iterator[str]:
 
 
 def _mark(owner: Owner) -> str:
-    if owner.kind == "variable" and any(below in owner.name for below in _BELOW):
-        return "hidden"
-    return _HIDDEN.get(owner.kind, "")
+    is_below = owner.kind == "variable" and any(below in owner.name for below in _BELOW)
+    return "hidden" if is_below or owner.kind in ("output", "traceback") else ""
 
 
 def _device(device: str) -> str:
     return "RAM" if device == CPU else device
 
 
-def _summed(rows: Iterable[Mapping[str, int]]) -> dict[str, int]:
-    total: dict[str, int] = {}
+def _summed(rows: Iterable[Mapping[str, int]]) -> Counter[str]:
+    total = Counter[str]()
     for sizes in rows:
-        for device, size_bytes in sizes.items():
-            total[device] = total.get(device, 0) + size_bytes
+        total.update(sizes)
     return total
 
 

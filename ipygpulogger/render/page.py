@@ -8,20 +8,22 @@ import warnings
 from datetime import timezone
 from html import escape
 from operator import attrgetter
+from pathlib import Path
+from string import Template
 from typing import TYPE_CHECKING
 from xml.etree import ElementTree as ET
 
 from ..analysis.totals import ELSEWHERE, RAM, Totals, shown
 from ..records import DeviceUsage
 from ..records.units import size_text, time_text, without_controls
-from .growth import named
+from .growth import named_devices
 from .html import line_and_body
 from .markup import BLUE, Part, bar, small
 from .plot import INK, INK_TOO, figure
 from .plot_data import Axis, panels
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from matplotlib.figure import Figure
 
@@ -29,61 +31,8 @@ if TYPE_CHECKING:
     from ..records import CellRecord
 
 
-# Browsers enforce it: no script, nothing from other places, whatever a cell's text contains.
-_POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
-_STYLE = """
-:root { color-scheme: light dark; font: 15px/1.5 system-ui, -apple-system, "Segoe UI", sans-serif; }
-body { max-width: 56rem; margin: 0 auto; padding: 2rem 1rem 4rem; overflow-wrap: anywhere; }
-h1 { font-size: 1.6rem; line-height: 1.25; margin: 0; }
-h2 { font-size: 1.05rem; margin: 2.2rem 0 .6rem; }
-.when { margin: .2rem 0 1.4rem; opacity: .7; }
-.said { border-left: 3px solid #e45756; padding: .2rem .8rem; }
-.totals { display: grid; gap: .8rem; grid-template-columns: repeat(auto-fit, minmax(9.5rem, 1fr)); }
-.totals div { border: 1px solid #8885; border-radius: 8px; padding: .6rem .9rem .7rem; }
-.totals div div { border: 0; border-radius: 3px; padding: 0; margin-top: .3rem; }
-dt { font-size: .8rem; opacity: .7; }
-dd { font-size: 1.45rem; font-weight: 600; line-height: 1.3; font-variant-numeric: tabular-nums; }
-dd + dd { font-size: .8rem; font-weight: 400; opacity: .7; }
-dl, dd { margin: 0; }
-figure { margin: 1.6rem 0 0; overflow-x: auto; }
-.plot { width: 100%; min-width: 40rem; height: auto; }
-.ranked { font-size: .85rem; overflow-x: auto; }
-.ranked table { line-height: 1.7; white-space: nowrap; }
-.ranked td code, .ranked th b { display: inline-block; overflow: hidden; text-overflow: ellipsis; }
-.ranked td code, .ranked th b { max-width: 16rem; vertical-align: bottom; }
-.ranked th b { color: #e45756; }
-.cell { border-top: 1px solid #8884; }
-.cell:last-child { border-bottom: 1px solid #8884; }
-.cell > summary { cursor: pointer; display: flex; gap: .9rem; padding: .45rem .3rem; list-style: none; }
-.cell > summary::-webkit-details-marker { display: none; }
-.cell > summary:hover { background: #8881; }
-.cell > summary > span { flex: 1; min-width: 0; }
-.cell .count { flex: none; opacity: .6; text-align: right; width: 2.4rem; }
-.cell .count::before { content: "\\25B8"; float: left; }
-.cell[open] .count::before { content: "\\25BE"; }
-.failed .count { color: #e45756; opacity: 1; }
-.cell code, .cell pre { font: .85rem/1.5 ui-monospace, Menlo, Consolas, monospace; }
-.cell > summary code { display: block; overflow: hidden; text-overflow: ellipsis; white-space: nowrap; }
-.line { font-size: .85rem; }
-.inside { font-size: .85rem; padding: 0 .3rem 1rem 3.6rem; }
-.inside > div:not([style]), .ranked > pre { margin: 0; }
-.inside > table, .inside > pre { max-width: 100%; overflow-x: auto; }
-.inside > table { display: block; white-space: nowrap; }
-pre { background: #8881; border-radius: 6px; margin: .2rem 0 .8rem; overflow-x: auto; padding: .6rem .8rem; }
-@media (max-width: 640px) {
-  body { padding-top: 1.2rem; }
-  .inside { padding-left: .3rem; }
-  .ranked th b { display: block; max-width: 7rem; }
-}
-@media print {
-  :root { color-scheme: light; font-size: 12px; print-color-adjust: exact; }
-  body { max-width: none; padding: 0; }
-  .totals div, .cell:not([open]), figure { break-inside: avoid; }
-  .ranked td code { max-width: 9rem; }
-  .ranked th b { max-width: 7rem; }
-  pre { overflow: visible; white-space: pre-wrap; }
-}
-"""
+# Its policy has browsers run no script and fetch nothing, whatever a cell's text contains.
+_TEMPLATE = Path(__file__).with_name("page.html")
 
 
 def page(
@@ -94,54 +43,21 @@ def page(
     ranked: str = "",
     said: Sequence[str] = (),
 ) -> str:
-    """Return one page about a notebook: its totals, plot, ranked cells, and every cell.
+    """Return one page about a notebook: its totals, plot, ranked cells as markup, and every cell.
 
-    Of very many cells the worst are shown in full.
-
-    Args:
-        title: The notebook's name.
-        records: Its cells.
-        source: Returns the text of a cell; by default its first line.
-        ranked: The ranked cells, as markup.
-        said: Sentences to put on top, such as why the run ended early.
+    Of very many cells the worst are shown in full. The sentences `said` stand on top; `source` returns the
+    text of a cell, by default its first line.
     """
     few = shown(records)
-    count = ""
-    if len(few) < len(records):
-        count = f"{len(few)} of {len(records):,}: those that needed most, took longest, or failed last"
-    head = [*_totals(Totals.of(records)), *_said(said), _plot(records) if records else ""]
-    return _page(title, [*head, _ranked(ranked), *_cells(few, source, count)])
-
-
-def _page(title: str, body: Iterable[str]) -> str:
-    return without_controls(
-        f'<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">\n'
-        f'<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{escape(title)}</title>\n<style>{_STYLE}</style>\n</head>\n<body>\n"
-        + "\n".join([f"<h1>{escape(title)}</h1>", *filter(None, body)])
-        + "\n</body>\n</html>\n"
-    )
-
-
-def _said(said: Sequence[str]) -> Iterator[str]:
-    return (f"<p class=said>{escape(sentence)}</p>" for sentence in said)
-
-
-def _ranked(ranked: str) -> str:
-    return f"<h2>Summary</h2>\n<div class=ranked>{ranked}</div>" if ranked else ""
-
-
-def _cells(
-    records: Sequence[CellRecord], source: Callable[[CellRecord], str], few: str = ""
-) -> Iterator[str]:
-    cells = "\n".join(_cell(record, source(record)) for record in records)
-    if cells:
-        yield f"<h2>Cells</h2>{small(few) if few else ''}"
-        yield f"<main>\n{cells}\n</main>"
-
-
-# -- the totals ----------------------------------------------------------------------------------------
+    count = f"{len(few)} of {len(records):,}: those that needed most, took longest, or failed last"
+    body = [*_totals(Totals.of(records)), *(f"<p class=said>{escape(sentence)}</p>" for sentence in said)]
+    body += [_plot(records)] if records else []
+    body += [f"<h2>Summary</h2>\n<div class=ranked>{ranked}</div>"] if ranked else []
+    if cells := "\n".join(_cell(record, source(record)) for record in few):
+        body.append(f"<h2>Cells</h2>{small(count) if len(few) < len(records) else ''}")
+        body.append(f"<main>\n{cells}\n</main>")
+    template = Template(_TEMPLATE.read_text(encoding="utf-8"))
+    return without_controls(template.substitute(title=escape(title), body="\n".join(body)))
 
 
 def _totals(totals: Totals) -> Iterator[str]:
@@ -162,28 +78,21 @@ def _totals(totals: Totals) -> Iterator[str]:
     yield f"<p class=when>{' · '.join(about)}</p>"
     longest = f"longest {outer.longest.title()}, {time_text(outer.longest.time_s)}"
     cards = [_card("Time in cells" if own else "Time of all processes", time_text(outer.time_s), longest)]
-    devices = {gpu.key: gpu for gpu in _devices(totals)}
-    for key, name in _names(totals).items():
-        memory, gpu = totals.memories[key], devices.get(key)
-        if memory.highest is not None:
+    for key, (name, gpu) in _memories(totals).items():
+        memory = totals.memories.get(key)
+        if memory is not None and memory.highest is not None:
             cards.append(_highest(name, memory, memory.highest.title(), gpu.total_bytes if gpu else None))
-        elif gpu is not None and gpu.used_bytes is not None:
+        elif memory is not None and gpu is not None and gpu.used_bytes is not None:
             cards.append(_card(f"{name}, all processes", size_text(memory.used_bytes), gpu.name))
     yield f"<dl class=totals>{''.join(cards)}</dl>"
 
 
-def _devices(totals: Totals) -> list[DeviceUsage]:
-    """Return the latest figures of each device of the kernel."""
-    elsewhere = totals.memories.get(ELSEWHERE[1])
-    found = (memory.latest for memory in totals.memories.values() if memory is not elsewhere)
-    return [usage for usage in found if isinstance(usage, DeviceUsage)]
-
-
-def _names(totals: Totals) -> dict[Key, str]:
-    """Return the names of RAM and of the devices, and of those of other processes."""
-    names = {RAM: "RAM", **{key: name for key, (name, _) in named(_devices(totals)).items()}}
-    names |= dict(zip(ELSEWHERE, ("RAM of a process", "GPU of a process"), strict=True))
-    return {key: name for key, name in names.items() if key in totals.memories}
+def _memories(totals: Totals) -> dict[Key, tuple[str, DeviceUsage | None]]:
+    """Return the names of RAM and of the devices with their latest figures, and of other processes."""
+    latest = (memory.latest for key, memory in totals.memories.items() if key not in ELSEWHERE)
+    devices = named_devices(usage for usage in latest if isinstance(usage, DeviceUsage))
+    others = zip(ELSEWHERE, (("RAM of a process", None), ("GPU of a process", None)), strict=True)
+    return {RAM: ("RAM", None), **devices, **dict(others)}
 
 
 def _highest(name: str, memory: MemoryTotals, label: str, total_bytes: int | None) -> str:
@@ -197,9 +106,6 @@ def _highest(name: str, memory: MemoryTotals, label: str, total_bytes: int | Non
 
 def _card(name: str, figure: str, words: str, drawn: str = "") -> str:
     return f"<div><dt>{escape(name)}</dt><dd>{escape(figure)}</dd><dd>{escape(words)}</dd>{drawn}</div>"
-
-
-# -- cells and plot ------------------------------------------------------------------------------------
 
 
 def _cell(record: CellRecord, source: str) -> str:

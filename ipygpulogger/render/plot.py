@@ -76,14 +76,10 @@ def figure(records: Iterable[CellRecord], *, title: str = "") -> Figure:
 
     Each cell is a band with its number, red if it failed. The stack of a device is that of its ladder, with
     an outline where it was sampled; elsewhere straight lines join the two ends of a cell. A peak is a dot at
-    its moment, or a bar over its whole cell if no sample saw it; a triangle if it is a lower bound.
+    its moment, or a bar over its whole cell if no sample saw it; a triangle if it is a lower bound. Records
+    of other processes are drawn only if there are no others: those of the first, with its name.
 
     pyplot is not used: the figure is on none of its lists, and IPython still displays it as a picture.
-
-    Args:
-        records: In any order; the runs of a restarted kernel follow one another. Records of other
-            processes are not drawn. If all are of other processes, those of the first process are drawn.
-        title: Above the figure; by default the name of that process, if there is one.
 
     Raises:
         ValueError: `records` is empty.
@@ -149,9 +145,6 @@ def _png(drawn: Figure) -> tuple[bytes, dict[str, int]]:
     return smaller.getvalue(), {"width": round(width_in * _DPI), "height": round(height_in * _DPI)}
 
 
-# -- one panel ---------------------------------------------------------------------------------------
-
-
 def _draw(axes: Any, panel: Panel, axis: Axis) -> None:
     """Draw one panel, without its time."""
     from matplotlib.ticker import MaxNLocator
@@ -170,11 +163,8 @@ def _draw(axes: Any, panel: Panel, axis: Axis) -> None:
         spine.set_linewidth(0.6)
     most_mb = _draw_limits(axes, panel)
     unit, size_mb = ("GB", 1024) if most_mb >= _TOP * _GB_FROM else ("MB", 1)
-    steps = [
-        step
-        for step in MaxNLocator(5, steps=[1, 2, 2.5, 5, 10]).tick_values(0, most_mb / size_mb)
-        if step * size_mb <= most_mb
-    ]
+    steps = MaxNLocator(5, steps=[1, 2, 2.5, 5, 10]).tick_values(0, most_mb / size_mb)
+    steps = [step for step in steps if step * size_mb <= most_mb]
     axes.set_yticks([step * size_mb for step in steps])
     axes.set_yticklabels([f"{step:g} {unit}" if step else "0" for step in steps])
     axes.set_ylim(0, most_mb)
@@ -182,9 +172,8 @@ def _draw(axes: Any, panel: Panel, axis: Axis) -> None:
     _draw_layers(axes, panel)
     _draw_marks(axes, panel, most_mb)
     first = axes is axes.figure.axes[0]  # there the numbers of the cells stand between
-    above_in = _NUMBERS_IN if first else _TITLE_IN
-    look = {"fontsize": _SMALL + 1, "weight": "bold"}
-    _write(axes, (0, 1), panel.title, axes.transAxes, above_in=above_in, **look)
+    look = {"above_in": _NUMBERS_IN if first else _TITLE_IN, "fontsize": _SMALL + 1, "weight": "bold"}
+    _write(axes, (0, 1), panel.title, axes.transAxes, **look)
 
 
 def _draw_layers(axes: Any, panel: Panel) -> None:
@@ -202,25 +191,38 @@ def _draw_layers(axes: Any, panel: Panel) -> None:
     axes.plot(xs, ys, color=color, linewidth=0.8, marker=None, solid_joinstyle="round", zorder=2)
 
 
+_Box = tuple[float, float, float]  # of words: left, right, bottom
+
+
+def _take(taken: list[_Box], box: _Box, height: float = 1.0) -> bool:
+    """Take a place for words if none of that height covers it."""
+    left, right, bottom = box
+    if any(left < r and l < right and abs(bottom - b) < height for l, r, b in taken):
+        return False
+    taken.append(box)
+    return True
+
+
 def _draw_marks(axes: Any, panel: Panel, most_mb: float) -> None:
     """Draw the peaks that rise notably above their cells, and name the highest of them."""
     marks = [mark for mark in panel.marks if mark.rise_mb >= _NOTABLE * most_mb or mark is panel.highest]
     bars, stems = [], []
     shortest = _BAR / _pixels(axes, 1)
 
-    def across(mark: Mark, size_mb: float, width: float) -> Points:
-        return [(mark.x - width / 2, size_mb), (mark.x + width / 2, size_mb)]
+    def line(mark: Mark, low_mb: float, high_mb: float, width: float = 0.0) -> Points:
+        return [(mark.x - width / 2, low_mb), (mark.x + width / 2, high_mb)]
 
     for mark in marks:
+        width = mark.right - mark.left
         if mark.kind == UNSEEN:
-            bars.append(across(mark, mark.top_mb, max(mark.right - mark.left, shortest)))
-        if mark.kind == AT_LEAST or (mark.kind == UNSEEN and _pixels(axes, mark.right - mark.left) < _NARROW):
-            stems.append([(mark.x, mark.floor_mb), (mark.x, mark.top_mb)])
+            bars.append(line(mark, mark.top_mb, mark.top_mb, max(width, shortest)))
+        if mark.kind == AT_LEAST or (mark.kind == UNSEEN and _pixels(axes, width) < _NARROW):
+            stems.append(line(mark, mark.floor_mb, mark.top_mb))
         if mark.bounded:
-            stems.append([(mark.x, mark.top_mb), (mark.x, mark.most_mb)])
-            stems.append(across(mark, mark.most_mb, shortest))
-    _stroke(axes, bars, PEAK, 1.6)
-    _stroke(axes, stems, PEAK, 0.8)
+            stems.append(line(mark, mark.top_mb, mark.most_mb))
+            stems.append(line(mark, mark.most_mb, mark.most_mb, shortest))
+    for lines, width in ((bars, 1.6), (stems, 0.8)):
+        _draw_lines(axes, lines, fill=False, edgecolor=PEAK, linewidth=width, zorder=4)
     for kind in (SEEN, AT_LEAST):
         shown = [mark for mark in marks if mark.kind == kind]
         axes.plot([mark.x for mark in shown], [mark.top_mb for mark in shown], **_MARKERS[kind])
@@ -230,17 +232,14 @@ def _draw_marks(axes: Any, panel: Panel, most_mb: float) -> None:
 def _name_marks(axes: Any, panel: Panel, marks: Sequence[Mark]) -> None:
     """Write the cell and the size of the highest peaks, the highest first, where none covers another."""
     highest = [panel.highest] if panel.highest else []
-    _, top_mb = axes.get_ylim()
-    line_mb = top_mb * _LINE_IN * _DPI / axes.bbox.height
-    written: list[tuple[float, float, float]] = []  # left, right, bottom
+    line_mb = axes.get_ylim()[1] * _LINE_IN * _DPI / axes.bbox.height
+    taken: list[_Box] = []
+    look = {"above_in": _CLEAR_IN, "ha": "center", "color": PEAK}
     for mark in [*highest, *sorted(marks, key=lambda mark: -mark.top_mb)]:
         half = len(_plain(str(mark))) * _letter_width(axes) / 2
         x = max(half, min(mark.x, axes.get_xlim()[1] - half))
-        left, right, bottom = x - half, x + half, mark.most_mb
-        covers = any(left < r and l < right and abs(bottom - b) < line_mb for l, r, b in written)
-        if len(written) < _NAMED and not covers:
-            written.append((left, right, bottom))
-            _write(axes, (x, bottom), str(mark), axes.transData, above_in=_CLEAR_IN, ha="center", color=PEAK)
+        if len(taken) < _NAMED and _take(taken, (x - half, x + half, mark.most_mb), line_mb):
+            _write(axes, (x, mark.most_mb), str(mark), axes.transData, **look)
 
 
 def _draw_limits(axes: Any, panel: Panel) -> float:
@@ -280,9 +279,6 @@ def _legend(shown: Sequence[Panel]) -> list[Any]:
     ]
 
 
-# -- the time axis
-
-
 _BAND, _FAILED = (INK, 0.09), (PEAK, 0.13)
 _SHADED = 6  # pixels: narrower cells are not shaded alternately
 _COLUMNS = 300  # in each of which at most one cell that failed begins
@@ -297,7 +293,7 @@ def _draw_bands(axes: Any, axis: Axis) -> None:
     failed = [band for band in axis.bands if band.cell.status != "ok"]
     failed = list({band.left // (axis.width / _COLUMNS): band for band in failed}.values())
     for bands, (color, alpha) in ((wide, _BAND), (failed, _FAILED)):
-        boxes = [[(b.left, 0), (b.left, 1), (b.right, 1), (b.right, 0)] for b in bands]
+        boxes = [[(b.left, 0.0), (b.left, 1.0), (b.right, 1.0), (b.right, 0.0)] for b in bands]
         edge = 1 if bands is failed else 0
         _fill(axes, boxes, color, alpha, transform=over, zorder=0, linewidth=edge)
 
@@ -306,7 +302,7 @@ def _number_bands(axes: Any, axis: Axis) -> None:
     """Write the cells' numbers above their bands, failed cells first, where none covers another."""
     over = axes.get_xaxis_transform()
     letter = _letter_width(axes)
-    written: list[tuple[float, float]] = []  # left and right
+    taken: list[_Box] = []
     for band in sorted(axis.bands, key=lambda band: band.cell.status == "ok"):
         failed = band.cell.status != "ok"
         count = band.cell.execution_count
@@ -314,10 +310,7 @@ def _number_bands(axes: Any, axis: Axis) -> None:
         label = _plain(label) + (" ✕" if failed else "")
         middle, half = (band.left + band.right) / 2, (len(label) + 1) * letter / 2
         left, right = middle - half, middle + half
-        if left < -letter or right > axis.width + letter:
-            continue
-        if not any(left < other_right and other_left < right for other_left, other_right in written):
-            written.append((left, right))
+        if left >= -letter and right <= axis.width + letter and _take(taken, (left, right, 0.0)):
             _write(axes, (middle, 1), label, over, above_in=0.05, ha="center", color=PEAK if failed else INK)
 
 
@@ -347,13 +340,9 @@ def _draw_time(all_axes: Sequence[Any], axis: Axis, notes: Sequence[str]) -> Non
     all_axes[-1].set_xlabel("; ".join((*words, *notes)), color=INK, fontsize=_SMALL)
 
 
-# -- shapes and words
-
-
 def _letter_width(axes: Any) -> float:
     """Return the width of a letter of a label, on the time axis."""
-    left, right = axes.get_xlim()
-    return float(_LETTER_IN * _DPI / axes.bbox.width * (right - left))
+    return _LETTER_IN * _DPI / _pixels(axes, 1)
 
 
 def _pixels(axes: Any, width: float) -> float:
@@ -362,26 +351,20 @@ def _pixels(axes: Any, width: float) -> float:
     return float(width / (right - left) * axes.bbox.width)
 
 
-def _fill(
-    axes: Any, shapes: Sequence[Sequence[tuple[float, float]]], color: str, alpha: float, **look: Any
-) -> None:
+def _fill(axes: Any, shapes: Sequence[Points], color: str, alpha: float, **look: Any) -> None:
     """Draw any number of filled shapes as one."""
-    if shapes:
-        from matplotlib.patches import PathPatch
-        from matplotlib.path import Path
-
-        path = Path.make_compound_path(*(Path([*shape, shape[0]], closed=True) for shape in shapes))
-        axes.add_artist(PathPatch(path, facecolor=color, edgecolor=color, alpha=alpha, **look))
+    closed = [[*shape, shape[0]] for shape in shapes]
+    _draw_lines(axes, closed, closed=True, facecolor=color, edgecolor=color, alpha=alpha, **look)
 
 
-def _stroke(axes: Any, lines: Sequence[Sequence[tuple[float, float]]], color: str, width: float) -> None:
+def _draw_lines(axes: Any, lines: Sequence[Points], *, closed: bool = False, **look: Any) -> None:
     """Draw any number of lines as one."""
     if lines:
         from matplotlib.patches import PathPatch
         from matplotlib.path import Path
 
-        path = Path.make_compound_path(*map(Path, lines))
-        axes.add_artist(PathPatch(path, fill=False, edgecolor=color, linewidth=width, zorder=4))
+        path = Path.make_compound_path(*(Path(line, closed=closed) for line in lines))
+        axes.add_artist(PathPatch(path, **look))
 
 
 def _write(axes: Any, place: tuple[float, float], text: str, over: Any, **look: Any) -> None:

@@ -1,9 +1,8 @@
 """What the plot of a notebook shows, in numbers: its cells on a time axis, and the panels over it.
 
-The layers of a device, from the bottom: what this process holds outside the allocator, tensors, cached, and
-other processes; the top is what is in use on the whole device. Records have tensors and cached at the ends of
-a cell only, and between them the whole device's time series. What that series shows above the tensors is
-drawn as cached where it was this process's own: its cache, or tensors that lived for a moment.
+Records have tensors and cached at the ends of a cell only, and between them the whole device's time series.
+What that series shows above the tensors is drawn as cached where it was this process's own: its cache, or
+tensors that lived for a moment.
 """
 
 from __future__ import annotations
@@ -66,19 +65,12 @@ class Band(NamedTuple):
 class Axis:
     """Where each moment is drawn: in seconds, with long idle times shortened.
 
-    Attributes:
-        begin: When the first cell began.
-        end_s: The seconds from then to the end of the last.
-        bands: The cells, in order of time.
-        width: The length of the axis.
-        process: The name of the process that is drawn, the only one; empty for the notebook's own kernel.
-
     Raises:
         ValueError: The records are empty.
     """
 
     def __init__(self, records: Iterable[CellRecord]) -> None:
-        found, self.process = of_one_process(records)
+        found, self.process = of_one_process(records)  # its name; empty for the notebook's own kernel
         self.cells = sorted(found, key=lambda record: (record.started_at, -record.time_s))
         if not self.cells:
             raise ValueError("there is nothing to plot: no cell has been reported yet")
@@ -122,31 +114,25 @@ class Axis:
 
 
 def ticks(axis: Axis, letter: float) -> list[tuple[float, str]]:
-    """Return places on the axis, and the time since the start of the first cell there.
-
-    The start of a cell is preferred to a round time beside it. `letter` is the width of a letter on the axis.
-    """
+    """Return places on the axis and the time there, of a cell's start rather than a round time beside it."""
     longest = len(_clock(axis.end_s))
     apart = max(axis.width / _TICKS, (longest + 1) * letter)
     step_s = next((step for step in _STEPS_S if step >= apart), apart)
     clock = axis.end_s >= _CLOCK_S
     decimals = max(0, -math.floor(math.log10(step_s)))
-    found: list[tuple[float, str]] = []
-    last_is_round = False
+    found: list[tuple[float, str, bool]] = []  # with whether it is a round time
     for band in axis.bands:
         start_s = axis.since(band.cell)
         last = math.floor((start_s + band.right - band.left) / step_s)
         rounds = (n * step_s for n in range(math.ceil(start_s / step_s), last + 1))
         for at_s in (start_s, *rounds):
             x = band.left + at_s - start_s
-            near = bool(found) and x - found[-1][0] < apart
-            if near and last_is_round and at_s == start_s:
+            if found and found[-1][2] and at_s == start_s and x - found[-1][0] < apart:
                 found.pop()
-                near = bool(found) and x - found[-1][0] < apart
-            if not near:
-                found.append((x, _clock(at_s) if clock else f"{at_s:.{decimals}f} s"))
-                last_is_round = at_s != start_s
-    return found
+            if not found or x - found[-1][0] >= apart:
+                label = _clock(at_s) if clock else f"{at_s:.{decimals}f} s"
+                found.append((x, label, at_s != start_s))
+    return [(x, label) for x, label, _ in found]
 
 
 def elapsed(time_s: float) -> str:
@@ -265,7 +251,7 @@ def _ram(axis: Axis) -> Panel:
 
 
 def _devices(axis: Axis) -> Iterator[Panel]:
-    for key, (name, gpu) in named_devices(axis.cells).items():
+    for key, (name, gpu) in named_devices(gpu for cell in axis.cells for gpu in cell.gpus).items():
         every = [use for cell in axis.cells for use in cell.gpus if use.key == key]
         known = any(use.allocated_bytes is not None for use in every)
         panel = Panel(name, f"{name}: {gpu.name}", _DEVICE if known else _OPAQUE)
@@ -333,10 +319,7 @@ def _layers(use: DeviceUsage, last: Levels | None, left: float, right: float) ->
 
 
 def _is_own(use: DeviceUsage) -> bool:
-    """Return whether what the whole device shows beyond both ends was this process's own.
-
-    Without per-process usage it was if the most that the allocator had reserved explains the highest sample.
-    """
+    """Return whether what the whole device shows beyond both ends was this process's own."""
     if not use.attributed or use.neighbours_rise_bytes or use.unknown_rise_bytes:
         return False
     if in_mb(abs(use.unattributed_bytes)) > _STEADY_MB:
@@ -346,7 +329,7 @@ def _is_own(use: DeviceUsage) -> bool:
     reserved = use.reserved_peak
     if reserved is None or reserved.hi_bytes is None or use.other_bytes is None:
         return False
-    highest_bytes = max((size for _, size in use.timeline), default=0)
+    highest_bytes = max((size for _, size in use.timeline), default=0)  # explained by what was reserved?
     return in_mb(highest_bytes - use.other_bytes - reserved.hi_bytes) <= _STEADY_MB
 
 
@@ -394,6 +377,5 @@ def _mark(label: str, usage: Usage, timeline: Timeline, left: float, right: floa
         at_s, size = max(timeline, key=lambda point: point[1])
         if peak.lo_bytes - size <= max(MB, peak.lo_bytes // 100):
             x, kind = min(left + at_s, right), SEEN if kind == UNSEEN else kind
-    floor_bytes = max(usage.before_bytes, usage.after_bytes)
-    most_bytes = max(peak.lo_bytes, peak.hi_bytes or 0)
-    return Mark(label, kind, left, right, x, in_mb(floor_bytes), in_mb(peak.lo_bytes), in_mb(most_bytes))
+    sizes = max(usage.before_bytes, usage.after_bytes), peak.lo_bytes, max(peak.lo_bytes, peak.hi_bytes or 0)
+    return Mark(label, kind, left, right, x, *map(in_mb, sizes))

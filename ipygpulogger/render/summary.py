@@ -1,13 +1,14 @@
-"""The cells of a notebook as a table, ranked or in their order, as text and as HTML."""
+"""The cells of a notebook as a table; what a notebook displays of each kind of record."""
 
 from __future__ import annotations
 
 from html import escape
 from typing import TYPE_CHECKING
 
+from ..analysis.group import Group
 from ..analysis.leaks import growing_names
 from ..analysis.ranking import ranked
-from ..records import DeviceUsage
+from ..records import DeviceUsage, Estimate, LineUsage, Measurement, OutOfMemory
 from ..records.cell_record import process_of
 from ..records.units import (
     MB,
@@ -19,8 +20,11 @@ from ..records.units import (
     time_text,
     without_controls,
 )
+from ..records.value import html_of, text_of
+from ..storage.history import History
+from . import estimate, group, lines, out_of_memory
+from . import html as html_report
 from .growth import device_name, named_devices
-from .growth import named as named_devices_of
 from .markup import Drawn, Strong, line, scrolling, small
 from .table import Bar, Column, Table, least_sign, moved_parts
 
@@ -31,15 +35,17 @@ if TYPE_CHECKING:
     from ..analysis.ranking import Ranked
     from ..analysis.totals import Key
     from ..records import CellRecord, Usage
-    from ..storage.history import History
     from .table import Words
 
+    _Worst = dict[str, list[tuple[CellRecord, str]]]  # by figure: the cells, and how high it is
+
 _ROWS = 20  # cells of a history
+_CARD = 2048  # bytes
 _NAMES = 5  # that grew in one suspect
 _RUNS = 6  # of one suspect
 _NONE = "no cell has been reported yet"
 _LEAK = "every run consumed more, and left more in use than the one before"
-_FIGURES = ("consumed", "peaked", "needed", "peak")
+_FIGURES = "consumed", "peaked", "needed", "peak"
 _COLUMNS = {
     "consumed": Column("Consumed", gap=1, least=8),
     "peaked": Column("Peaked", gap=1, least=6),
@@ -57,20 +63,14 @@ _FIRST = {
 def summary(records: Sequence[CellRecord], by: str, suspects: Sequence[Sequence[CellRecord]]) -> str:
     """Return the ranked cells of a notebook, the highest marked, and suspected leaks.
 
-    Args:
-        records: In descending order, as `History.rank` returns them.
-        by: What they are ranked by: "peak", "consumed" or "time".
-        suspects: The runs of each cell that may leak, as `History.suspects` returns them.
-
-    Returns:
-        Lines of text, without a newline at the end.
+    The records and the suspects are as `History.rank` and `History.suspects` return them.
     """
     found = ranked(records, by, suspects)
     if found is None:
         return _NONE
-    names = _names(found)
+    names = _names(found.devices)
     worst = _worst(found, names)
-    marked = {id(record) for _, cells in worst for record, _ in cells}
+    marked = {id(record) for cells in worst.values() for record, _ in cells}
     lines = [_title(found), *_table(found.first, names, marked, html=False).text()]
     if more := _more(found.count, found.first):
         lines.append(f"  {more}")
@@ -92,7 +92,7 @@ def html(records: Sequence[CellRecord], by: str, suspects: Sequence[Sequence[Cel
     found = ranked(records, by, suspects)
     if found is None:
         return line(_NONE, quiet=True)
-    names = _names(found)
+    names = _names(found.devices)
     markup = scrolling(_table(found.first, names, html=True).html(_title(found)))
     below = [_more(found.count, found.first), *_sentences(_worst(found, names))]
     markup += "".join(map(small, filter(None, below)))
@@ -110,14 +110,14 @@ def history(cells: History) -> str:
         return line(_NONE, quiet=True)
     records = cells[-_ROWS:]
     own = [record for record in records if process_of(record) is None]
-    names = {key: name for key, (name, _) in named_devices(own).items()}
+    names = _names(gpu for record in own for gpu in record.gpus)
     which = f", the last {_ROWS}" if len(cells) > _ROWS else ""
     shown = _table(records, names, html=True).html(f"{cells.counted()}{which}; MB")
     return without_controls(scrolling(shown))
 
 
-def _names(found: Ranked) -> dict[Key, str]:
-    return {key: name for key, (name, _) in named_devices_of(found.devices).items()}
+def _names(gpus: Iterable[DeviceUsage]) -> dict[Key, str]:
+    return {key: name for key, (name, _) in named_devices(gpus).items()}
 
 
 def _title(found: Ranked) -> str:
@@ -129,8 +129,8 @@ def _more(count: int, shown: Sequence[object]) -> str:
     return f"and {count - len(shown):,} more" if count > len(shown) else ""
 
 
-def _sentences(worst: Iterable[tuple[str, list[tuple[CellRecord, str]]]]) -> Iterator[str]:
-    for words, cells in worst:
+def _sentences(worst: _Worst) -> Iterator[str]:
+    for words, cells in worst.items():
         yield f"{words}: {'; '.join(f'{shortened(cell.title())}, {figure}' for cell, figure in cells)}"
 
 
@@ -142,14 +142,7 @@ def _device(record: CellRecord, gpu: DeviceUsage, names: dict[Key, str]) -> str:
 def _table(
     records: Sequence[CellRecord], names: dict[Key, str], marked: Container[int] = (), *, html: bool
 ) -> Table:
-    """Return cells as a table, a row for each memory; in HTML the highest figure of each column is bold.
-
-    Args:
-        records: The cells.
-        names: Of the devices.
-        marked: The `id` of each cell that has a mark in text.
-        html: Whether it is drawn as HTML.
-    """
+    """Return cells as a table, a row for each memory, with a mark at these ids, or bold figures in HTML."""
     order = ("needed", "drawn", "consumed", "peaked", "peak") if html else _FIGURES
     cell, memory = Column("", "words", html_head="Cell", least=8), Column("", "words", gap=1, least=5)
     time, source = Column("Time", gap=1, least=9), Column("Cell", "code", html_head="Source")
@@ -201,11 +194,11 @@ def _sizes(usage: Usage) -> dict[str, tuple[str, int]]:
 def _moved(record: CellRecord, names: dict[Key, str]) -> list[tuple[str, Usage | None]]:
     """Return the rows of a cell where anything changed or is unknown; RAM if nothing did."""
     found = list(_rows(record, names))
-    moved = [
-        (name, usage) for name, usage in found if usage is None or rounded_mb(usage.needed_bytes)
-        or rounded_mb(usage.consumed_bytes)
-    ]  # fmt: skip
-    return moved or found[:1]
+
+    def moved(usage: Usage | None) -> bool:
+        return usage is None or bool(rounded_mb(usage.needed_bytes) or rounded_mb(usage.consumed_bytes))
+
+    return [(name, usage) for name, usage in found if moved(usage)] or found[:1]
 
 
 def _memories(record: CellRecord, names: dict[Key, str]) -> Iterator[tuple[str, Usage | None]]:
@@ -224,9 +217,9 @@ def _rows(record: CellRecord, names: dict[Key, str]) -> Iterator[tuple[str, Usag
             yield name, usage
 
 
-def _worst(found: Ranked, names: dict[Key, str]) -> list[tuple[str, list[tuple[CellRecord, str]]]]:
+def _worst(found: Ranked, names: dict[Key, str]) -> _Worst:
     """Return, by the name of each figure, the cells that have the highest: of RAM, and of any device."""
-    worst: dict[str, list[tuple[CellRecord, str]]] = {}
+    worst: _Worst = {}
     for figure, record, usage in found.worst:
         name = _device(record, usage, names) if isinstance(usage, DeviceUsage) else ""
         least, size_bytes = _sizes(usage)[figure]
@@ -234,7 +227,7 @@ def _worst(found: Ranked, names: dict[Key, str]) -> list[tuple[str, list[tuple[C
         if figure == "needed":
             text += f" (peak {least}{rounded_mb(usage.peak.lo_bytes)})"
         worst.setdefault(f"{figure} most", []).append((record, text))
-    return [*worst.items(), ("longest", [(found.longest, f"{found.longest.time_s:.3f}s")])]
+    return worst | {"longest": [(found.longest, f"{found.longest.time_s:.3f}s")]}
 
 
 def _suspect(runs: Sequence[CellRecord], names: dict[Key, str]) -> str:
@@ -291,10 +284,11 @@ def comparison(found: Comparison) -> str:
 
 
 def _compared(pair: Pair) -> list[str]:
-    before, after = pair.before, pair.after
-    ended = f", {after.outcome()}" if after.outcome() else ""
-    was = f", {before.outcome()}" if before.outcome() else ""
-    lines = [f"{named(after)}  ({after.time_s:.3f} s{ended}; was {before.time_s:.3f} s{was})"]
+    now, was = (
+        f"{record.time_s:.3f} s{record.outcome() and ', '}{record.outcome()}"
+        for record in (pair.after, pair.before)
+    )
+    lines = [f"{named(pair.after)}  ({now}; was {was})"]
     if pair.alike > 1:
         lines.append(f"  (matched by its first line, which {pair.alike} cells share)")
     return [*lines, *map(_changed, pair.changes)]
@@ -302,11 +296,19 @@ def _compared(pair: Pair) -> list[str]:
 
 def _changed(change: Change) -> str:
     before, after = change.before_bytes, change.after_bytes
-    figures = [mb_text(before), mb_text(after)]
     grown = "n/a" if before is None or after is None else f"{rounded_mb(after - before):+}"
     remarks = ["(at least)"] if change.at_least else []
     if change.regressed:
         remarks.append("GREW")
         if inherited_mb := rounded_mb(change.inherited_bytes or 0):
             remarks.append(f"({inherited_mb:+} MB of it before the cell began)")
-    return f"  {change.name:18}{figures[0]:>8}{figures[1]:>8}{grown:>8}  {' '.join(remarks)}".rstrip()
+    figures = f"{mb_text(before):>8}{mb_text(after):>8}{grown:>8}"
+    return f"  {change.name:18}{figures}  {' '.join(remarks)}".rstrip()
+
+
+html_of[Measurement] = lambda measurement: html_report.report(measurement, named=True)
+html_of[LineUsage] = lambda one: lines.html([one])
+html_of[OutOfMemory] = lambda card: out_of_memory.html(card, None, _CARD)
+html_of[Estimate], text_of[Estimate] = estimate.html, estimate.report
+html_of[Group], text_of[Group] = group.html, group.table
+html_of[History] = history

@@ -1,12 +1,4 @@
-"""One table, drawn as text and as HTML.
-
-A page says once what its table holds: columns, and rows of words. `Table.text` aligns them for a terminal,
-`Table.html` draws them for a notebook; bars and code letters are seen there alone.
-
-    table = Table([Column("Line"), Column("", "drawn"), Column("RAM", over="MB"), Column("Source", "code")])
-    table.add("12", Bar([Part("RAM", size_bytes, BLUE)], most_bytes), "64", "x = f()")
-    lines, markup = table.text(), table.html("Memory by line")
-"""
+"""One table, described once: `Table.text` aligns it for a terminal, `Table.html` draws it for a notebook."""
 
 from __future__ import annotations
 
@@ -27,99 +19,59 @@ if TYPE_CHECKING:
 
 
 class Column(NamedTuple):
-    """A column of a table.
-
-    Attributes:
-        head: What stands over it.
-        kind: What is in it: figures, to the right; words or code, to the left; what is drawn in HTML alone.
-        over: In text, what stands over it and its neighbours together.
-        html_head: What stands over it in HTML; the same if None.
-        gap: In text, how many spaces are before it.
-        least: In text, its width at least.
-    """
+    """A column of a table."""
 
     head: str
-    kind: Literal["figure", "words", "code", "drawn"] = "figure"
-    over: str = ""
-    html_head: str | None = None
-    gap: int = 2
-    least: int = 0
+    kind: Literal["figure", "words", "code", "drawn"] = "figure"  # to the right; to the left; in HTML alone
+    over: str = ""  # in text, what stands over it and its neighbours together
+    html_head: str | None = None  # what stands over it in HTML; the same if None
+    gap: int = 2  # in text, how many spaces are before it
+    least: int = 0  # in text, its width at least
 
 
 class Bar(NamedTuple):
-    """A cell with a bar.
-
-    Attributes:
-        parts: What is drawn.
-        scale_bytes: How much fills the cell.
-    """
+    """A cell with a bar."""
 
     parts: Sequence[Part]
-    scale_bytes: int
+    scale_bytes: int  # how much fills the cell
 
 
 class Faint(NamedTuple):
-    """A cell with words that name no code.
-
-    Attributes:
-        words: What is in it.
-    """
+    """A cell with words that name no code."""
 
     words: str
 
 
-class Row(NamedTuple):
-    """A row; one with a single cell is a heading of those below.
-
-    Attributes:
-        cells: In the order of the columns; a `Strong` one stands out in HTML.
-        mark: In text, what stands before it: one character.
-    """
-
-    cells: Sequence[Words | Bar]
-    mark: str = " "
-
-
-Words = str | Strong | Faint | Drawn
+Words = str | Strong | Faint | Drawn  # of a cell; a `Strong` one stands out in HTML
 
 
 @dataclass
 class Table:
-    """A table that has not been drawn yet.
-
-    Attributes:
-        columns: Its columns, of which the first names the row.
-        rows: Its rows.
-    """
+    """A table that has not been drawn yet; the first column names the row."""
 
     columns: Sequence[Column]
-    rows: list[Row] = field(default_factory=list)
+    rows: list[tuple[str, Sequence[Words | Bar]]] = field(default_factory=list)  # with their marks
 
     def add(self, *cells: Words | Bar, mark: str = " ") -> None:
-        """Add a row; see `Row`."""
-        self.rows.append(Row(cells, mark))
+        """Add a row, in text with a mark before it; a single cell is a heading of the rows below."""
+        self.rows.append((mark, cells))
 
     def text(
         self, width: int | None = None, *, over: Literal["^", ">"] = "^", marks: bool = True
     ) -> list[str]:
-        """Return the table as lines of text.
-
-        Args:
-            width: In columns, at most, if words can be squeezed so far: the longest first. None: any.
-            over: How what stands over several columns is aligned.
-            marks: Whether there is room for the marks of rows.
-        """
+        """Return lines of text with room for marks, of at most this width if words can be squeezed so far."""
         shown = [at for at, column in enumerate(self.columns) if column.kind != "drawn"]
         first, *others = (self.columns[at] for at in shown)
         columns = [first._replace(gap=0), *others]
         heads = [column.head for column in columns]
-        rows = [[_words(row.cells[at]) for at in shown] if len(row.cells) > 1 else None for row in self.rows]
-        widths = _widths(columns, [heads, *filter(None, rows)], width)
+        rows = [[_words(cells[at]) for at in shown] for _, cells in self.rows if len(cells) > 1]
+        widths = _widths(columns, [heads, *rows], width)
         drawn = [_over(columns, widths, over)] if any(column.over for column in columns) else []
         drawn.append(_line(" ", heads, columns, widths))
-        for row, words in zip(self.rows, rows, strict=True):
-            heading = f"{_words(row.cells[0])}:"
-            drawn.append(heading if words is None else _line(row.mark, words, columns, widths))
+        words = iter(rows)
+        for mark, cells in self.rows:
+            is_heading = len(cells) == 1
+            drawn.append(f"{_words(cells[0])}:" if is_heading else _line(mark, next(words), columns, widths))
         return drawn if marks else [line[2:] for line in drawn]
 
     def html(self, caption: str = "") -> str:
@@ -129,12 +81,12 @@ class Table:
             Text(escape(name)) if name and column.kind != "figure" else name
             for name, column in zip(names, self.columns, strict=True)
         ]
-        return html_table(head, map(self._drawn, self.rows), caption=caption)
+        return html_table(head, (self._drawn(cells) for _, cells in self.rows), caption=caption)
 
-    def _drawn(self, row: Row) -> list[Cell]:
-        if len(row.cells) == 1:
-            return [Text(f"<b style=white-space:nowrap>{escape(_words(row.cells[0]))}</b>")]
-        return [_cell(cell, column.kind) for cell, column in zip(row.cells, self.columns, strict=True)]
+    def _drawn(self, cells: Sequence[Words | Bar]) -> list[Cell]:
+        if len(cells) == 1:
+            return [Text(f"<b style=white-space:nowrap>{escape(_words(cells[0]))}</b>")]
+        return [_cell(cell, column.kind) for cell, column in zip(cells, self.columns, strict=True)]
 
 
 def _widths(columns: Sequence[Column], rows: Iterable[Sequence[str]], most: int | None) -> list[int]:

@@ -4,41 +4,27 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..analysis.notable import nearly_full
-from ..records import CellRecord
+from ..analysis.notable import QUIET_RAM_BYTES, moved_bytes, nearly_full
+from ..records import CellRecord, DeviceUsage
 from ..records.units import MB, mb_range, mb_text, printable, printable_lines, rounded_mb
 from .growth import between, device_name, grew
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ..records import (
-        ChildrenUsage,
-        ChildUsage,
-        DeviceUsage,
-        Measurement,
-        Metric,
-        OutOfMemory,
-        Peak,
-        Timeline,
-        Usage,
-    )
+    from ..records import ChildrenUsage, ChildUsage, Measurement, Metric, OutOfMemory, Peak, Timeline, Usage
 
-_QUIET_CHILDREN_BYTES = 5 * MB
-_LONG_S = 2.0  # the time series of a shorter scope is not drawn
+
+LONG_S = 2.0  # the time series of a shorter scope is not drawn
 
 
 def report(
     measurement: Measurement, *, compact: bool = False, timelines: bool = False, beside_peak: bool = False
 ) -> str:
-    """Return the report of one scope, without a newline at the end.
+    """Return the report of one scope; compact it is one line.
 
-    Args:
-        measurement: A `Measurement` or a `CellRecord`.
-        compact: Write it on one line.
-        timelines: Draw the time series of a long scope behind the rows of the table.
-        beside_peak: Whether the whole table of what was alive at the peak stands beside it, which it does not
-            repeat then.
+    With `timelines` the time series of a long scope stand behind the rows. With `beside_peak` the table of
+    what was alive at the peak stands beside the report, which does not repeat it then.
     """
     figures = _compact(measurement) if compact else _table(measurement, timelines=timelines)
     below = [*([] if beside_peak else _alive(measurement, compact=compact)), *sentences(measurement)]
@@ -67,13 +53,13 @@ def rows(
     measurement: Measurement, *, timelines: bool = False
 ) -> Iterator[tuple[str, tuple[str, str, str], str]]:
     """Yield the rows of a report: a name, three figures in MB (consumed, peaked, used), and remarks."""
-    drawn = timelines and measurement.time_s >= _LONG_S
+    drawn = timelines and measurement.time_s >= LONG_S
     gen = measurement.gen
     remarks = [_peak_remark(gen.peak), *_ram_remarks(measurement), _drawn(gen.timeline) if drawn else ""]
-    yield "Gen", _figures(gen, gen.after_bytes), _joined(*remarks)
+    yield "Gen", figures(gen), _joined(*remarks)
     for gpu in measurement.gpus:
         remarks = [*_device_remarks(gpu), _drawn(gpu.timeline) if drawn else ""]
-        yield device_name(gpu, measurement.gpus), _device_figures(gpu), _joined(*remarks)
+        yield device_name(gpu, measurement.gpus), figures(gpu), _joined(*remarks)
 
 
 def _drawn(timeline: Timeline) -> str:
@@ -117,9 +103,8 @@ def _alive(measurement: Measurement, *, compact: bool) -> list[str]:
 def _table(measurement: Measurement, *, timelines: bool) -> str:
     lines = [f"RAM: Consumed Peaked  Used Total in {measurement.time_s:0.3f}s ({measurement.title()})"]
     for name, (consumed, peaked, used), remarks in rows(measurement, timelines=timelines):
-        lines.append(f"{name + ':':8}{consumed:>5}  {peaked:>5}    {used:>5} MB{_after(remarks)}")
-    if ended := measurement.outcome():
-        lines[1] += f"  {ended}"
+        lines.append(f"{name + ':':8}{consumed:>5}  {peaked:>5}    {used:>5} MB{after(remarks)}")
+    lines[1] += after(measurement.outcome())
     return printable_lines(lines)
 
 
@@ -131,16 +116,15 @@ def _compact(measurement: Measurement) -> str:
 
 def _row_by_row(measurement: Measurement) -> Iterator[str]:
     for name, figures, remarks in rows(measurement):
-        yield f"{name}: {'/'.join(figures)} MB{_after(remarks)}"
+        yield f"{name}: {'/'.join(figures)} MB{after(remarks)}"
 
 
-def _figures(usage: Usage, used_bytes: int | None) -> tuple[str, str, str]:
-    return mb_text(usage.consumed_bytes), mb_text(usage.peaked_bytes), mb_text(used_bytes)
-
-
-def _device_figures(gpu: DeviceUsage) -> tuple[str, str, str]:
-    consumed, peaked, used = _figures(gpu, gpu.used_bytes)
-    return (consumed, peaked, used) if gpu.attributed else ("n/a", "n/a", used)
+def figures(usage: Usage) -> tuple[str, str, str]:
+    """Return what was consumed, peaked and is used of one memory, in MB."""
+    if not isinstance(usage, DeviceUsage):
+        return mb_text(usage.consumed_bytes), mb_text(usage.peaked_bytes), mb_text(usage.after_bytes)
+    own = (usage.consumed_bytes, usage.peaked_bytes) if usage.attributed else (None, None)
+    return mb_text(own[0]), mb_text(own[1]), mb_text(usage.used_bytes)
 
 
 def _device_remarks(gpu: DeviceUsage) -> Iterator[str]:
@@ -180,30 +164,24 @@ def _peak_remark(peak: Peak) -> str:
     return f"(peak {says})" if says else ""
 
 
-def _ram_remarks(measurement: Measurement) -> tuple[str, ...]:
-    remarks = []
+def _ram_remarks(measurement: Measurement) -> Iterator[str]:
     if measurement.gen.precision_bytes >= MB:
-        remarks.append(f"(consumed ±{rounded_mb(measurement.gen.precision_bytes)} MB)")
+        yield f"(consumed ±{rounded_mb(measurement.gen.precision_bytes)} MB)"
     if (kept_bytes := measurement.gen.kept_of_consumed_bytes) >= MB:
-        remarks.append(f"({rounded_mb(kept_bytes)} MB kept by malloc)")
+        yield f"({rounded_mb(kept_bytes)} MB kept by malloc)"
     if measurement.children:
-        remarks.append(_children_remark(measurement.children))
+        yield _children_remark(measurement.children)
     pinned = measurement.pinned
     if pinned and max(abs(pinned.consumed_bytes), pinned.peaked_bytes) >= MB:
         peak = f", peak {rounded_mb(pinned.peak.lo_bytes)} MB" if pinned.peaked_bytes >= MB else ""
-        remarks.append(f"(pinned {rounded_mb(pinned.after_bytes)} MB{peak})")
-    return tuple(remarks)
+        yield f"(pinned {rounded_mb(pinned.after_bytes)} MB{peak})"
 
 
 def _children_remark(children: ChildrenUsage) -> str:
     peak, names = children.peak, largest_children(children)
     said = [children_now(children, f"{rounded_mb(children.after_bytes)} MB")]
-    ends_bytes = children.before_bytes, children.after_bytes
-    if (
-        not children.ended
-        and peak.lo_bytes <= min(ends_bytes)
-        and (children.at_least or peak.hi_bytes == peak.lo_bytes)
-    ):
+    no_more = not children.ended and peak.lo_bytes <= min(children.before_bytes, children.after_bytes)
+    if no_more and (children.at_least or peak.hi_bytes == peak.lo_bytes):
         pass  # they certainly needed no more than they have
     elif peak.hi_bytes is not None:
         said.append(f"peak {mb_range(peak.lo_bytes, peak.hi_bytes)} MB")
@@ -223,19 +201,14 @@ def children_now(children: ChildrenUsage, size: str) -> str:
 
 
 def largest_children(children: ChildrenUsage) -> str:
-    """Return the children that needed memory: "python 1234 215 MB, python 1235 12 MB (peak 300)".
-
-    Those that moved less than 5 MB come after "others:". Nothing if each of them did.
-    """
-    moved: list[ChildUsage] = []
-    others: list[ChildUsage] = []
-    for one in children.largest:
-        much = max(abs(one.consumed_bytes), one.needed_bytes) >= _QUIET_CHILDREN_BYTES
-        (moved if much else others).append(one)
+    """Return the children that needed memory, if any: "python 1234 215 MB, python 1235 12 MB (peak 300)"."""
+    moved = [one for one in children.largest if moved_bytes(one) >= QUIET_RAM_BYTES]
+    others = [one for one in children.largest if one not in moved]
     if not moved:
         return ""
-    names = [_one_child(child) for child in moved if rounded_mb(child.peak.lo_bytes)]
-    beside = [_one_child(child) for child in others if rounded_mb(child.peak.lo_bytes)]
+    names, beside = (
+        [_one_child(one) for one in some if rounded_mb(one.peak.lo_bytes)] for some in (moved, others)
+    )
     return ", ".join(names) + (f"; others: {', '.join(beside)}" if beside else "")
 
 
@@ -258,5 +231,6 @@ def _joined(*remarks: str) -> str:
     return " ".join(remark for remark in remarks if remark)
 
 
-def _after(remarks: str) -> str:
+def after(remarks: str) -> str:
+    """Return remarks as they stand behind a row."""
     return f"  {remarks}" if remarks else ""

@@ -17,16 +17,10 @@ MB = 2**20
 def cell(peak_mb=100, *, source="x = 1", cell_id=None, before_mb=0, peak=None, gpus=(), count=1):
     peak = peak or Peak(int(peak_mb * MB), int(peak_mb * MB), "exact")
     return CellRecord(
-        label=f"In [{count}]",
-        started_at=datetime(2026, 1, 1, tzinfo=timezone.utc),
-        time_s=1.0,
-        gen=RamUsage(before_mb * MB, before_mb * MB, peak),
-        gpus=gpus,
-        execution_count=count,
-        cell_id=cell_id,
-        source=source,
-        status="ok",
-    )
+        label=f"In [{count}]", started_at=datetime(2026, 1, 1, tzinfo=timezone.utc), time_s=1.0,
+        gen=RamUsage(before_mb * MB, before_mb * MB, peak), gpus=gpus, execution_count=count,
+        cell_id=cell_id, source=source, status="ok",
+    )  # fmt: skip
 
 
 def device(peak_mb, index=0, **fields):

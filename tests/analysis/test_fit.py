@@ -34,14 +34,9 @@ class Session:
         number = len(self.records) + 1
         usage = DeviceUsage(before, self.used, Peak(peak, peak, "exact"), 0, "GPU")
         record = plain(
-            gpus=(usage,),
-            source=source,
-            cell_id=cell_id,
-            execution_count=number,
-            label=f"In [{number}]",
-            started_at=plain().started_at + timedelta(seconds=number),
-            **fields,
-        )
+            gpus=(usage,), source=source, cell_id=cell_id, execution_count=number, label=f"In [{number}]",
+            started_at=plain().started_at + timedelta(seconds=number), **fields,
+        )  # fmt: skip
         self.records.append(record)
 
     def step(self, size, more=0, source="loss = step(x)", **fields):
@@ -85,13 +80,9 @@ ACTIONS = st.lists(
 
 @settings(deadline=None, max_examples=150)
 @given(
-    st.integers(0, 2000 * MB),
-    st.integers(2 * MB, 50 * MB),
-    st.floats(0, 1),
-    st.tuples(SIZES, SIZES).filter(lambda pair: pair[0] != pair[1]),
-    ACTIONS,
-    st.integers(0, 1 << 36),
-)
+    st.integers(0, 2000 * MB), st.integers(2 * MB, 50 * MB), st.floats(0, 1),
+    st.tuples(SIZES, SIZES).filter(lambda pair: pair[0] != pair[1]), ACTIONS, st.integers(0, 1 << 36),
+)  # fmt: skip
 def test_a_line_is_found_whatever_other_cells_do(base, each, share, sizes, actions, left):
     """To the byte, and the last size for which there is room: of any session, saved and loaded or not."""
     session = Session(base, each, int(each * share))
@@ -287,13 +278,9 @@ def test_several_names_that_vary():
     session = Session(100 * MB, 3 * MB)
     for batch, last, width in ((16, 16, 100), (32, 9, 50)):
         names = (
-            ("loader.batch_size", batch),
-            ("x", last),
-            ("y", batch),
-            ("z", 8 * batch),
-            ("w", width),
+            ("loader.batch_size", batch), ("x", last), ("y", batch), ("z", 8 * batch), ("w", width),
             ("epochs(...)", 3),
-        )
+        )  # fmt: skip
         session.step(batch, dimensions=names)
     found = session.fit()
     assert (found.name, found.with_it) == ("loader.batch_size", ("w",))

@@ -110,120 +110,76 @@ def _usage(before_mb, after_mb, peak_mb):
 
 def _device(before_mb, after_mb, peak_mb, used_mb, total_bytes=40960 * MB, **more):
     return DeviceUsage(
-        *_usage(before_mb, after_mb, peak_mb),
-        index=0,
-        name="NVIDIA A100-SXM4-40GB",
-        uuid=None,
-        total_bytes=total_bytes,
-        used_bytes=used_mb * MB,
-        **more,
-    )
+        *_usage(before_mb, after_mb, peak_mb), index=0, name="NVIDIA A100-SXM4-40GB", uuid=None,
+        total_bytes=total_bytes, used_bytes=used_mb * MB, **more,
+    )  # fmt: skip
 
 
 RECORD = CellRecord(
-    label="In [4]",
-    started_at=datetime(2026, 11, 1, tzinfo=timezone.utc),
-    time_s=0.807,
-    gen=RamUsage(*_usage(42, 170, 170)),
-    gpus=(_device(2498, 4965, 6402, 5465),),
-    execution_count=4,
-    cell_id=None,
-    source="...",
-    status="ok",
+    label="In [4]", started_at=datetime(2026, 11, 1, tzinfo=timezone.utc), time_s=0.807,
+    gen=RamUsage(*_usage(42, 170, 170)), gpus=(_device(2498, 4965, 6402, 5465),), execution_count=4,
+    cell_id=None, source="...", status="ok",
+)  # fmt: skip
+
+
+def said(**changes):
+    """The report of the record with these changes."""
+    return text.report(replace(RECORD, **changes))
+
+
+def in_one_line(**changes):
+    """The line that its rich report unfolds from, as text."""
+    return " · ".join(map(str, headline(replace(RECORD, **changes))))
+
+
+def _on_gpu(name, size_mb, kind="variable"):
+    return Owner(name, size_mb * MB, "cuda:0", kind)
+
+
+SMALL_CARD = {"total_bytes": 16384 * MB}
+DIVIDED_MB = {
+    "allocated_bytes": 6400, "reserved_bytes": 6520, "other_bytes": 3500, "neighbours_bytes": 3000,
+    "free_bytes": 30428, "driver_bytes": 512,
+}  # fmt: skip
+CARD = OutOfMemory(
+    "cuda:0", round(4.10 * 1024 * MB), 1872 * MB, 10500 * MB, 0, 0, 3000 * MB, 3500 * MB, 0,
+    (_on_gpu("last traceback: step.act", 3500, "traceback"), _on_gpu("x", 600)),
+    "`%gpulog free` gives 3500 MB back (the failed call's step.act). Then run the cell again: it fits.",
+)  # fmt: skip
+ALIVE = (
+    AtPeak("cuda:0", "activations", "loss = step(batch)", "In [7]:3", 5120 * MB, 96),
+    AtPeak("cuda:0", "parameters", "model", "before the cell", 2410 * MB, 48),
+    AtPeak("cuda:0", "gradients", "loss.backward()", "In [7]:4", 1205 * MB, 24),
 )
-
-
-def in_one_line(record):
-    """The line that a rich report unfolds from, as text."""
-    return " · ".join(map(str, headline(record)))
-
-
 SHOWN = {
-    "report": text.report(RECORD),
+    "report": said(),
     "compact": text.report(RECORD, compact=True),
     "line": in_one_line(
-        replace(
-            RECORD,
-            time_s=12.4,
-            gen=RamUsage(*_usage(461, 468, 468)),
-            gpus=(_device(3200, 5658, 6886, 6554, total_bytes=16384 * MB),),
-            owners=(
-                Owner("model", 1638 * MB, "cuda:0", "variable"),
-                Owner("opt", 800 * MB, "cuda:0", "variable"),
-            ),
-        )
+        time_s=12.4,
+        gen=RamUsage(*_usage(461, 468, 468)),
+        gpus=(_device(3200, 5658, 6886, 6554, **SMALL_CARD),),
+        owners=(_on_gpu("model", 1638), _on_gpu("opt", 800)),
     ),
     "quiet": in_one_line(
-        replace(
-            RECORD,
-            time_s=0.001,
-            gen=RamUsage(*_usage(461, 461, 461)),
-            gpus=(_device(2300, 2300, 2300, 2867, total_bytes=16384 * MB),),
-        )
+        time_s=0.001,
+        gen=RamUsage(*_usage(461, 461, 461)),
+        gpus=(_device(2300, 2300, 2300, 2867, **SMALL_CARD),),
     ),
     "printed": repr(replace(RECORD, gpus=())),
-    "failed": text.report(replace(RECORD, gpus=(), status="error", error="ValueError")),
-    "grew": text.report(
-        replace(
-            RECORD,
-            label="In [7]",
-            time_s=2.118,
-            gen=RamUsage(*_usage(569, 690, 690)),
-            gpus=(_device(730, 1710, 1710, 2210),),
-            owners=(
-                Owner("model", 980 * MB, "cuda:0", "variable"),
-                Owner("df", 121 * MB, "cpu", "variable"),
-            ),
-        )
+    "failed": said(gpus=(), status="error", error="ValueError"),
+    "grew": said(
+        label="In [7]",
+        time_s=2.118,
+        gen=RamUsage(*_usage(569, 690, 690)),
+        gpus=(_device(730, 1710, 1710, 2210),),
+        owners=(_on_gpu("model", 980), Owner("df", 121 * MB, "cpu", "variable")),
     ),
     "status": ladders(
-        [
-            _device(
-                6900,
-                6900,
-                6900,
-                10020,
-                allocated_bytes=6400 * MB,
-                reserved_bytes=6520 * MB,
-                other_bytes=3500 * MB,
-                neighbours_bytes=3000 * MB,
-                free_bytes=30428 * MB,
-                driver_bytes=512 * MB,
-            )
-        ]
+        [_device(6900, 6900, 6900, 10020, **{name: size_mb * MB for name, size_mb in DIVIDED_MB.items()})]
     ),
-    "out of memory": out_of_memory.report(
-        OutOfMemory(
-            device="cuda:0",
-            asked_bytes=round(4.10 * 1024 * MB),
-            free_bytes=1872 * MB,
-            live_bytes=10500 * MB,
-            cached_bytes=0,
-            fragmented_bytes=0,
-            neighbours_bytes=3000 * MB,
-            traceback_bytes=3500 * MB,
-            outputs_bytes=0,
-            owners=(
-                Owner("last traceback: step.act", 3500 * MB, "cuda:0", "traceback"),
-                Owner("x", 600 * MB, "cuda:0", "variable"),
-            ),
-            advice="`%gpulog free` gives 3500 MB back (the failed call's step.act). Then run the cell again: it fits.",
-        )
-    ),
+    "out of memory": out_of_memory.report(CARD),
     "alive when it failed": out_of_memory.report(
-        OutOfMemory(
-            "cuda:0",
-            *[None] * 6,
-            0,
-            0,
-            (),
-            "",
-            (
-                AtPeak("cuda:0", "activations", "loss = step(batch)", "In [7]:3", 5120 * MB, 96),
-                AtPeak("cuda:0", "parameters", "model", "before the cell", 2410 * MB, 48),
-                AtPeak("cuda:0", "gradients", "loss.backward()", "In [7]:4", 1205 * MB, 24),
-            ),
-        )
+        OutOfMemory("cuda:0", *[None] * 6, 0, 0, (), "", ALIVE)
     ).split("\n", 2)[2],
 }
 
@@ -266,38 +222,18 @@ SHOWN["run"] = "".join(
 )
 GPU = RECORD.gpus[0]
 RAM_LEFT = Note.read("RAM left: 392 MB of 8.0 GB (container limit); this cell needs 900 MB")
+CHILDREN = ChildUsage(*_usage(0, 800, 800), "python", 71), ChildUsage(*_usage(0, 150, 530), "python", 72)
+OTHERS = {"neighbours_bytes": 100 * MB, "neighbours_before_bytes": 100 * MB}
+FULL = {"free_bytes": 300 * MB, "reserved_bytes": 40000 * MB, "allocated_bytes": 40000 * MB}
 REMARKS = [  # each in a table of report.md
     ("(120 MB kept by malloc)", {"gen": RamUsage(*_usage(42, 170, 170), Heap(0, 0), Heap(0, 120 * MB))}),
-    (
-        "(+ 2 children 950 MB, peak 950-1330 MB: python 71 800 MB, python 72 150 MB (peak 530))",
-        {
-            "children": ChildrenUsage(
-                0,
-                950 * MB,
-                Peak(950 * MB, 1330 * MB, "bounded"),
-                2,
-                largest=(
-                    ChildUsage(*_usage(0, 800, 800), "python", 71),
-                    ChildUsage(*_usage(0, 150, 530), "python", 72),
-                ),
-            )
-        },
-    ),
+    ("(+ 2 children 950 MB, peak 950-1330 MB: python 71 800 MB, python 72 150 MB (peak 530))",
+     {"children": ChildrenUsage(0, 950 * MB, Peak(950 * MB, 1330 * MB, "bounded"), 2, largest=CHILDREN)}),
     ("(pinned 128 MB)", {"pinned": Usage(*_usage(0, 128, 128))}),
     ("+ context 500 MB", {"context_bytes": 500 * MB}),
-    (
-        "(headroom 300 MB)",
-        {"free_bytes": 300 * MB, "reserved_bytes": 40000 * MB, "allocated_bytes": 40000 * MB},
-    ),
+    ("(headroom 300 MB)", FULL),
     ("(other processes 3000 MB)", {"neighbours_bytes": 3000 * MB, "neighbours_before_bytes": 0}),
-    (
-        "(other processes 5120 MB more for a moment)",
-        {
-            "neighbours_bytes": 100 * MB,
-            "neighbours_before_bytes": 100 * MB,
-            "neighbours_peak_bytes": 5220 * MB,
-        },
-    ),
+    ("(other processes 5120 MB more for a moment)", {**OTHERS, "neighbours_peak_bytes": 5220 * MB}),
     ("(5120 MB more for a moment, owner unknown)", {"unknown_rise_bytes": 5120 * MB}),
     ("(+80 MB outside the allocator, owner unknown)", {"unattributed_bytes": 80 * MB}),
     ("n/a", {"attributed": False}),
@@ -305,12 +241,9 @@ REMARKS = [  # each in a table of report.md
     ("(peak at least)", {"peak": Peak(512 * MB, None, "sampled")}),
     ("(peak ±96 MB)", {"peak": Peak(512 * MB, 512 * MB, "exact", 96 * MB)}),
     ("(consumed ±192 MB)", {"gen": RamUsage(*_usage(42, 170, 170), precision_bytes=192 * MB)}),
-    (
-        "between cells: -97 MB, cuda:0 +200 MB",
-        {"between": (("cpu", -97 * MB), ("cuda:0", 200 * MB))},
-    ),
+    ("between cells: -97 MB, cuda:0 +200 MB", {"between": (("cpu", -97 * MB), ("cuda:0", 200 * MB))}),
     (RAM_LEFT, {"notes": (RAM_LEFT,)}),  # tests/notebook/test_ram_left.py has how it comes about
-]
+]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -430,14 +363,10 @@ def test_the_cells_run_and_print_what_the_page_shows(request, tmp_path, page, la
     ]
     asked = {"given": GIVEN.get(page, ""), "cells": [block.text for block in cells]}
     done = subprocess.run(
-        [sys.executable, Path(__file__).with_name("cells.py")],
-        input=json.dumps(asked),
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=tmp_path,
+        [sys.executable, Path(__file__).with_name("cells.py")], input=json.dumps(asked),
+        capture_output=True, text=True, check=False, cwd=tmp_path,
         env={**env, "IPYTHONDIR": str(tmp_path / "ipython")},
-    )
+    )  # fmt: skip
     assert done.returncode == 0, done.stderr
     results = dict(zip(map(str, cells), json.loads(done.stdout), strict=True))
     printed = ""

@@ -1,47 +1,16 @@
 """What an experiment and its cell logger print, character by character."""
 
-from datetime import datetime, timedelta, timezone
+from dataclasses import replace
+from datetime import timedelta
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from memory import MB
+from plotted import device, record
 
-from ipygpulogger.records import CellRecord, DeviceUsage, OutOfMemory, Peak, RamUsage
+from ipygpulogger.records import DeviceUsage, OutOfMemory, Peak, RamUsage
 from ipygpulogger.render import experiments as render
-
-
-def record(consumed=128, peaked=0, used=170, time_s=0.807, gpus=(), quality="exact", **more):
-    """A record of these megabytes."""
-    before = used - consumed
-    top = max(before, used) + peaked
-    hi = {"exact": top, "bounded": top + 48, "sampled": None}[quality]
-    peak = Peak(int(top * MB), None if hi is None else int(hi * MB), quality)
-    fields = {"execution_count": 4, "cell_id": None, "source": "x = 1", "status": "ok"} | more
-    return CellRecord(
-        label="In [4]",
-        started_at=datetime(2024, 5, 6, 7, 8, 9, tzinfo=timezone.utc),
-        time_s=time_s,
-        gen=RamUsage(int(before * MB), int(used * MB), peak),
-        gpus=gpus,
-        **fields,
-    )
-
-
-def device(consumed, peaked, used, quality="exact", total_used="same", **more):
-    """A device's figures in megabytes."""
-    before = used - consumed
-    top = max(before, used) + peaked
-    hi = {"exact": top, "sampled": None}[quality]
-    return DeviceUsage(
-        int(before * MB),
-        int(used * MB),
-        Peak(int(top * MB), None if hi is None else int(hi * MB), quality),
-        index=0,
-        name="Sim",
-        used_bytes=int(used * MB) if total_used == "same" else total_used,
-        **more,
-    )
 
 
 def int2width(*numbers):
@@ -55,62 +24,43 @@ def secs2time(secs):
     return f"{timedelta(seconds=int(secs))}.{int(abs(secs - int(secs)) * 1000):03d}"
 
 
-HEAD = "･ RAM:  △Consumed    △Peaked    Used Total | Exec time 0:00:00.807\n"
-
-
 @pytest.mark.parametrize(
-    ("record", "gpu", "says"),
+    ("record", "gpu", "rows"),
     [
-        (record(), None, HEAD + "･ CPU:        128          0        170 MB |"),
-        (
-            record(2048, 1, 5465),
-            device(2467, 1437, 5465),
-            HEAD
-            + "･ CPU:      2,048          1      5,465 MB |\n･ GPU:      2,467      1,437      5,465 MB |",
-        ),
-        (record(-300.9, 0, 5), None, HEAD + "･ CPU:       -300          0          5 MB |"),
-        (
-            record(quality="bounded", peaked=512),
-            device(1, 2, 3, quality="sampled"),
-            HEAD + "･ CPU:        128        512        170 MB |  (peak 682-730)\n"
-            "･ GPU:          1          2          3 MB |  (peak at least)",
-        ),
-        (
-            record(status="error", error="ValueError", notes=("Something is missing.",)),
-            device(1, 2, 3, attributed=False, total_used=None),
-            HEAD + "･ CPU:        128          0        170 MB |  failed: ValueError\n"
-            "･ GPU:        n/a        n/a        n/a MB |  (per-process usage unavailable)\n"
-            "Something is missing.",
-        ),
+        (record(), None, ["CPU:        128          0        170 MB |"]),
+        (record(2048, 1, 5465), device(2467, 1437, 5465),
+         ["CPU:      2,048          1      5,465 MB |", "GPU:      2,467      1,437      5,465 MB |"]),
+        (record(-300.9, 0, 5), None, ["CPU:       -300          0          5 MB |"]),
+        (record(quality="bounded", peaked=512), device(1, 2, 3, quality="sampled"),
+         ["CPU:        128        512        170 MB |  (peak 682-730)",
+          "GPU:          1          2          3 MB |  (peak at least)"]),
+        (record(status="error", error="ValueError"), device(1, 2, 3, attributed=False, used_bytes=None),
+         ["CPU:        128          0        170 MB |  failed: ValueError",
+          "GPU:        n/a        n/a        n/a MB |  (per-process usage unavailable)"]),
     ],
-)
-def test_the_cells_report(record, gpu, says):
+)  # fmt: skip
+def test_the_cells_report(record, gpu, rows):
     """The original's three lines; what is more stands after a row or below, never within."""
-    assert render.cell(record, gpu) == says
+    head = "･ RAM:  △Consumed    △Peaked    Used Total | Exec time 0:00:00.807"
+    said = render.cell(replace(record, notes=("Something is missing.",)), gpu)
+    assert said.splitlines() == [head, *(f"･ {row}" for row in rows), "Something is missing."]
 
 
 @pytest.mark.parametrize(
     ("record", "gpu", "says"),
     [
-        (record(), None, "CPU: 128/0/170 MB | Time 0:00:00.807 | (Consumed/Peaked/Used Total)"),
-        (
-            record(2048, 1, 5465, time_s=3723.5),
-            device(2467, 1437, 5465),
-            "CPU: 2048/1/5465 MB | GPU: 2467/1437/5465 MB | Time 1:02:03.500 | (Consumed/Peaked/Used Total)",
-        ),
-        (
-            record(status="interrupted", quality="sampled"),
-            device(1, 2, 3, attributed=False),
-            (
-                "CPU: 128/0/170 MB  (peak at least) | GPU: n/a/n/a/3 MB  (per-process usage unavailable)"
-                " | Time 0:00:00.807 | (Consumed/Peaked/Used Total) | interrupted"
-            ),
-        ),
+        (record(), None, "CPU: 128/0/170 MB | Time 0:00:00.807"),
+        (record(2048, 1, 5465, time_s=3723.5), device(2467, 1437, 5465),
+         "CPU: 2048/1/5465 MB | GPU: 2467/1437/5465 MB | Time 1:02:03.500"),
+        (record(quality="sampled"), device(1, 2, 3, attributed=False),
+         "CPU: 128/0/170 MB  (peak at least) | GPU: n/a/n/a/3 MB  (per-process usage unavailable) | Time 0:00:00.807"),
     ],
-)
+)  # fmt: skip
 def test_the_cells_compact_report(record, gpu, says):
     """The original's one line."""
-    assert render.cell(record, gpu, compact=True) == says
+    line = f"{says} | (Consumed/Peaked/Used Total)"
+    assert render.cell(record, gpu, compact=True) == line
+    assert render.cell(replace(record, status="interrupted"), gpu, compact=True) == f"{line} | interrupted"
 
 
 def test_a_cell_that_ran_out_of_memory_is_explained():
@@ -131,23 +81,12 @@ def test_the_cells_report_is_the_contracts_own(consumed, peaked, used, gpu_consu
 
     def usage(consumed, used):
         used = max(used, consumed, 0)
-        return used - consumed, used, Peak(max(used - consumed, used) + peaked, None, "exact")
+        top = max(used - consumed, used) + peaked
+        return used - consumed, used, Peak(top, top, "exact")
 
     ram, gpu = usage(consumed, used), usage(gpu_consumed, gpu_used)
-    gen = RamUsage(*ram[:2], Peak(ram[2].lo_bytes, ram[2].lo_bytes, "exact"))
-    one = DeviceUsage(
-        *gpu[:2], Peak(gpu[2].lo_bytes, gpu[2].lo_bytes, "exact"), index=0, name="Sim", used_bytes=gpu[1]
-    )
-    cell = CellRecord(
-        label="In [1]",
-        started_at=datetime.now(timezone.utc),
-        time_s=time_s,
-        gen=gen,
-        execution_count=1,
-        cell_id=None,
-        source="",
-        status="ok",
-    )
+    one = DeviceUsage(*gpu, index=0, name="Sim", used_bytes=gpu[1])
+    cell = record(time_s=time_s, gen=RamUsage(*ram))
 
     def b2mb(num):
         return int(num / 2**20)
@@ -171,11 +110,7 @@ def test_the_state_is_the_contracts_own(rows):
     """Whatever the figures: the lines are what the contract's f-strings make of them."""
     names = ["CPU", "GPU"]
     w = int2width(*(int(size / 2**20) for row in rows for size in row)) + 1
-    lines = [
-        "",
-        "*** Current state:",
-        f"RAM: {'Used':>{w}} {'Free':>{w}} {'Total':>{w}}    {'Util':>{w}}",
-    ]
+    lines = ["", "*** Current state:", f"RAM: {'Used':>{w}} {'Free':>{w}} {'Total':>{w}}    {'Util':>{w}}"]
     for name, row in zip(names, rows, strict=False):
         used, free, total = (int(size / 2**20) for size in row)
         lines.append(

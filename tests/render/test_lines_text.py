@@ -2,10 +2,11 @@
 
 import html as std_html
 import re
-from html.parser import HTMLParser
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from reading import Reader
 
 from ipygpulogger.records import DeviceUsage, LineUsage, Peak, Usage
 from ipygpulogger.records.units import rounded_mb
@@ -37,58 +38,45 @@ def rows(told):
     return [(row[0], row[1:].split()) for row in told.splitlines() if re.match(r"[ >] +\d", row)]
 
 
-# -- the heaviest ---------------------------------------------------------------------------------
+ON_GPU = line(2, gpus=(gpu(32, 32, index=1),))
+OFTEN = line(2, 900, hits=3, risen=(("cpu", 300 * MB),))
+LITTLE = LineUsage(3, "x", 1, 9.0, Usage(0, MB - 1, Peak(MB - 1, MB - 1, "exact")))
 
 
-def test_the_heaviest_needed_the_most():
-    """Kept and transient memory count alike; the sentence has the line's own figures and time."""
-    lines = [line(1, 64), line(2, 10, 100, source="y = g()", time_s=0.123), line(3, -64)]
-    assert heaviest(lines) == "heaviest line 2: y = g()  +10 MB, peaked 100 MB of RAM (0.12 s)"
-
-
-def test_of_a_line_and_the_one_it_calls_it_is_the_called_one():
-    """The same memory seen twice: the inner line took less time, and says where it stands."""
-    lines = [line(5, 64, 200), line(2, 64, 200, time_s=0.4, place="In [3]", source="make(64)")]
-    assert heaviest(lines) == "heaviest line 2 of In [3]: make(64)  +64 MB, peaked 200 MB of RAM (0.40 s)"
-
-
-def test_a_gpu_goes_before_ram():
-    """As much on a GPU as in RAM: the GPU's is told; less there: it is not."""
-    lines = [line(1, 64), line(2, gpus=(gpu(32, 32, index=1),))]
-    assert heaviest(lines).endswith("+32 MB, peaked 32 MB on GPU1 (0.50 s)")
-    assert heaviest([*lines, line(3, 70)]).startswith("heaviest line 3")
-
-
-def test_what_is_given_back_between_the_runs_counts_once():
-    """Three runs of 300 MB that never lived together are no 900 MB."""
-    often = line(2, 900, hits=3, risen=(("cpu", 300 * MB),))
-    assert heaviest([often, line(4, 350)]).startswith("heaviest line 4: ")
-    assert heaviest([often, line(4, 250)]) == "heaviest line 2: x = f()  +900 MB of RAM (3 hits, 0.50 s)"
-
-
-def test_next_to_nothing_has_no_heaviest():
-    """No line, or none that needed a megabyte: nothing is said and nothing marked."""
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        # Kept and transient memory count alike.
+        ([line(1, 64), line(2, 10, 100, source="y = g()", time_s=0.123), line(3, -64)],
+         "heaviest line 2: y = g()  +10 MB, peaked 100 MB of RAM (0.12 s)"),
+        # Of a line and the one it calls it is the called one, which took less time.
+        ([line(5, 64, 200), line(2, 64, 200, time_s=0.4, place="In [3]", source="make(64)")],
+         "heaviest line 2 of In [3]: make(64)  +64 MB, peaked 200 MB of RAM (0.40 s)"),
+        # As much on a GPU as in RAM: the GPU's is told; less there: it is not.
+        ([line(1, 64), ON_GPU], "heaviest line 2: x = f()  +32 MB, peaked 32 MB on GPU1 (0.50 s)"),
+        ([line(1, 64), ON_GPU, line(3, 70)], "heaviest line 3: x = f()  +70 MB of RAM (0.50 s)"),
+        # Three runs of 300 MB that never lived together are no 900 MB.
+        ([OFTEN, line(4, 350)], "heaviest line 4: x = f()  +350 MB of RAM (0.50 s)"),
+        ([OFTEN, line(4, 250)], "heaviest line 2: x = f()  +900 MB of RAM (3 hits, 0.50 s)"),
+        ([line(1, -64), line(2), LITTLE], ""),
+        ([LineUsage(1, "x", 1, 0.5, usage(1, 64, quality="sampled"))],
+         "heaviest line 1: x  +1 MB, peaked at least 64 MB of RAM (0.50 s)"),
+    ],
+)  # fmt: skip
+def test_the_heaviest_needed_the_most(lines, said):
+    """The sentence has the line's own figures and time; nothing is said or marked where none needed a megabyte."""
+    assert heaviest(lines) == said
     assert heaviest([]) == ""
-    lines = [
-        line(1, -64),
-        line(2),
-        LineUsage(3, "x", 1, 9.0, Usage(0, MB - 1, Peak(MB - 1, MB - 1, "exact"))),
-    ]
-    assert heaviest(lines) == ""
-    assert [mark for mark, _ in rows(table(lines))] == [" "] * 3
+    assert [mark for mark, _ in rows(table(lines))].count(">") == bool(said)
 
 
 def test_a_peak_that_is_not_exact_says_so():
-    """A sampled peak is at least so much, in the sentence and in the table."""
+    """A sampled peak is at least so much; one between bounds has both."""
     lines = [LineUsage(1, "x", 1, 0.5, usage(1, 64, quality="sampled"))]
-    assert heaviest(lines) == "heaviest line 1: x  +1 MB, peaked at least 64 MB of RAM (0.50 s)"
     assert rows(table(lines))[0][1][3:5] == ["1", "64+"]
     assert "+: at least so much." in table(lines)
     bounded = LineUsage(1, "x", 1, 0.5, Usage(0, 0, Peak(64 * MB, 70 * MB, "bounded")))
     assert rows(table([bounded]))[0][1][4] == "64-70"
-
-
-# -- the table ------------------------------------------------------------------------------------
 
 
 def test_the_table():
@@ -135,32 +123,6 @@ def test_no_line():
     ]
 
 
-class Cells(HTMLParser):
-    """The rows of a table, as a reader sees them, and the tags."""
-
-    def __init__(self, page):
-        super().__init__()
-        self.rows, self.tags, self.below, self.inside = [], set(), "", False
-        self.feed(page)
-        self.close()
-
-    def handle_starttag(self, tag, _attrs):
-        self.tags.add(tag)
-        if tag == "tr":
-            self.rows.append([])
-        if tag in ("td", "th"):
-            self.rows[-1].append("")
-
-    def handle_endtag(self, tag):
-        self.inside |= tag == "table"
-
-    def handle_data(self, data):
-        if self.inside:
-            self.below += data
-        elif self.rows:
-            self.rows[-1][-1] += data
-
-
 SIZES = st.integers(-(2**40), 2**40)
 WORDS = st.text(
     st.characters(exclude_categories=["C", "Z"]) | st.sampled_from(" <>&\"'"), min_size=1, max_size=100
@@ -205,7 +167,7 @@ def needs(one):
 @given(made_lines(), st.lists(WORDS, max_size=2))
 def test_every_line_and_figure_is_there(lines, notes):
     """Text and HTML have a row for each line, in order, with the same figures and the notes; aligned, escaped."""
-    told, page = table(lines, notes), Cells(html(lines, notes))
+    told, page = table(lines, notes), Reader(html(lines, notes))
     texts = rows(told)
     assert [words[0] for _, words in texts] == [str(one.lineno) for one in lines]
     assert [words[1] for _, words in texts] == [str(one.hits) for one in lines]
@@ -223,8 +185,8 @@ def test_every_line_and_figure_is_there(lines, notes):
             "n/a",
         )
     assert sum(mark == ">" for mark, _ in texts) == bool(heaviest(lines))
-    assert page.tags <= {"table", "caption", "tfoot", "tr", "th", "td", "code", "b", "div"}
-    assert std_html.unescape(page.below).endswith("".join(notes))
+    assert set(page.tags) <= {"table", "caption", "tfoot", "tr", "th", "td", "code", "b", "div"}
+    assert std_html.unescape(page.words).endswith("".join(notes))
     assert told.splitlines()[-len(notes) :] == notes or not notes
     assert all(row == row.rstrip() for row in told.splitlines()[: -len(notes) or None])
 

@@ -16,15 +16,11 @@ def owner(name, size_mb, device="cpu", kind="variable", shared=()):
 def test_one_row_a_holder_one_column_a_device():
     """The largest first, hidden ones marked, shared names beside, small ones in one row, and the rest."""
     owners = [
-        owner("model", 980, "cuda:0", shared=("opt", "tied", "view", "cfg")),
-        owner("model", 20),
-        owner("Out[3]", 40, kind="output"),
-        owner("last traceback: step.act", 30, kind="traceback"),
-        owner("err: step.act", 25),
-        owner("loss (autograd graph)", 500, "cuda:0"),
-        owner("a", 0.25, "cuda:0"),
-        owner("b", 0.25),
-    ]
+        owner("model", 980, "cuda:0", shared=("opt", "tied", "view", "cfg")), owner("model", 20),
+        owner("Out[3]", 40, kind="output"), owner("last traceback: step.act", 30, kind="traceback"),
+        owner("err: step.act", 25), owner("loss (autograd graph)", 500, "cuda:0"),
+        owner("a", 0.25, "cuda:0"), owner("b", 0.25),
+    ]  # fmt: skip
     assert holders(owners, {"cpu": 200 * MB, "cuda:0": 1500 * MB}).splitlines() == [
         "holder                             cuda:0     RAM",
         "model                              980 MB   20 MB  also opt, tied, view and 1 more",

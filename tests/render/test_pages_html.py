@@ -2,13 +2,13 @@
 
 import re
 from html import unescape
-from html.parser import HTMLParser
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from made import records
 from memory import MB
+from reading import Reader
 
 from ipygpulogger import DeviceUsage, History, Peak
 from ipygpulogger.records import CPU, Diagnosis, Owner
@@ -19,40 +19,11 @@ ALLOWED = {"div", "table", "caption", "tfoot", "tr", "th", "td", "b", "code", "s
 HOSTILE = "<script>alert('&')</script>"
 
 
-class Page(HTMLParser):
-    """The rows of a page's tables as a reader without styles sees them, its tags, and its words."""
-
-    def __init__(self, markup):
-        super().__init__()
-        self.rows, self.tags, self.words, self.heads, self.open = [], set(), "", 0, False
-        self.feed(markup)
-        self.close()
-
-    def handle_starttag(self, tag, attrs):
-        self.tags.add(tag)
-        assert not [
-            name for name, _ in attrs if name.startswith("on") or name in ("src", "href", "class", "id")
-        ]
-        self.heads += tag == "th" and self.rows[-1] == [] and len(self.rows) > 1
-        self.open = (self.open or tag == "table") and tag != "details"
-        if tag == "tr":
-            self.rows.append([])
-        if tag in ("td", "th"):
-            self.rows[-1].append("")
-
-    def handle_endtag(self, tag):
-        self.open = self.open and tag != "table"
-
-    def handle_data(self, data):
-        data = data.replace("\N{NO-BREAK SPACE}", " ")
-        self.words += data
-        if self.open and self.rows and self.rows[-1]:
-            self.rows[-1][-1] += data
-
-
 def read(markup):
-    page = Page(markup)
-    assert page.tags <= ALLOWED, page.tags - ALLOWED
+    page = Reader(markup)
+    assert set(page.tags) <= ALLOWED, set(page.tags) - ALLOWED
+    names = {name for name, _ in page.attributes}
+    assert not {name for name in names if name.startswith("on")} | names & {"src", "href", "class", "id"}
     assert "<script" not in markup
     return page
 
@@ -70,7 +41,7 @@ def test_any_summary_is_harmless(given, times, by):
     assert page.words.startswith(told.splitlines()[0])
     took = [row[-2] for row in page.rows[1:] if row[-2]]
     assert len(took) == min(20, len(found.rank(by=by)))
-    assert page.heads == max(0, len(page.rows) - 1)
+    assert all(row[0] for row in page.headers)
     shown = read(found._repr_html_())
     assert len([row for row in shown.rows[1:] if row[-2]]) == min(20, len(given))
 
@@ -80,12 +51,9 @@ def owner(name, size_mb, device=CPU, kind="variable", shared=()):
 
 
 HELD = (
-    owner("model", 1600, "cuda:0", shared=("net",)),
-    owner("Out[3]", 800, "cuda:0", "output"),
-    owner("model", 20),
-    owner(HOSTILE, 7),
-    Owner("tiny", 1000, CPU, "variable"),
-)
+    owner("model", 1600, "cuda:0", shared=("net",)), owner("Out[3]", 800, "cuda:0", "output"),
+    owner("model", 20), owner(HOSTILE, 7), Owner("tiny", 1000, CPU, "variable"),
+)  # fmt: skip
 
 
 def test_the_holders_have_bars_and_the_hidden_are_red():
@@ -153,7 +121,7 @@ def test_doctor_and_status():
 def test_nothing_yet(records):
     """One quiet line."""
     for markup in (summary.html([], "peak", []), records._repr_html_()):
-        assert unescape(Page(markup).words) == "no cell has been reported yet"
+        assert unescape(Reader(markup).words) == "no cell has been reported yet"
 
 
 @given(records())

@@ -299,12 +299,7 @@ def test_the_legend_names_what_is_there():
     """Four kinds of areas and peaks at most for a training, and none that the picture lacks."""
     tensors = {"allocated_bytes": 500 * MB, "reserved_bytes": 600 * MB}
     drawn = figure([cell(1, 0, 10, 1, 1, gpus=[gpu(0, 500, 900, **tensors)])])
-    assert legend(drawn) == [
-        "tensors",
-        "cached or transient",
-        "context, other processes",
-        "peak of the cell",
-    ]
+    assert legend(drawn) == ["tensors", "cached or transient", "context, other processes", "peak of the cell"]
     assert legend(figure([cell(1, 0, 10, 1, 1)])) == []
 
 

@@ -13,23 +13,15 @@ from ipygpulogger.records import Peak
 from ipygpulogger.records.units import in_mb
 from ipygpulogger.render.page import description, svg
 from ipygpulogger.render.plot import figure
-from ipygpulogger.render.plot_data import (
-    CACHED,
-    OTHERS,
-    OWN,
-    TENSORS,
-    Axis,
-    Piece,
-    drawable,
-    panels,
-)
+from ipygpulogger.render.plot_data import CACHED, OTHERS, OWN, TENSORS, Axis, Piece, drawable, panels
 
 
-def device(before, after, top=None, *, course=(), **sizes):
-    """A device of these megabytes; the process holds 500 MB outside the allocator."""
-    fields = {name: size * MB if name.endswith("_bytes") else size for name, size in sizes.items()}
-    timeline = tuple((at, size * MB) for at, size in course)
-    return gpu(before, after, top, timeline=timeline, **fields)
+def device(before, after, top=None, *, used, own=None, others=None, course=(), **sizes):
+    """A device of these megabytes: in use in all, allocated and reserved by us, of others before and after."""
+    named = dict(zip(("allocated_bytes", "reserved_bytes"), own or (), strict=False))
+    named |= dict(zip(("neighbours_before_bytes", "neighbours_bytes"), others or (), strict=False))
+    fields = {name: size * MB for name, size in (named | sizes | {"used_bytes": used}).items()}
+    return gpu(before, after, top, timeline=tuple((at, size * MB) for at, size in course), **fields)
 
 
 def rows(piece):
@@ -50,78 +42,49 @@ def rows_of(*cells):
     return [rows(piece) for piece in panels(Axis(cells))[1].pieces]
 
 
-def test_the_layers_are_those_of_the_ladder():
-    """Outside the allocator, tensors, cached, others: each on top of the one before, up to what is in use."""
-    use = device(
-        700,
-        1500,
-        allocated_bytes=1000,
-        reserved_bytes=1200,
-        used_bytes=2000,
-        neighbours_bytes=300,
-        neighbours_before_bytes=100,
-    )
+COURSE = [(0.0, 1000), (4.0, 6000), (10.0, 1400)]
+DROPS = [(0.0, 5500), (1.0, 1000), (10.0, 1000)]
+
+
+@pytest.mark.parametrize(
+    ("use", "tops"),
+    [
+        # Each layer on top of the one before; the cache before is not in the record: as at the end.
+        (device(700, 1500, own=(1000, 1200), used=2000, others=(100, 300)),
+         [(0, (500, 700, 900, 1000)), (10, (500, 1500, 1700, 2000))]),
+        # A context that the cell made was not there before.
+        (device(500, 800, own=(300, 300), used=800, context_bytes=500), [(0, (0, 0, 0, 0)), (10, (500, 800, 800, 800))]),
+        # Other processes stayed the same: what was sampled beyond them is cached, or was for a moment.
+        (device(700, 1100, 5000, own=(600, 600), used=1400, others=(300, 300), course=COURSE),
+         [(0, (500, 700, 700, 1000)), (4, (500, 860, 5700, 6000)), (10, (500, 1100, 1100, 1400))]),
+        # Freed early: the tensors are never more than was seen.
+        (device(5500, 1000, own=(500, 500), used=1000, others=(0, 0), course=DROPS),
+         [(0, (500, 5500, 5500, 5500)), (1, (500, 1000, 1000, 1000)), (10, (500, 1000, 1000, 1000))]),
+    ],
+)  # fmt: skip
+def test_the_layers_are_those_of_the_ladder(use, tops):
+    """Outside the allocator, tensors, cached, others: up to what is in use, or was sampled."""
     (panel,) = panels(Axis([cell(1, 0, 10, 1, 1, gpus=[use])]))[1:]
     assert panel.layers == (OTHERS, TENSORS, CACHED, OTHERS)
-    ((first, last),) = map(rows, panel.pieces)
-    assert last == (10, (500, 1500, 1700, 2000))
-    assert first == (0, (500, 700, 900, 1000))  # the cache before is not in the record: as at the end
+    assert [list(rows(piece)) for piece in panel.pieces] == [tops]
 
 
 def test_what_the_last_cell_left_is_there_when_the_next_begins():
     """The cache, and what is outside the allocator, are read at the ends of cells: the next begins with them."""
-    one = device(500, 900, allocated_bytes=400, reserved_bytes=600, used_bytes=1500)
-    two = device(900, 900, allocated_bytes=400, reserved_bytes=400, used_bytes=1300)
+    one, two = device(500, 900, own=(400, 600), used=1500), device(900, 900, own=(400, 400), used=1300)
     _, ((_, begin), (_, end)) = rows_of(cell(1, 0, 1, 1, 1, gpus=[one]), cell(2, 1.5, 1, 1, 1, gpus=[two]))
     assert begin == (500, 900, 1100, 1500)
     assert end == (500, 900, 900, 1300)
 
 
-def test_a_context_made_by_the_cell_was_not_there_before():
-    """The course begins with what the process held, not with what its context would take."""
-    use = device(500, 800, allocated_bytes=300, reserved_bytes=300, used_bytes=800, context_bytes=500)
-    (((_, begin), (_, end)),) = rows_of(cell(1, 0, 10, 1, 1, gpus=[use]))
-    assert begin == (0, 0, 0, 0)
-    assert end == (500, 800, 800, 800)
-
-
-COURSE = [(0.0, 1000), (4.0, 6000), (10.0, 1400)]
-
-
-def test_what_was_sampled_above_the_tensors_is_cached_or_was_for_a_moment():
-    """Other processes stayed the same: what the device shows beyond them is this process's own."""
-    use = device(
-        700,
-        1100,
-        5000,
-        course=COURSE,
-        allocated_bytes=600,
-        reserved_bytes=600,
-        used_bytes=1400,
-        neighbours_bytes=300,
-        neighbours_before_bytes=300,
-    )
-    ((begin, middle, end),) = rows_of(cell(1, 0, 10, 1, 1, gpus=[use]))
-    assert begin == (0, (500, 700, 700, 1000))
-    assert middle == (4, (500, 860, 5700, 6000))
-    assert end == (10, (500, 1100, 1100, 1400))
-
-
 @pytest.mark.parametrize(
     "unknown",
-    [
-        {"neighbours_bytes": None},
-        {"neighbours_before_bytes": 0},
-        {"neighbours_peak_bytes": 4000},
-        {"unknown_rise_bytes": 4000},
-    ],
+    [{"others": None}, {"others": (0, 300)}, {"neighbours_peak_bytes": 4000}, {"unknown_rise_bytes": 4000}],
 )
 def test_what_may_be_anothers_is_not_drawn_as_ours(unknown):
     """Where other processes changed, or may have: all that the device shows beyond the ends is theirs."""
-    known = {"neighbours_bytes": 300, "neighbours_before_bytes": 300} | unknown
-    known = {name: size for name, size in known.items() if size is not None}
     use = device(
-        700, 1100, 5000, course=COURSE, allocated_bytes=600, reserved_bytes=600, used_bytes=1400, **known
+        700, 1100, 5000, own=(600, 600), used=1400, course=COURSE, **{"others": (300, 300)} | unknown
     )
     ((_, (_, middle), _),) = rows_of(cell(1, 0, 10, 1, 1, gpus=[use]))
     assert middle == (500, 860, 860, 6000)
@@ -131,40 +94,22 @@ def test_what_may_be_anothers_is_not_drawn_as_ours(unknown):
 def test_where_per_process_usage_is_unavailable_the_allocator_s_peak_decides(reserved, ours):
     """In a container: the highest sample is ours if what was reserved then explains it."""
     known = Peak(reserved * MB, reserved * MB, "exact") if reserved else None
-    use = device(
-        200, 600, 5000, course=COURSE, allocated_bytes=600, reserved_bytes=1000, used_bytes=1400, other_bytes=400,
-    )  # fmt: skip
+    use = device(200, 600, 5000, own=(600, 1000), used=1400, course=COURSE, other_bytes=400)
     use = replace(use, reserved_peak=known)
     ((_, (_, middle), _),) = rows_of(cell(1, 0, 10, 1, 1, gpus=[use]))
     assert middle == ((0, 360, 5600, 6000) if ours else (0, 360, 760, 6000))
 
 
-def test_the_tensors_are_never_more_than_was_seen():
-    """Freed early: the straight line between the ends is cut down to the sample."""
-    use = device(
-        5500,
-        1000,
-        course=[(0.0, 5500), (1.0, 1000), (10.0, 1000)],
-        allocated_bytes=500,
-        reserved_bytes=500,
-        used_bytes=1000,
-        neighbours_bytes=0,
-        neighbours_before_bytes=0,
-    )
-    ((_, (at, middle), _),) = rows_of(cell(1, 0, 10, 1, 1, gpus=[use]))
-    assert (at, middle) == (1, (500, 1000, 1000, 1000))
-
-
 def test_without_an_allocator_it_is_this_process():
     """Raw CUDA: nothing says what are tensors."""
-    (panel,) = panels(Axis([cell(1, 0, 10, 1, 1, gpus=[device(0, 900, used_bytes=1000)])]))[1:]
+    (panel,) = panels(Axis([cell(1, 0, 10, 1, 1, gpus=[device(0, 900, used=1000)])]))[1:]
     assert panel.layers == (OTHERS, OWN, CACHED, OTHERS)
     assert rows(panel.pieces[0])[-1] == (10, (0, 900, 900, 1000))
 
 
 def test_a_device_without_attributed_use_has_no_layer_of_ours():
     """Unknown is not drawn as 0: only what the whole device uses; and nothing where not even that is known."""
-    use = device(0, 0, attributed=False, used_bytes=900)
+    use = gpu(0, 0, attributed=False, used_bytes=900 * MB)
     (panel,) = panels(Axis([cell(1, 0, 10, 1, 1, gpus=[use])]))[1:]
     assert [tops for _, tops in rows(panel.pieces[0])] == [(0, 0, 0, 900)] * 2
     assert panel.marks == [] and panel.highest is None
@@ -225,29 +170,15 @@ def test_the_highest_peak_is_always_marked(peaks):
 
 def training(count, devices=1):
     """Cells of a training, each sampled, on devices that are full of steps."""
-    sizes = {"allocated_bytes": 2500, "reserved_bytes": 2700, "used_bytes": 4000, "total_bytes": 16384}
-    sizes |= {"neighbours_bytes": 500, "neighbours_before_bytes": 500}
+    ram, steps = (
+        [(k, low + (k * step) % span) for k in range(62)]
+        for low, step, span in ((500, 37, 101), (3500, 2371, 7919))
+    )
+    sizes = {"own": (2500, 2700), "used": 4000, "others": (500, 500), "total_bytes": 16384}
+    gpus = [device(3000, 3000, 9000, course=steps, **sizes) for _ in range(devices)]
+    gpus = [replace(one, index=n, uuid=f"GPU-{n}") for n, one in enumerate(gpus)]
     return [
-        cell(
-            i + 1,
-            i * 70.0,
-            62,
-            500 + i % 9,
-            500 + i % 8,
-            700 + i % 90,
-            course=[(k, 500 + (k * 37) % 101) for k in range(62)],
-            gpus=[
-                device(
-                    3000,
-                    3000,
-                    9000,
-                    course=[(k, 3500 + (k * 2371) % 7919) for k in range(62)],
-                    index=n,
-                    **sizes,
-                )
-                for n in range(devices)
-            ],
-        )
+        cell(i + 1, i * 70.0, 62, 500 + i % 9, 500 + i % 8, 700 + i % 90, course=ram, gpus=gpus)
         for i in range(count)
     ]
 

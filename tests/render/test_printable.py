@@ -232,41 +232,23 @@ def test_report_and_compare(here, capsys):
 
 
 REFUSED = [
-    ["report", "{name}.jsonl"],
-    ["report", "{name}"],
-    ["report", "folder"],
-    ["report", "{name}bad.jsonl"],
-    ["report", "{name}bad.csv"],
-    ["report", "{name}bad.ipynb"],
-    ["report", "{name}bad.parquet"],
-    ["report", "{name}empty.jsonl"],
-    ["report", "{name}huge.jsonl"],
-    ["report", "{name}cut.jsonl"],
-    ["report", "{name}wrong.jsonl"],
-    ["report", "good.jsonl", "--html", "folder"],
-    ["report", "good.jsonl", "--html", "{name}/{name}"],
-    ["report", "good.jsonl", "--by", "{name}"],
-    ["compare", "good.jsonl", "{name}"],
-    ["compare", "good.jsonl", "good.jsonl", "--tolerance", "{name}"],
-    ["compare", "good.jsonl", "good.jsonl", "--floor", "{name}"],
-    ["run", "{name}.ipynb"],
-    ["run", "{name}bad.ipynb"],
-    ["run", "{name}broken.ipynb"],
-    ["run", "{name}kernel.ipynb"],
-    ["run", "{name}language.ipynb"],
-    ["run", "{name}good.ipynb", "--kernel", "{name}"],
+    ["report", "{name}.jsonl"], ["report", "{name}"], ["report", "folder"], ["report", "{name}bad.jsonl"],
+    ["report", "{name}bad.csv"], ["report", "{name}bad.ipynb"], ["report", "{name}bad.parquet"],
+    ["report", "{name}empty.jsonl"], ["report", "{name}huge.jsonl"], ["report", "{name}cut.jsonl"],
+    ["report", "{name}wrong.jsonl"], ["report", "good.jsonl", "--html", "folder"],
+    ["report", "good.jsonl", "--html", "{name}/{name}"], ["report", "good.jsonl", "--by", "{name}"],
+    ["compare", "good.jsonl", "{name}"], ["compare", "good.jsonl", "good.jsonl", "--tolerance", "{name}"],
+    ["compare", "good.jsonl", "good.jsonl", "--floor", "{name}"], ["run", "{name}.ipynb"],
+    ["run", "{name}bad.ipynb"], ["run", "{name}broken.ipynb"], ["run", "{name}kernel.ipynb"],
+    ["run", "{name}language.ipynb"], ["run", "{name}good.ipynb", "--kernel", "{name}"],
     ["run", "{name}good.ipynb", "--output", "{name}good.ipynb"],
     ["run", "{name}good.ipynb", "--log", "{name}"],
     ["run", "{name}good.ipynb", "--log", "{name}/x.jsonl"],
     ["run", "{name}good.ipynb", "--max-gpu", "{name}"],
-    ["run", "{name}good.ipynb", "--timeout", "{name}"],
-    ["run", "{name}good.ipynb", "-p", "{name}", "1"],
-    ["run", "{name}good.ipynb", "-f", "{name}"],
-    ["run", "{name}good.ipynb", "-f", "{name}bad.jsonl"],
-    ["run", "{name}good.ipynb", "--{name}"],
-    ["{name}"],
-    ["doctor", "{name}"],
-]
+    ["run", "{name}good.ipynb", "--timeout", "{name}"], ["run", "{name}good.ipynb", "-p", "{name}", "1"],
+    ["run", "{name}good.ipynb", "-f", "{name}"], ["run", "{name}good.ipynb", "-f", "{name}bad.jsonl"],
+    ["run", "{name}good.ipynb", "--{name}"], ["{name}"], ["doctor", "{name}"],
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("words", REFUSED, ids=" ".join)
@@ -314,16 +296,9 @@ def test_a_run(here, capsys):
     path = here / f"{NAME}.ipynb"
     path.write_text(json.dumps(nb))
     status, told = told_by(
-        capsys,
-        "run",
-        path,
-        "--log",
-        here / f"{NAME}.jsonl",
-        "--html",
-        here / f"{NAME}.html",
-        "--max-ram",
-        "1MB",
-    )
+        capsys, "run", path, "--log", here / f"{NAME}.jsonl", "--html", here / f"{NAME}.html",
+        "--max-ram", "1MB",
+    )  # fmt: skip
     assert status == 1
     assert_clean(told)
     for word in (
@@ -379,17 +354,12 @@ def extension(shell, monkeypatch, capsys):
 @pytest.mark.parametrize(
     "code",
     [
-        "%gpulog summary",
-        "%gpulog status",
-        "%gpulog vars",
-        "%gpulog free",
-        "%gpulog doctor",
-        f"%gpulog save {NAME.split(chr(13))[0]}.jsonl",
-        "%%gpulog --label 'a\x1b[2J\u202e\x07'\n1;",
+        "%gpulog summary", "%gpulog status", "%gpulog vars", "%gpulog free", "%gpulog doctor",
+        f"%gpulog save {NAME.split(chr(13))[0]}.jsonl", "%%gpulog --label 'a\x1b[2J\u202e\x07'\n1;",
         "raise type('E\\x1b[2J\\n', (Exception,), {})('x')",
         "%%gpulog --lines\ny = 'a\x1b[2J\x9b\u202e'\nkept = b'x' * (9 << 20)",
     ],
-)
+)  # fmt: skip
 def test_the_magics_and_the_report(extension, monkeypatch, capsys, here, code):
     """All that they print, with hostile cells in the history, hostile names in use, and sources that are hostile."""
     il = extension.user_ns["il"]
@@ -414,23 +384,12 @@ def test_the_magics_and_the_report(extension, monkeypatch, capsys, here, code):
 @pytest.mark.parametrize(
     "line",
     [
-        "%gpulog {}",
-        "%gpulog '{}",
-        "%gpulog start {}",
-        "%gpulog start {}=1",
-        "%gpulog start log={}.jsonl/x.jsonl",
-        "%gpulog start budget={}",
-        "%gpulog summary {}",
-        "%gpulog save {} {}",
-        "%gpulog save no/{}.jsonl",
-        "%gpulog save {}.ipynb",
-        "%gpulog save {}.{}",
-        "%gpulog stop {}",
-        "%%gpulog {}",
-        "%%gpulog {}\nx",
-        "%%gpulog --label '{}\nx",
+        "%gpulog {}", "%gpulog '{}", "%gpulog start {}", "%gpulog start {}=1",
+        "%gpulog start log={}.jsonl/x.jsonl", "%gpulog start budget={}", "%gpulog summary {}",
+        "%gpulog save {} {}", "%gpulog save no/{}.jsonl", "%gpulog save {}.ipynb", "%gpulog save {}.{}",
+        "%gpulog stop {}", "%%gpulog {}", "%%gpulog {}\nx", "%%gpulog --label '{}\nx",
     ],
-)
+)  # fmt: skip
 def test_what_the_magics_refuse(extension, here, line):
     """The sentence that IPython prints as it is."""
     word = NAME.split("\r")[0] + "\x07"

@@ -1,48 +1,13 @@
 """The report of a cell, letter by letter, as text and as HTML."""
 
-from datetime import datetime, timezone
+from dataclasses import replace
 
 import pytest
+from memory import MB
+from plotted import device, record
 
-from ipygpulogger.records import CellRecord, ChildrenUsage, ChildUsage, DeviceUsage, Heap, Peak, RamUsage
+from ipygpulogger.records import ChildrenUsage, ChildUsage, Heap, Peak
 from ipygpulogger.render import text
-
-MB = 2**20
-
-
-def record(consumed=128, peaked=0, used=170, time_s=0.807, label="In [4]", gpus=(), quality="exact", **more):
-    """A record of these megabytes."""
-    before = used - consumed
-    top = max(before, used) + peaked
-    hi = {"exact": top, "bounded": top + 48, "sampled": None}[quality]
-    peak = Peak(int(top * MB), None if hi is None else int(hi * MB), quality)
-    fields = {"execution_count": 4, "cell_id": None, "source": "x = 1", "status": "ok"} | more
-    heap = {name: fields.pop(name) for name in ("heap_before", "heap_after") if name in fields}
-    return CellRecord(
-        label=label,
-        started_at=datetime(2024, 5, 6, 7, 8, 9, tzinfo=timezone.utc),
-        time_s=time_s,
-        gen=RamUsage(int(before * MB), int(used * MB), peak, **heap),
-        gpus=gpus,
-        **fields,
-    )
-
-
-def device(consumed, peaked, used, index=0, quality="exact", context=0, total_used="same"):
-    """A device's figures in megabytes."""
-    before = used - consumed
-    top = max(before, used) + peaked
-    hi = {"exact": top, "bounded": top + 48, "sampled": None}[quality]
-    return DeviceUsage(
-        before * MB,
-        used * MB,
-        Peak(top * MB, None if hi is None else hi * MB, quality),
-        index=index,
-        name="Sim",
-        used_bytes=used * MB if total_used == "same" else total_used,
-        context_bytes=context * MB,
-    )
-
 
 HEAD = "RAM: Consumed Peaked  Used Total in 0.807s (In [4])\n"
 KEPT = {"heap_before": Heap(0, 0), "heap_after": Heap(8 * MB, 120 * MB)}
@@ -56,128 +21,84 @@ LEFT = (
     ChildUsage(0, 0, Peak(90 * MB, 95 * MB, "bounded"), "python", 15, ended=True),
     ChildUsage(0, 0, Peak(80 * MB, 80 * MB, "exact"), "python", 16, ended=True),
 )
-CHILDREN = ChildrenUsage(0, 300 * MB, Peak(300 * MB, 400 * MB, "bounded"), count=2)
-LONG = [
-    (
-        record(gpus=(device(2467, 1437, 5465),)),
-        HEAD + "Gen:      128      0      170 MB\nGPU:     2467   1437     5465 MB",
-    ),
-    (record(), HEAD + "Gen:      128      0      170 MB"),
-    (record(-300, 0, 5), HEAD + "Gen:     -300      0        5 MB"),
-    (record(-0.3, 0.4, 5), HEAD + "Gen:        0      0        5 MB"),
-    (record(1.6, 2.5, 3.5), HEAD + "Gen:        2      2        4 MB"),
-    (record(123456, 234567, 345678), HEAD + "Gen:    123456  234567    345678 MB"),
-    (record(0, 342, 170, quality="bounded"), HEAD + "Gen:        0    342      170 MB  (peak 512-560)"),
-    (record(0, 342, 170, quality="sampled"), HEAD + "Gen:        0    342      170 MB  (peak at least)"),
-    (
-        record(status="error", error="ValueError"),
-        HEAD + "Gen:      128      0      170 MB  failed: ValueError",
-    ),
-    (record(status="interrupted", error="X"), HEAD + "Gen:      128      0      170 MB  interrupted"),
-    (record(**KEPT), HEAD + "Gen:      128      0      170 MB  (120 MB kept by malloc)"),
-    (record(0, **KEPT), HEAD + "Gen:        0      0      170 MB"),
-    (
-        record(children=CHILDREN),
-        HEAD + "Gen:      128      0      170 MB  (+ 2 children 300 MB, peak 300-400 MB)",
-    ),
-    (
-        record(children=ChildrenUsage(0, 7 * MB, Peak(9 * MB, 9 * MB, "exact"), count=1)),
-        HEAD + "Gen:      128      0      170 MB  (+ 1 child 7 MB, peak 9 MB)",
-    ),
-    (
-        record(children=ChildrenUsage(7 * MB, 0, Peak(9 * MB, None, "sampled"), count=0)),
-        HEAD + "Gen:      128      0      170 MB  (children ended, peak at least 9 MB)",
-    ),
-    (
-        record(children=ChildrenUsage(0, 430 * MB, Peak(512 * MB, 630 * MB, "bounded"), 2, largest=LARGEST)),
-        HEAD + "Gen:      128      0      170 MB  (+ 2 children 430 MB, peak 512-630 MB:"
-        " python 12 215 MB (peak 315), pt_data_worker 13 215 MB, 2048 MB on GPU)",
-    ),
-    (
-        record(children=ChildrenUsage(0, 2 * MB, Peak(2 * MB, 2 * MB, "exact"), 2, largest=LARGEST[2:])),
-        HEAD + "Gen:      128      0      170 MB  (+ 2 children 2 MB, peak 2 MB)",
-    ),
-    (  # none of them ran, or what they needed is not known: they have what they had
-        record(children=ChildrenUsage(7 * MB, 7 * MB, Peak(7 * MB, 7 * MB, "exact"), 2)),
-        HEAD + "Gen:      128      0      170 MB  (+ 2 children 7 MB)",
-    ),
-    (
-        record(children=ChildrenUsage(7 * MB, 7 * MB, Peak(7 * MB, 900 * MB, "bounded"), 2, at_least=True)),
-        HEAD + "Gen:      128      0      170 MB  (+ 2 children at least 7 MB)",
-    ),
-    (
-        record(children=ChildrenUsage(0, 9 * MB, Peak(90 * MB, None, "sampled"), 1, ended=3, largest=GONE)),
-        HEAD + "Gen:      128      0      170 MB  (+ 1 child 9 MB, 3 ended, peak at least 90 MB:"
-        " sh 14 at least 90 MB)",
-    ),
-    (
-        record(children=ChildrenUsage(0, 0, Peak(90 * MB, 175 * MB, "bounded"), 0, ended=2, largest=LEFT)),
-        HEAD + "Gen:      128      0      170 MB  (2 children ended, peak 90-175 MB: python 15 90-95 MB,"
-        " python 16 80 MB)",
-    ),
-    (
-        record(children=ChildrenUsage(0, 0, Peak(0, None, "sampled"), 0, ended=1)),
-        HEAD + "Gen:      128      0      170 MB  (1 child ended)",
-    ),
-    (
-        record(children=ChildrenUsage(0, 0, Peak(9 * MB, None, "sampled"), 0, ended=2)),
-        HEAD + "Gen:      128      0      170 MB  (2 children ended, peak at least 9 MB)",
-    ),
-    (
-        record(gpus=(device(1, 2, 3), device(4, 5, 6, index=1, quality="sampled"))),
-        HEAD + "Gen:      128      0      170 MB\nGPU0:       1      2        3 MB\n"
-        "GPU1:       4      5        6 MB  (peak at least)",
-    ),
-    (
-        record(gpus=(device(1, 2, 3, context=500),)),
-        HEAD + "Gen:      128      0      170 MB\nGPU:        1      2        3 MB  + context 500 MB",
-    ),
-    (
-        record(gpus=(device(1, 2, 3, total_used=None),)),
-        HEAD + "Gen:      128      0      170 MB\nGPU:        1      2      n/a MB",
-    ),
-    (
-        record(notes=("The driver went away.",)),
-        HEAD + "Gen:      128      0      170 MB\nThe driver went away.",
-    ),
-    (
-        record(label="nested in In [4]", time_s=12.34567),
-        "RAM: Consumed Peaked  Used Total in 12.346s (nested in In [4])\nGen:      128      0      170 MB",
-    ),
-]
+ROW = "Gen:      128      0      170 MB"
+EXACT = Peak(9 * MB, 9 * MB, "exact")
 
 
-@pytest.mark.parametrize(("given", "printed"), LONG)
-def test_the_table(given, printed):
-    """The long report, letter by letter."""
-    assert text.report(given) == printed
+def children(before_mb, after_mb, peak, count, **more):
+    return {"children": ChildrenUsage(before_mb * MB, after_mb * MB, peak, count, **more)}
+
+
+@pytest.mark.parametrize(
+    ("fields", "remark"),
+    [
+        ({"status": "error", "error": "ValueError"}, "failed: ValueError"),
+        ({"status": "interrupted", "error": "X"}, "interrupted"),
+        (KEPT, "(120 MB kept by malloc)"),
+        (children(0, 300, Peak(300 * MB, 400 * MB, "bounded"), 2), "(+ 2 children 300 MB, peak 300-400 MB)"),
+        (children(0, 7, EXACT, 1), "(+ 1 child 7 MB, peak 9 MB)"),
+        (children(7, 0, Peak(9 * MB, None, "sampled"), 0), "(children ended, peak at least 9 MB)"),
+        (children(0, 430, Peak(512 * MB, 630 * MB, "bounded"), 2, largest=LARGEST),
+         "(+ 2 children 430 MB, peak 512-630 MB: python 12 215 MB (peak 315), pt_data_worker 13 215 MB, 2048 MB on GPU)"),
+        (children(0, 2, Peak(2 * MB, 2 * MB, "exact"), 2, largest=LARGEST[2:]), "(+ 2 children 2 MB, peak 2 MB)"),
+        # None of them ran, or what they needed is not known: they have what they had.
+        (children(7, 7, Peak(7 * MB, 7 * MB, "exact"), 2), "(+ 2 children 7 MB)"),
+        (children(7, 7, Peak(7 * MB, 900 * MB, "bounded"), 2, at_least=True), "(+ 2 children at least 7 MB)"),
+        (children(0, 9, Peak(90 * MB, None, "sampled"), 1, ended=3, largest=GONE),
+         "(+ 1 child 9 MB, 3 ended, peak at least 90 MB: sh 14 at least 90 MB)"),
+        (children(0, 0, Peak(90 * MB, 175 * MB, "bounded"), 0, ended=2, largest=LEFT),
+         "(2 children ended, peak 90-175 MB: python 15 90-95 MB, python 16 80 MB)"),
+        (children(0, 0, Peak(0, None, "sampled"), 0, ended=1), "(1 child ended)"),
+        (children(0, 0, Peak(9 * MB, None, "sampled"), 0, ended=2), "(2 children ended, peak at least 9 MB)"),
+    ],
+)  # fmt: skip
+def test_what_stands_behind_a_row(fields, remark):
+    """How it ended, what malloc keeps, and the children."""
+    assert text.report(record(**fields)) == f"{HEAD}{ROW}  {remark}"
 
 
 @pytest.mark.parametrize(
     ("given", "printed"),
     [
-        (
-            record(gpus=(device(2467, 1437, 5465),)),
-            "Gen: 128/0/170 MB | GPU: 2467/1437/5465 MB | 0.807s | In [4] (Consumed/Peaked/Used Total)",
-        ),
-        (record(), "Gen: 128/0/170 MB | 0.807s | In [4] (Consumed/Peaked/Used Total)"),
-        (
-            record(0, 342, 170, quality="bounded"),
-            "Gen: 0/342/170 MB  (peak 512-560) | 0.807s | In [4] (Consumed/Peaked/Used Total)",
-        ),
-        (
-            record(status="error", error="ValueError"),
-            "Gen: 128/0/170 MB | 0.807s | In [4] (Consumed/Peaked/Used Total) | failed: ValueError",
-        ),
-        (
-            record(gpus=(device(1, 2, 3), device(-4, 5, 6, index=1))),
-            "Gen: 128/0/170 MB | GPU0: 1/2/3 MB | GPU1: -4/5/6 MB | 0.807s | In [4] (Consumed/Peaked/Used Total)",
-        ),
+        (record(gpus=(device(2467, 1437, 5465),)), f"{ROW}\nGPU:     2467   1437     5465 MB"),
+        (record(), ROW),
+        (record(-300, 0, 5), "Gen:     -300      0        5 MB"),
+        (record(-0.3, 0.4, 5), "Gen:        0      0        5 MB"),
+        (record(1.6, 2.5, 3.5), "Gen:        2      2        4 MB"),
+        (record(123456, 234567, 345678), "Gen:    123456  234567    345678 MB"),
+        (record(0, 342, 170, quality="bounded"), "Gen:        0    342      170 MB  (peak 512-560)"),
+        (record(0, 342, 170, quality="sampled"), "Gen:        0    342      170 MB  (peak at least)"),
+        (record(0, **KEPT), "Gen:        0      0      170 MB"),
+        (record(gpus=(device(1, 2, 3), device(4, 5, 6, index=1, quality="sampled"))),
+         f"{ROW}\nGPU0:       1      2        3 MB\nGPU1:       4      5        6 MB  (peak at least)"),
+        (record(gpus=(device(1, 2, 3, context_bytes=500 * MB),)), f"{ROW}\nGPU:        1      2        3 MB  + context 500 MB"),
+        (record(gpus=(device(1, 2, 3, used_bytes=None),)), f"{ROW}\nGPU:        1      2      n/a MB"),
+        (record(notes=("The driver went away.",)), f"{ROW}\nThe driver went away."),
     ],
-)
+)  # fmt: skip
+def test_the_table(given, printed):
+    """The long report, letter by letter."""
+    assert text.report(given) == HEAD + printed
+    nested = replace(given, label="nested in In [4]", time_s=12.34567)
+    assert text.report(nested) == f"{HEAD.replace('0.807', '12.346').replace('In', 'nested in In')}{printed}"
+
+
+@pytest.mark.parametrize(
+    ("given", "printed"),
+    [
+        (record(gpus=(device(2467, 1437, 5465),)), "Gen: 128/0/170 MB | GPU: 2467/1437/5465 MB"),
+        (record(), "Gen: 128/0/170 MB"),
+        (record(0, 342, 170, quality="bounded"), "Gen: 0/342/170 MB  (peak 512-560)"),
+        (record(gpus=(device(1, 2, 3), device(-4, 5, 6, index=1))),
+         "Gen: 128/0/170 MB | GPU0: 1/2/3 MB | GPU1: -4/5/6 MB"),
+    ],
+)  # fmt: skip
 def test_the_line(given, printed):
     """The compact report, letter by letter."""
-    assert text.report(given, compact=True) == printed
+    line = f"{printed} | 0.807s | In [4] (Consumed/Peaked/Used Total)"
+    assert text.report(given, compact=True) == line
+    failed = replace(given, status="error", error="ValueError")
+    assert text.report(failed, compact=True) == f"{line} | failed: ValueError"
 
 
 def test_memory_in_use_is_not_called_kept():

@@ -2,47 +2,26 @@
 
 import re
 from dataclasses import replace
-from datetime import datetime, timedelta, timezone
 
 import made
+import plotted
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from memory import MB
 
 from ipygpulogger import History
-from ipygpulogger.records import CellRecord, DeviceUsage, Owner, Peak, RamUsage
+from ipygpulogger.records import Owner
 from ipygpulogger.render.summary import summary
-
-BEGIN = datetime(2024, 5, 6, 7, 8, 9, tzinfo=timezone.utc)
-
-
-def peak(top, quality="exact", hi=None):
-    hi = {"exact": top, "bounded": hi, "sampled": None}[quality]
-    return Peak(top * MB, None if hi is None else hi * MB, quality)
 
 
 def gpu(before, after, top, *how, index=0, **more):
-    return DeviceUsage(
-        before * MB, after * MB, peak(top, *how), index=index, name="Sim", uuid=f"GPU-{index}", **more
-    )
+    return plotted.gpu(before, after, plotted.peak(top, *how), index, **more)
 
 
-def cell(count, before, after, top, *how, gpus=(), time_s=1.0, **more):
-    fields = {
-        "label": f"In [{count}]",
-        "cell_id": f"c{count}",
-        "source": f"f({count})",
-        "status": "ok",
-    } | more
-    return CellRecord(
-        execution_count=count,
-        started_at=BEGIN + timedelta(seconds=count),
-        time_s=time_s,
-        gen=RamUsage(before * MB, after * MB, peak(top, *how)),
-        gpus=tuple(gpus),
-        **fields,
-    )
+def cell(count, before, after, top, *how, time_s=1.0, **more):
+    fields = {"cell_id": f"c{count}", "source": f"f({count})"} | more
+    return plotted.cell(count, count, time_s, before, after, plotted.peak(top, *how), **fields)
 
 
 def told(records, by="peak", suspects=()):

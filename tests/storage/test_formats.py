@@ -17,7 +17,7 @@ from sessions import cells, gpu, ram
 
 from ipygpulogger import History
 from ipygpulogger.records import MIME
-from ipygpulogger.runtime import output
+from ipygpulogger.runtime import errors
 from ipygpulogger.storage.embed import embedded
 from ipygpulogger.storage.formats import json_line, own_report
 from ipygpulogger.storage.log import Log
@@ -66,7 +66,7 @@ def test_what_cannot_be_saved_harms_nothing(tmp_path, monkeypatch, kind, fault):
 
     for broken in ("fdopen", "umask"):
         with monkeypatch.context() as patch:
-            patch.setattr(output.os, broken, fail)
+            patch.setattr(errors.os, broken, fail)
             with pytest.raises(type(fault)):
                 History([plain(2)]).save(path)
     assert [p.name for p in tmp_path.iterdir()] == [path.name]
