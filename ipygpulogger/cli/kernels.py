@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import importlib
 import json
-import os
 import warnings
 from typing import TYPE_CHECKING, Any
 
@@ -69,11 +68,6 @@ def installed(name: str) -> Any:
         raise BadRequest(f"run needs {error.name}: pip install 'ipygpulogger[run]'") from error
 
 
-_LINES = 25
-_READ_BYTES = 20_000
-_DEBUG = "IPYGPULOGGER_DEBUG"  # set in the environment: what the process writes goes to the terminal at once
-
-
 def check_kernel(specs: Any, name: str, wanted_by: str) -> None:
     """Refuse a kernel that is not installed, or not for Python.
 
@@ -101,34 +95,3 @@ def _choice(specs: Any) -> str:
 
 def _is_python(language: str) -> bool:
     return language.lower() in ("python", "")
-
-
-class KernelOutput:
-    """What the kernel's process itself writes to stdout and stderr, kept in a file.
-
-    It is not what cells print. Most of it is noise, which would break into the line that moves on a terminal.
-    But if the kernel dies, or does not start, it may say why.
-
-    Args:
-        path: The file.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._file = None if os.environ.get(_DEBUG) else path.open("wb")
-
-    def options(self) -> dict[str, Any]:
-        """Return the arguments that let a process write here."""
-        return {} if self._file is None else {"stdout": self._file, "stderr": self._file}
-
-    def last_lines(self) -> list[str]:
-        """Return the end of what was written."""
-        if self._file is None:
-            return []
-        text = self._path.read_bytes()[-_READ_BYTES:].decode(errors="replace")
-        return [line for line in text.splitlines() if line.strip()][-_LINES:]
-
-    def close(self) -> None:
-        """Close the file."""
-        if self._file is not None:
-            self._file.close()

@@ -10,8 +10,6 @@ from IPython.core.getipython import get_ipython
 from .logger import IPyGPULogger
 from .magics import loaded
 
-_AT_ONCE = 500  # records in an answer, each of about a kilobyte, and at most of 16
-
 
 def load(shell: Any, report: str | None = None) -> None:
     """Start a logger in IPython's shell, as ``il`` if that name is free; loading twice changes nothing.
@@ -46,31 +44,18 @@ def unload(shell: Any) -> None:
 
 
 def last_record() -> str:
-    """Return the last record of this shell's extension as JSON: ``ipygpulogger run`` asks the kernel for it.
+    """Return the last record of this shell's extension as JSON, null before the first.
 
-    Raises:
-        KeyError: The extension is not loaded.
-        LookupError: It has no record yet.
+    ``ipygpulogger run`` asks the kernel for it, and gets a `KeyError` where the extension is not loaded.
     """
     record = loaded[get_ipython()].logger.record
-    if record is None:
-        raise LookupError("no cell has ended yet")
-    return json.dumps(record.to_dict())
+    return json.dumps(record and record.to_dict())
 
 
 def process_records(since: int) -> str:
-    """Return the records of other processes from there in the history on; ``ipygpulogger run`` asks for them.
-
-    Returns:
-        As JSON where to go on, the length of the history, and the records between.
-
-    Raises:
-        KeyError: The extension is not loaded.
-    """
+    """Return the length of the history, and the records of other processes in it from there on, as JSON."""
     from ..records.cell_record import process_of
     from ..storage.embed import embedded
 
     history = loaded[get_ipython()].logger.history
-    end = min(len(history), since + _AT_ONCE)
-    found = [embedded(record) for record in history[since:end] if process_of(record)]
-    return json.dumps([end, len(history), found])
+    return json.dumps([len(history), [embedded(one) for one in history[since:] if process_of(one)]])

@@ -1,8 +1,6 @@
 """The live display of a long cell: time, consumed, peaked and used so far.
 
 It is renewed when a figure changed, at most once a second; where none did, the time is renewed every five.
-
-`LiveCell` is one cell's; `Live` has the thread that updates all of a logger's.
 """
 
 from __future__ import annotations
@@ -35,12 +33,9 @@ _RISES = 2  # little RAM is left if that would last for so many rises as since t
 
 
 class Live:
-    """The running cells of one logger; those that last are shown while they run.
+    """The running cells of one logger; those that last are shown while they run, with the `remarks` on them.
 
     Its one thread sleeps between cells, and a short cell never wakes it.
-
-    Args:
-        remarks: Returns what there is to say about a cell with these figures.
     """
 
     def __init__(self, remarks: Callable[[Measurement], tuple[str, ...]]) -> None:
@@ -73,21 +68,17 @@ def _tick(running: Iterable[LiveCell]) -> None:
 
 
 class LiveCell:
-    """One running cell that is shown if it lasts; after an interrupt, every step may be called again.
-
-    Attributes:
-        began_s: When it began, by `runtime.clock`.
-        shows: Whether its place can show figures; if not, it only follows the cell's output.
-        tightest: The limit of RAM under which the least was left so far, if that was little.
-    """
+    """One running cell that is shown if it lasts; after an interrupt, every step may be called again."""
 
     def __init__(self, live: Live, label: str, scope: Scope, place: LiveDisplay) -> None:
         self._live, self._label, self._scope, self._place = live, label, scope, place
         self._pid = os.getpid()
         self._stopped = False
-        self.shows = place.shows
+        self.shows = place.shows  # if not, it only follows the cell's output
         self.began_s = 0.0
-        self.tightest: MemoryLimit | None = None
+        self.tightest: MemoryLimit | None = (
+            None  # the limit with the least RAM left so far, if that was little
+        )
         self._used_bytes: int | None = None  # of RAM, when it was last read
         self._shown, self._shown_s = "", 0.0  # the figures that stand at the place, and when they came
 

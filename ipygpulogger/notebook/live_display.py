@@ -2,21 +2,15 @@
 
 What kernels and front ends really do (each has a test):
 
-- what a thread publishes belongs to the cell that the kernel started last. On ipykernel 7 that may be another
-  cell, on a subshell: so the context of our own cell is kept, and we publish in it;
-- a cell may replace the kernel's publisher, as ``%%capture`` does: we keep that of the cell's beginning;
-- no message removes a display. One whose only content is an empty ``text/html`` has no height and leaves
-  nothing to read in the saved notebook. Without any content at all, nbconvert would warn;
+- what a thread publishes belongs to the cell that the kernel started last, and a cell may replace the
+  kernel's publisher: so the context and the publisher of our own cell's beginning are kept;
+- no message removes a display. One whose only content is an empty ``text/html`` has no height;
 - a display between two pieces of one printed line, such as a progress bar, would cut the line in two for
-  good: so the display waits until the cell's output ends with a whole line;
-- ``clear_output`` removes our display too, and an update of a display that is gone is never seen: a cell
-  that clears its output is not shown while it runs. Any thread may clear, and an output widget its own
-  output. Only the messages that the kernel sends tell which, so they are tapped;
+  good: so it waits until the cell's output ends with a whole line;
+- ``clear_output`` removes our display too. Any thread may clear, and an output widget its own output: only
+  the messages that the kernel sends tell which, so they are tapped. Such a cell is shown no more;
 - ``clear_output(wait=True)`` clears when the next output comes. At the end of a cell that would be our
-  report, and the user's output would be gone: so the message is withheld until the cell's own next output,
-  and never sent if there is none;
-- printed output cannot be taken back, so only a rich report is live. A printed report sets off a clear that
-  waits, too.
+  report, printed or rich: so the message is withheld until the cell's own next output.
 """
 
 from __future__ import annotations
@@ -44,9 +38,7 @@ _ID = "ipygpulogger-"  # the ids of all live displays begin with it
 class LiveDisplay:
     """One display, and what the kernel's messages say about it while the cell runs.
 
-    Args:
-        publisher: The kernel's.
-        shows: Whether figures are shown; otherwise only a clear that waits is withheld from the report.
+    Where it does not show figures, it only keeps a clear that waits from the report.
     """
 
     def __init__(self, publisher: Any, *, shows: bool = True) -> None:
@@ -174,8 +166,7 @@ def _message_id(parent: Any) -> Any:
 class Tap:
     """Replaces a method of one object; each call of it, on any thread, first calls the callbacks.
 
-    A callback that returns True withholds the call, and its caller gets None. When the last callback is
-    removed, the object has its own method again.
+    A callback that returns True withholds the call. Without callbacks the object has its own method again.
     """
 
     lock = threading.RLock()  # of all taps

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import weakref
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
@@ -22,9 +23,8 @@ from .cell import CellEvents, Request, body_of, is_gpulog_only, request_of
 from .enrichers import enriched, over_budget
 from .live import Live, display_for
 from .measured_cell import Gap, MeasuredCell
-from .options import Options, documented
-from .quiet import Threshold, has_table, is_reported
-from .report import Reporter, publisher_of
+from .options import Options, Threshold, documented
+from .report import Reporter, has_table, is_reported, publisher_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from ..storage.log import Log
     from .cell import Cell
     from .magics import GpulogMagics
-
 
 R = TypeVar("R")
 
@@ -79,8 +78,10 @@ class IPyGPULogger(Options):
         self.check(options)
         shell = current_shell()
         if shell is None:
-            why = "works inside IPython; outside it, measure a block of code with ipygpulogger.measure."
-            raise RuntimeError(f"IPyGPULogger {why}")
+            raise RuntimeError(
+                "IPyGPULogger works inside IPython;"
+                " outside it, measure a block of code with ipygpulogger.measure."
+            )
         from .magics import GpulogMagics  # imports IPython's, which is there now
 
         super().__init__(parent=shell, **options)
@@ -112,7 +113,6 @@ class IPyGPULogger(Options):
 
     @observe("quiet")
     def _read_quiet(self, _: Any) -> None:
-
         self._threshold = None if self.quiet is None else Threshold.parse(self.quiet)
 
     # -- what users call -----------------------------------------------------------------------
@@ -187,7 +187,7 @@ class IPyGPULogger(Options):
 
     @property
     def magics(self) -> GpulogMagics:
-        """The magic ``%gpulog`` that controls this logger; it is in the shell once the logger was started."""
+        """The magic ``%gpulog`` that controls this logger."""
         return self._magics
 
     @property
@@ -387,8 +387,18 @@ class IPyGPULogger(Options):
         self._reporter.show(record, measured.publisher, within=measured.within, beside_peak=beside_peak)
 
     def _keep(self, records: Sequence[ProcessRecord]) -> list[ProcessRecord]:
-        """Keep the records of other processes; `cluster.watcher` calls this, and has the contract."""
-        return self._reporter.keep(records, self._history, self._log, self._budget_since)
+        """Keep the records of other processes as a cell's own is kept; `cluster.watcher` has the contract.
+
+        A budget does not hold for what began before it was set.
+        """
+        since = self._budget_since
+        found = self._history.marked_all(records)
+        for i, record in enumerate(found):
+            if since is not None and record.started_at >= since:
+                found[i] = replace(record, notes=(*record.notes, *over_budget(record, self.budget)))
+        self._history.extend(found)
+        self._reporter.write(self._log, *found)
+        return found
 
     def _reports(self, group: Group) -> bool:
         """Return whether they have a table; `cluster.watcher` calls this."""

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from IPython.core.error import UsageError
-from IPython.core.magic import Magics, line_cell_magic, magics_class
 from IPython.display import display
 
 from ..engine.machine import importing, machine
@@ -20,28 +19,25 @@ from ..runtime.objects import walk_stack
 from ..sources import Unavailable
 from . import completion
 from .cell import options_of, request_in, split_words
-from .options import ASKS_FOR_HELP, COMMANDS, FAILED, RANKED_BY, Options, magic_help
+from .options import ASKS_FOR_HELP, COMMANDS, FAILED, HELP, RANKED_BY
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Sequence
 
     from ..records import DeviceUsage
     from .logger import IPyGPULogger
+
 _EXECUTION, _BODIES = "IPython.core.magics.execution", ("time", "prun")  # of IPython's own magics
 
 
-@magics_class
-class GpulogMagics(Magics):
+class GpulogMagics:
     """``%gpulog`` for a line and ``%%gpulog`` for a cell, which control one logger.
 
     Of several loggers it is the one that was started last; once the extension is loaded, the extension's.
     """
 
     def __init__(self, shell: Any, logger: IPyGPULogger) -> None:
-        self.shell: Any  # never None from here on
-        super().__init__(shell)
-        shell.configurables.remove(self)  # IPython's constructor put it there
-        self.magics = {}  # IPython's table of our methods, which refer to us: back while it is registered
+        self.shell = shell
         self._logger = weakref.ref(logger)  # weak: a cycle would wait for the garbage collector
         self._offered: IPyGPULogger | None = None  # nobody else may hold it
         self.first_line = _FirstLine(weakref.proxy(logger))
@@ -55,7 +51,7 @@ class GpulogMagics(Magics):
         return logger
 
     def offer(self) -> None:
-        """Register the magic in the shell."""
+        """Put the magic into the shell."""
         self._offered = self.logger
         offered = [one for one in _offered.get(self.shell, []) if one is not self]
         offered.insert(len(offered) - (loaded.get(self.shell) in offered), self)
@@ -63,7 +59,7 @@ class GpulogMagics(Magics):
         self._arrange(offered)
 
     def withdraw(self) -> None:
-        """Unregister the magic, unless it is the extension's, and restore that of another logger."""
+        """Take it out, unless it is the extension's, and put that of another logger in its place."""
         offered = _offered.get(self.shell, [])
         if self in offered and loaded.get(self.shell) is not self:
             self._arrange([magics for magics in offered if magics is not self])
@@ -72,26 +68,18 @@ class GpulogMagics(Magics):
     def _arrange(self, offered: list[GpulogMagics]) -> None:
         """Put only the last of these into the shell; after an interrupt it can be done again."""
         shell, transforms = self.shell, self.shell.input_transformer_manager.line_transforms
-        shell.configurables[:] = [one for one in shell.configurables if not isinstance(one, GpulogMagics)]
         transforms[:] = [one for one in transforms if not isinstance(one, _FirstLine)]
+        completion.take_out(shell)
         for kind in ("line", "cell"):
             shell.magics_manager.magics[kind].pop("gpulog", None)
-        completion.take_out(shell)
-        shell.magics_manager.registry.pop(type(self).__name__, None)
+            if offered:
+                shell.magics_manager.magics[kind]["gpulog"] = offered[-1].gpulog
         if offered:
-            offered[-1]._put_in()
+            completion.put_in(shell)
+            offered[-1].install_transform()
             _offered[shell] = offered
         else:
             _offered.pop(shell, None)
-
-    def _put_in(self) -> None:
-        me: Any = self  # IPython's decorator has no type for a bound method
-        self.magics = {kind: {"gpulog": me.gpulog} for kind in ("line", "cell")}
-        self.shell.register_magics(self)
-        self.magics = {}
-        completion.put_in(self.shell)
-        self.shell.configurables.append(self)
-        self.install_transform()
 
     def install_transform(self) -> None:
         """Let `first_line` see each cell before IPython turns its first line into a cell magic."""
@@ -99,7 +87,6 @@ class GpulogMagics(Magics):
         if self.first_line not in transforms:
             transforms.insert(0, self.first_line)
 
-    @line_cell_magic  # type: ignore[untyped-decorator, unused-ignore]
     def gpulog(self, line: str, cell: str | None = None) -> Any:
         """Run a command of ``%gpulog``, or the cell below ``%%gpulog``."""
         if cell is not None:
@@ -116,10 +103,15 @@ class GpulogMagics(Magics):
             raise _refusal(f"%gpulog {command} takes no options")
         try:
             return getattr(self, f"_{command}")(*words)
-        except Unavailable as reason:
+        except (Unavailable, ImportError, ValueError) as reason:
             raise _refusal(f"%gpulog {command}: {reason}") from reason
+        except OSError as error:
+            if command not in ("save", "snapshot"):
+                raise
+            said = f"cannot write {words[-1]}: {error.strerror or error}"
+            raise _refusal(f"%gpulog {command}: {said}") from error
 
-    gpulog.__doc__ = magic_help(Options)  # `%gpulog?` shows it
+    gpulog.__doc__ = HELP  # `%gpulog?` shows it
 
     def _cell(self, line: str, cell: str) -> None:
         """Handle a cell without code, one with wrong options, and a call of the magic as a function."""
@@ -137,11 +129,11 @@ class GpulogMagics(Magics):
         self.shell.run_cell(f"%%gpulog {line}\n{cell}")
 
     def _start(self, *options: str) -> None:
+        given = dict(map(_option, options))
         try:
-            given = dict(_option(word) for word in options)
             self.logger.check(given)
-        except (TypeError, ValueError) as error:
-            raise _refusal(f"%gpulog start: {error}") from error
+        except TypeError as error:  # there is no such option
+            raise ValueError(str(error)) from error
         for name, value in given.items():
             setattr(self.logger, name, value)
         self.logger.start()
@@ -178,10 +170,7 @@ class GpulogMagics(Magics):
     def _plot(self) -> Any:
         with importing():
             from ..render import plot
-        try:
-            return plot.figure(self.logger.history)
-        except (ImportError, ValueError) as error:
-            raise _refusal(f"%gpulog plot: {error}") from error
+        return plot.figure(self.logger.history)
 
     def _fit(self, *words: str) -> None:
         count, name = _cell_and_size(words)
@@ -196,20 +185,12 @@ class GpulogMagics(Magics):
         }
         limit = least(one for one in machine().limits.all() if one.memory == "RAM")
         left[RAM] = Headroom(now.gen.after_bytes, None if limit is None else limit.left_bytes)
-        try:
-            found = fit_of(self.logger.history, left, count, name)
-        except ValueError as error:
-            raise _refusal(f"%gpulog fit: {error}") from error
+        found = fit_of(self.logger.history, left, count, name)
         self._show(fit.report(found), fit.html(found))
 
     def _save(self, *words: str) -> None:
         path, history = _path("save", words), self.logger.history
-        try:
-            history.save(path)
-        except OSError as error:
-            raise _unwritten("save", path, error) from error
-        except (ImportError, ValueError) as error:
-            raise _refusal(f"%gpulog save: {error}") from error
+        history.save(path)
         print(printable(f"{history.counted()} written to {path}"))
 
     def _snapshot(self, *words: str) -> None:
@@ -226,26 +207,21 @@ class GpulogMagics(Magics):
             )
         past = kept if kept is not None and (of_failure or (kept.ended and kept.is_latest())) else None
         found = snapshot_file() if past is None else past.file()
-        try:
-            write_file(path, found.content)
-        except OSError as error:
-            raise _unwritten("snapshot", path, error) from error
-        content = "" if past is None else f"The out-of-memory error in {past.where}: "
-        content += "1 block" if found.blocks == 1 else f"{found.blocks:,} blocks"
+        write_file(path, found.content)
+        content = f"{found.blocks:,} block{'s' * (found.blocks != 1)}"
         if found.events is not None:
-            events = "1 event" if found.events == 1 else f"{found.events:,} events"
-            content += f" and {events} of torch's memory history"
-        sentences = [f"{content} written to {path}, for https://pytorch.org/memory_viz."]
+            content += f" and {found.events:,} event{'s' * (found.events != 1)} of torch's memory history"
+        written = f"{content} written to {path}, for https://pytorch.org/memory_viz."
+        told = [written if past is None else f"The out-of-memory error in {past.where}: {written}"]
         if kept is not None and past is None:
             earlier = f"The out-of-memory error in {kept.where}: %gpulog snapshot {FAILED} PATH"
-            sentences.append(f"That is the present. {earlier}")
+            told.append(f"That is the present. {earlier}")
         elif found.events is None:
-            sentences.append(
+            told.append(
                 "It has no history, as torch recorded none: for that, run this command at the end of a cell"
                 " under %%gpulog --peak."
             )
-        for sentence in sentences:
-            print(printable(sentence))
+        print("\n".join(map(printable, told)))
 
     def _vars(self) -> None:
         with importing():
@@ -278,7 +254,7 @@ class GpulogMagics(Magics):
             print(plain)
 
     def _help(self) -> None:
-        print(magic_help(Options))
+        print(HELP)
 
 
 class _FirstLine:
@@ -315,12 +291,8 @@ def _is_a_magics_body() -> bool:
 def _path(command: str, words: Sequence[str]) -> Path:
     """Return the one path that a command takes."""
     if len(words) != 1:
-        raise _refusal(f"%gpulog {command} takes {COMMANDS[command]}, not {' '.join(words) or 'nothing'}")
+        raise _not_taken(command, words)
     return Path(words[0]).expanduser()
-
-
-def _unwritten(command: str, path: Path, error: OSError) -> UsageError:
-    return _refusal(f"%gpulog {command}: cannot write {path}: {error.strerror or error}")
 
 
 def _refusal(sentence: str) -> UsageError:
@@ -328,12 +300,17 @@ def _refusal(sentence: str) -> UsageError:
     return UsageError(printable(sentence))
 
 
+def _not_taken(command: str, words: Sequence[str]) -> UsageError:
+    given = repr(" ".join(words)) if words else "nothing"
+    return _refusal(f"%gpulog {command} takes {COMMANDS[command]}, not {given}")
+
+
 def _by(words: Sequence[str]) -> str:
     given = [part for word in words for part in word.split("=", 1)]
     if not given:
         return RANKED_BY[0]
     if len(given) != 2 or given[0] != "--by" or given[1] not in RANKED_BY:
-        raise _refusal(f"%gpulog summary takes {COMMANDS['summary']}, not {' '.join(words)!r}")
+        raise _not_taken("summary", words)
     return given[1]
 
 
@@ -342,7 +319,7 @@ def _cell_and_size(words: Sequence[str]) -> tuple[int | None, str | None]:
     cell, name = r"(?:(\d{1,18})|In ?\[(\d{1,18})\])?", r"([^\W\d][\w.()]*)?"
     found = re.fullmatch(f"{cell} ?{name}", " ".join(words), re.ASCII)
     if found is None:
-        raise _refusal(f"%gpulog fit takes {COMMANDS['fit']}, not {' '.join(words)!r}")
+        raise _not_taken("fit", words)
     count = found[1] or found[2]
     return int(count) if count else None, found[3]
 

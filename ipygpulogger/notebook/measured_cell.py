@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 class Gap:
     """The time from the end of a cell, and of our work after it, to the beginning of the next.
 
-    Memory is allocated or freed there by garbage that is collected, other threads, and code that a front end
-    runs silently. None of this is attributed to a cell. Memory that our own hooks take is excluded.
+    What garbage, other threads and code that a front end runs silently move there is no cell's; what our own
+    hooks take is excluded.
     """
 
     def __init__(self, after: Scope | None = None, *, freed: bool = False) -> None:
@@ -73,12 +73,7 @@ class Gap:
             self._context_bytes = self._own_bytes - before_bytes
 
     def moved(self, scope: Scope, before_bytes: int) -> Sizes:
-        """Return how much memory was allocated or freed before a cell, in bytes by device, where notable.
-
-        Args:
-            scope: Of the cell.
-            before_bytes: Resident memory when it began.
-        """
+        """Return what was allocated or freed before a cell, by device; it began with so much resident."""
         if self._ended is None or self._pid != os.getpid():  # in a forked child: the parent's cell
             return ()
         began = {CPU: DeviceHolding(CPU, before_bytes - scope.ours_before_bytes - self._own_bytes)}
@@ -202,11 +197,7 @@ class MeasuredCell:
         )
 
     def drop(self) -> None:
-        """End everything that has not ended yet.
-
-        Raises:
-            Exception: The lines or the scope could not be ended, and never will be; everything else is.
-        """
+        """End everything that has not ended yet; raise at last what kept a part from ending."""
         if self.over:
             return
         failure = None

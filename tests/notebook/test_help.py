@@ -10,10 +10,9 @@ import pytest
 from ipygpulogger import IPyGPULogger
 from ipygpulogger.notebook.cell import OPTIONS
 from ipygpulogger.notebook.magics import GpulogMagics
-from ipygpulogger.notebook.options import COMMANDS, RANKED_BY, magic_help
+from ipygpulogger.notebook.options import COMMANDS, HELP, RANKED_BY
 
 TRAITS = IPyGPULogger.class_traits(config=True)
-HELP = magic_help(IPyGPULogger)
 
 
 def run(shell, code):

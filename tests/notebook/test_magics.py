@@ -179,7 +179,7 @@ def test_a_page_is_html_where_reports_are(extension, page, capsys):
         ("%gpulog summary --by", "takes --by peak, --by consumed or --by time, not '--by'"),
         ("%gpulog summary --by=peak --by=time", "not '--by=peak --by=time'"),
         ("%gpulog save", "save takes one path, not nothing"),
-        ("%gpulog save a.jsonl b.jsonl", "save takes one path, not a.jsonl b.jsonl"),
+        ("%gpulog save a.jsonl b.jsonl", "save takes one path, not 'a.jsonl b.jsonl'"),
         (
             "%gpulog save no/such/folder/a.jsonl",
             "cannot write no/such/folder/a.jsonl: no such file or directory",

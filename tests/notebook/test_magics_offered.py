@@ -43,7 +43,7 @@ def matchers(shell):
 
 def about(shell):
     """The logger that %gpulog is about."""
-    return shell.magics_manager.registry["GpulogMagics"].logger
+    return shell.magics_manager.magics["line"]["gpulog"].__self__.logger
 
 
 @pytest.fixture

@@ -12,7 +12,8 @@ from reports import REPORT, run
 
 from ipygpulogger import History
 from ipygpulogger.analysis.group import Group, Missing
-from ipygpulogger.notebook.quiet import Threshold, has_table, is_reported
+from ipygpulogger.notebook.options import Threshold
+from ipygpulogger.notebook.report import has_table, is_reported
 from ipygpulogger.records import ChildrenUsage, Note, NoteKind, Peak, Usage
 from ipygpulogger.records.process import Process, ProcessRecord
 
