@@ -10,7 +10,7 @@ import ipygpulogger
 from ipygpulogger.sources.system.ram_limit import RamLimits
 
 # Of the package: the modules behind `%load_ext`, the rich report and the walk of names. Raise it knowingly.
-MOST_OF_OURS = 77
+MOST_OF_OURS = 75
 # Of the standard library, in a kernel: what neither IPython nor ipykernel has imported.
 FEW_OTHERS = {"mmap", "resource", "gc", "array", "IPython.core.magics.extension"}
 NEVER = {
@@ -19,7 +19,7 @@ NEVER = {
 }
 UNUSED = {  # parts of the package that a user meets later, or never
     *("blocks.measure", "blocks.measure_lines", "blocks.watch_epochs"),
-    *("notebook.cell_lines", "notebook.live_display", "lines.tracing"),
+    *("notebook.cell_lines", "lines.tracing"),
     *("sources.torch", "sources.frameworks", "storage.log"),
     *("render.plot", "render.page", "render.summary", "render.owners"),
     "sources.system.limit_diagnosis",

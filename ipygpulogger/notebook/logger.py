@@ -6,7 +6,7 @@ import threading
 import weakref
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal
 
 from traitlets import observe
 
@@ -38,8 +38,6 @@ if TYPE_CHECKING:
     from .cell import Cell
     from .magics import GpulogMagics
 
-R = TypeVar("R")
-
 
 class _Last:
     """What the last cell left; an object of its own, as setting an attribute of a logger is checked."""
@@ -57,8 +55,7 @@ class IPyGPULogger(Options):
         {options}
 
     Raises:
-        TypeError: An unknown option.
-        ValueError: A value that the option does not take.
+        TypeError, ValueError: An unknown option, or a value that the option does not take.
         RuntimeError: There is no IPython shell here.
 
     Example:
@@ -78,10 +75,8 @@ class IPyGPULogger(Options):
         self.check(options)
         shell = current_shell()
         if shell is None:
-            raise RuntimeError(
-                "IPyGPULogger works inside IPython;"
-                " outside it, measure a block of code with ipygpulogger.measure."
-            )
+            why = "works inside IPython; outside it, measure a block of code with ipygpulogger.measure."
+            raise RuntimeError(f"IPyGPULogger {why}")
         from .magics import GpulogMagics  # imports IPython's, which is there now
 
         super().__init__(parent=shell, **options)
@@ -120,7 +115,7 @@ class IPyGPULogger(Options):
     def start(self) -> IPyGPULogger:
         """Start the reports, with the rest of the running cell; calling it again changes nothing.
 
-        ``%gpulog`` then controls this logger, unless the extension is loaded: that has a logger of its own.
+        ``%gpulog`` then controls this logger, unless the extension is loaded, which has one of its own.
         """
         self._only = None  # first: subscribing begins the running cell, which else would end it all
         if not self._running:
@@ -137,13 +132,14 @@ class IPyGPULogger(Options):
 
     def expect(self) -> None:
         """Measure only the next cell on this thread, which begins with ``%%gpulog``, while stopped."""
-        if not self._running:
-            try:
-                self._subscribe(running=False)
-                self._only = threading.get_ident()
-            except Exception as error:  # the cell runs all the same
-                self._failed(error)
-                self._halt()
+        if self._running:
+            return
+        try:
+            self._subscribe(running=False)
+            self._only = threading.get_ident()
+        except Exception as error:  # the cell runs all the same
+            self._failed(error)
+            self._halt()
 
     def _subscribe(self, *, running: bool) -> None:
         self._machine = machine()  # in a forked child, another than its parent's
@@ -156,10 +152,9 @@ class IPyGPULogger(Options):
     def stop(self) -> None:
         """Stop the reports, without one for the running cell; calling it again changes nothing.
 
-        No thread, hook or handle of this package remains, nor ``%gpulog``, unless the extension is loaded.
-        One thing may remain: if removing our wrapper would make ``torch.cuda.max_memory_allocated()`` forget
-        an earlier peak, the wrapper stays until your next ``reset_peak_memory_stats()``. If you interrupt
-        this call, call it again.
+        No thread, hook or handle of this package remains, nor ``%gpulog``, unless the extension is loaded. If
+        you interrupt this call, call it again. One thing may remain: where ``max_memory_allocated()`` would
+        forget an earlier peak, our wrapper stays until your next ``reset_peak_memory_stats()``.
         """
         self._magics.withdraw()
         self._halt()
@@ -217,10 +212,8 @@ class IPyGPULogger(Options):
     def free(self) -> Freed:
         """Release what the last traceback and ``Out`` still hold, as ``%gpulog free`` does.
 
-        Afterwards ``%debug`` has no traceback to enter.
-
-        Returns:
-            Which references were dropped and how many bytes were freed by device; `str` gives the report.
+        Afterwards ``%debug`` has no traceback to enter. Which references were dropped and how many bytes came
+        back by device is returned; `str` gives the report.
         """
         from ..owners.roots import release
         from ..render.owners import Freed
@@ -278,12 +271,15 @@ class IPyGPULogger(Options):
         measured.begin()
 
     def _measured(self, cell: Cell, request: Request, gap: Gap | None) -> MeasuredCell:
-        """Return the measurement of a cell, which has not begun."""
         scope = Scope(reset_peaks=self.reset_peaks, all_devices=self.devices == "all", metrics=self.metrics)
-        measured = MeasuredCell(cell, request, scope, self._growth, self._history, gap=gap)
-        measured.garbage = self._garbage if self.gc_collect is True else None
-        measured.clear_cache, measured.advised = self.clear_cache, self._advised
-        measured.publisher = publisher_of(self._shell, nested=cell.nested)
+        measured = MeasuredCell(
+            *(cell, request, scope, self._growth, self._history),
+            gap=gap,
+            garbage=self._garbage if self.gc_collect is True else None,
+            clear_cache=self.clear_cache,
+            advised=self._advised,
+            publisher=publisher_of(self._shell, nested=cell.nested),
+        )
         display = None if cell.nested else display_for(self._shell, self.report)
         if display is not None:
             label = "The cell" if cell.execution_count is None else f"In [{cell.execution_count}]"
@@ -331,16 +327,14 @@ class IPyGPULogger(Options):
 
     def _drop(self, cell: Cell) -> None:
         """End the cell without a record; if it has ended already, forget it."""
-        measured = self._cells.get(cell)
-        if measured is None:
-            return
-        try:
-            measured.drop()
-        finally:
-            if measured.over:  # if not, an interrupt came: the next boundary, or `stop`, drops it again
-                self._forget(cell)
+        if cell in self._cells:
+            try:
+                self._cells[cell].drop()
+            finally:
+                if self._cells[cell].over:  # if not, an interrupt came: the next boundary, or `stop`, does it
+                    self._forget(cell)
 
-    def _attempt(self, what: str, step: Callable[..., R], *args: Any) -> R | None:
+    def _attempt(self, what: str, step: Callable[..., Any], *args: Any) -> Any:
         """Call a function that explains a record; None if it fails, which is said once."""
         try:
             return step(*args)
@@ -381,10 +375,9 @@ class IPyGPULogger(Options):
         for show in shown if self.report == "text" else reversed(shown):  # a rich report comes last
             show()
 
-    def _show(self, record: CellRecord, measured: MeasuredCell) -> None:
-        """Report the cell."""
-        beside_peak = bool(measured.request.peak)
-        self._reporter.show(record, measured.publisher, within=measured.within, beside_peak=beside_peak)
+    def _show(self, record: CellRecord, cell: MeasuredCell) -> None:
+        beside_peak = bool(cell.request.peak)
+        self._reporter.show(record, cell.publisher, within=cell.within, beside_peak=beside_peak)
 
     def _keep(self, records: Sequence[ProcessRecord]) -> list[ProcessRecord]:
         """Keep the records of other processes as a cell's own is kept; `cluster.watcher` has the contract.

@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import pytest
+from reports import run
 
 from ipygpulogger import IPyGPULogger
 from ipygpulogger.notebook.cell import OPTIONS
@@ -15,27 +16,19 @@ from ipygpulogger.notebook.options import COMMANDS, HELP, RANKED_BY
 TRAITS = IPyGPULogger.class_traits(config=True)
 
 
-def run(shell, code):
-    """Run a cell the way a front end does."""
-    return shell.run_cell(code, store_history=True)
-
-
 # -- IPyGPULogger? -------------------------------------------------------------------------------------------
 
 
 def test_the_signature_has_every_option_with_its_default(shell):
     """The first two by position too, as in the original; a call as the signature says is one that is taken."""
     parameters = inspect.signature(IPyGPULogger).parameters
-    assert {name: one.default for name, one in parameters.items()} == {
-        name: trait.default() for name, trait in TRAITS.items()
-    }
+    defaults = {name: trait.default() for name, trait in TRAITS.items()}
+    assert {name: one.default for name, one in parameters.items()} == defaults
     kinds = [one.kind for one in parameters.values()]
     assert list(parameters)[:2] == ["compact", "gc_collect"]
-    assert kinds == [inspect.Parameter.POSITIONAL_OR_KEYWORD] * 2 + [inspect.Parameter.KEYWORD_ONLY] * (
-        len(TRAITS) - 2
-    )
-    il = IPyGPULogger(**{name: one.default for name, one in parameters.items()})
-    assert il.trait_values(config=True) == {name: trait.default() for name, trait in TRAITS.items()}
+    assert kinds[:2] == [inspect.Parameter.POSITIONAL_OR_KEYWORD] * 2
+    assert set(kinds[2:]) == {inspect.Parameter.KEYWORD_ONLY}
+    assert IPyGPULogger(**defaults).trait_values(config=True) == defaults
     il = IPyGPULogger(True, False)
     assert (il.compact, il.gc_collect) == (True, False)
 
@@ -79,19 +72,10 @@ def loaded(shell, capsys):
     run(shell, "%unload_ext ipygpulogger")
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        "%gpulog help",
-        "%gpulog -h",
-        "%gpulog --help",
-        "%gpulog start --help",
-        "%gpulog summary --by -h",
-        "%gpulog save --help",
-        "%%gpulog --help",
-        "%%gpulog -h\nx = 1 / 0",
-    ],
-)
+ASKED = ["%gpulog help", "%gpulog -h", "%gpulog --help", "%gpulog start --help", "%gpulog summary --by -h"]
+
+
+@pytest.mark.parametrize("line", [*ASKED, "%gpulog save --help", "%%gpulog --help", "%%gpulog -h\nx = 1 / 0"])
 def test_help_that_was_asked_for(loaded, capsys, line):
     """One text, however it is asked for; nothing else is done."""
     il = loaded.user_ns["il"]

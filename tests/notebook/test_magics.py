@@ -7,6 +7,7 @@ import sys
 import pytest
 from IPython.core.error import UsageError
 from IPython.utils.capture import capture_output
+from reports import run
 
 import ipygpulogger
 from ipygpulogger import History, IPyGPULogger
@@ -17,11 +18,6 @@ from ipygpulogger.render.summary import summary
 MIME = "application/vnd.ipygpulogger.v1+json"
 MATCHERS = "custom_matchers", "magic_arg_matchers"  # of IPython's completer
 INLINE = "module://matplotlib_inline.backend_inline"  # pyplot's in a notebook
-
-
-def run(shell, code):
-    """Run a cell the way a front end does."""
-    return shell.run_cell(code, store_history=True)
 
 
 @pytest.fixture
@@ -35,18 +31,15 @@ def extension(shell, capsys):
 
 def test_loading_starts_a_rich_logger_named_il(shell, capsys):
     """%load_ext: il runs, its report is rich, and loading again changes nothing."""
-    with capture_output() as caught:
-        run(shell, "%load_ext ipygpulogger\nx = 1")
-    assert [set(output.data) for output in caught.outputs] == [{"text/plain", "text/html", MIME}]
-    il = shell.user_ns["il"]
-    assert il.running
-    assert il.report == "rich"
-    with capture_output() as caught:
-        run(shell, "%load_ext ipygpulogger")
+    found = []
+    for code in ("%load_ext ipygpulogger\nx = 1", "%load_ext ipygpulogger", "x = 1"):
+        with capture_output() as caught:
+            run(shell, code)
+        found += [set(output.data) for output in caught.outputs]
+        il = shell.user_ns["il"]
         ipygpulogger.load_ipython_extension(shell)
-        run(shell, "x = 1")
-    assert len(caught.outputs) == 1
-    assert shell.user_ns["il"] is il
+        assert (il.running, il.report, shell.user_ns["il"]) == (True, "rich", il)
+    assert found == [{"text/plain", "text/html", MIME}] * 2
     run(shell, "%unload_ext ipygpulogger")
 
 
@@ -79,18 +72,14 @@ def test_unloading_leaves_nothing(shell, capsys):
     assert state() == before
 
 
-def test_a_name_of_the_users_stays_the_users(shell, capsys):
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_name_of_the_users_stays_the_users(shell, capsys, when):
     """il is taken only if it is free, and given back only if it is still ours."""
-    run(shell, "il = 'mine'")
-    run(shell, "%load_ext ipygpulogger")
+    steps = ["%load_ext ipygpulogger"]
+    steps.insert(when == "after", "il = 'mine'")
+    for code in (*steps, "%unload_ext ipygpulogger"):
+        run(shell, code)
     assert shell.user_ns["il"] == "mine"
-    run(shell, "%unload_ext ipygpulogger")
-    assert shell.user_ns["il"] == "mine"
-    run(shell, "del il")
-    run(shell, "%load_ext ipygpulogger")
-    run(shell, "il = 'mine again'")
-    run(shell, "%unload_ext ipygpulogger")
-    assert shell.user_ns["il"] == "mine again"
 
 
 def test_the_users_configuration_decides_for_the_extension_too(shell, capsys):
@@ -155,47 +144,38 @@ def test_a_page_is_html_where_reports_are(extension, page, capsys):
     run(extension, "%gpulog start report=rich")
 
 
-@pytest.mark.parametrize(
-    ("line", "says"),
-    [
-        (
-            "%gpulog fly",
-            "has no 'fly'; it has start, stop, status, summary, plot, fit, save, snapshot, vars, free, doctor, help",
-        ),
-        ("%gpulog stop now", "stop takes no options"),
-        ("%gpulog status --all", "status takes no options"),
-        ("%gpulog start fast", "write options as name=value, not 'fast'"),
-        ("%gpulog start colour=True", "no option 'colour'"),
-        ("%gpulog start compact=yes", "compact takes True or False, not 'yes'"),
-        ("%gpulog start report=loud", "report takes 'text', 'rich' or 'none', not 'loud'"),
-        ("%gpulog start compact=True report=loud", "report takes"),
-        ("%gpulog start budget=10", "'10' has no unit: write a size such as 10GB, 512MB or 4096B"),
-        (
-            "%gpulog start bugdet=1GB",
-            "no option 'bugdet' (did you mean 'budget'?); it has budget, clear_cache",
-        ),
-        ("%gpulog start =", "no option ''"),
-        ("%gpulog summary peak", "takes --by peak, --by consumed or --by time, not 'peak'"),
-        ("%gpulog summary --by", "takes --by peak, --by consumed or --by time, not '--by'"),
-        ("%gpulog summary --by=peak --by=time", "not '--by=peak --by=time'"),
-        ("%gpulog save", "save takes one path, not nothing"),
-        ("%gpulog save a.jsonl b.jsonl", "save takes one path, not 'a.jsonl b.jsonl'"),
-        (
-            "%gpulog save no/such/folder/a.jsonl",
-            "cannot write no/such/folder/a.jsonl: no such file or directory",
-        ),
-        ("%gpulog save a.parrot", "a.parrot"),
-        ("%gpulog start 'compact=True", "quot"),
-    ],
-)
-def test_bad_words_are_a_usage_error_of_one_sentence(extension, capsys, line, says):
+COMMANDS = "start, stop, status, summary, plot, fit, save, snapshot, vars, free, doctor, help"
+REFUSED = {
+    "fly": f"has no 'fly'; it has {COMMANDS}",
+    "stop now": "stop takes no options",
+    "status --all": "status takes no options",
+    "start fast": "write options as name=value, not 'fast'",
+    "start colour=True": "no option 'colour'",
+    "start compact=yes": "compact takes True or False, not 'yes'",
+    "start compact=True report=loud": "report takes 'text', 'rich' or 'none', not 'loud'",
+    "start budget=10": "'10' has no unit: write a size such as 10GB, 512MB or 4096B",
+    "start bugdet=1GB": "no option 'bugdet' (did you mean 'budget'?); it has budget, clear_cache",
+    "start =": "no option ''",
+    "start 'compact=True": "quot",
+    "summary peak": "takes --by peak, --by consumed or --by time, not 'peak'",
+    "summary --by": "takes --by peak, --by consumed or --by time, not '--by'",
+    "summary --by=peak --by=time": "not '--by=peak --by=time'",
+    "save": "save takes one path, not nothing",
+    "save a.jsonl b.jsonl": "save takes one path, not 'a.jsonl b.jsonl'",
+    "save no/such/folder/a.jsonl": "cannot write no/such/folder/a.jsonl: no such file or directory",
+    "save a.parrot": "a.parrot",
+}
+
+
+@pytest.mark.parametrize("line", REFUSED)
+def test_bad_words_are_a_usage_error_of_one_sentence(extension, capsys, line):
     """What %gpulog does not take: UsageError that says what it takes, and nothing has changed."""
     il = extension.user_ns["il"]
     before = il.running, il.trait_values(config=True)
-    result = run(extension, line)
+    result = run(extension, f"%gpulog {line}")
     assert isinstance(result.error_in_exec, UsageError)
     sentence = str(result.error_in_exec)
-    assert says.lower() in sentence.lower()
+    assert REFUSED[line].lower() in sentence.lower()
     assert sentence.startswith("%gpulog")
     assert "\n" not in sentence
     assert capsys.readouterr().err == f"UsageError: {sentence}\n"
@@ -241,25 +221,17 @@ def test_what_is_saved_is_the_history(extension, capsys, tmp_path, name):
 in_a_kernel = pytest.mark.kernel(shared=True, env={"MPLBACKEND": INLINE}, begin=["%load_ext ipygpulogger"])
 
 
-def pictures(ran):
-    """The kinds of data in which each output of a cell is a picture."""
-    data = [m["content"]["data"] for m in ran.messages if m["msg_type"] in ("display_data", "execute_result")]
-    return [
-        sorted(kind for kind in each if kind.startswith("image/")) for each in data if "image/png" in each
-    ]
-
-
 @in_a_kernel
 def test_a_notebook_shows_the_picture(kernel):
     """In a real kernel the result of %gpulog plot is one PNG; pyplot is not even imported."""
     kernel.run("x = 1")
     ran = kernel.run("%gpulog plot")
     assert ran.status == "ok"
-    assert pictures(ran) == [["image/png"]]
-    (encoded,) = (
-        m["content"]["data"]["image/png"] for m in ran.messages if m["msg_type"] == "execute_result"
-    )
-    assert base64.b64decode(encoded).startswith(b"\x89PNG\r\n")
+    kinds = "display_data", "execute_result"
+    data = [m["content"]["data"] for m in ran.messages if m["msg_type"] in kinds]
+    (picture,) = (one for one in data if any(kind.startswith("image/") for kind in one))
+    assert [kind for kind in picture if kind.startswith("image/")] == ["image/png"]
+    assert base64.b64decode(picture["image/png"]).startswith(b"\x89PNG\r\n")
     assert kernel.value("'matplotlib.pyplot' in __import__('sys').modules") is False
 
 
@@ -366,27 +338,28 @@ def test_otherwise_it_is_an_ordinary_cell(stopped, capsys, code, running):
     assert [r.label for r in il.history].count("x") == 1
 
 
-@pytest.mark.parametrize(
-    ("line", "says"),
-    [
-        ("--line", "there is no option '--line'; it takes --lines, --peak, --peak=all and --label TEXT"),
-        ("start", "there is no option 'start'"),
-        ("--lines=yes", "there is no option '--lines=yes'"),
-        ("--label", "--label takes a text"),
-        ("--label --lines", "--label takes a text"),
-        ("--label ''", "--label takes a text"),
-        ("--label 'x", "No closing quotation: --label 'x"),
-    ],
-)
+NO_OPTION = "there is no option"
+NOT_MEANT = {
+    "--line": f"{NO_OPTION} '--line'; it takes --lines, --peak, --peak=all and --label TEXT",
+    "start": f"{NO_OPTION} 'start'",
+    "--lines=yes": f"{NO_OPTION} '--lines=yes'",
+    "--label": "--label takes a text",
+    "--label --lines": "--label takes a text",
+    "--label ''": "--label takes a text",
+    "--label 'x": "No closing quotation: --label 'x",
+}
+
+
+@pytest.mark.parametrize("line", NOT_MEANT)
 @pytest.mark.parametrize("running", [True, False])
-def test_options_that_make_no_sense_run_nothing(stopped, capsys, line, says, running):
+def test_options_that_make_no_sense_run_nothing(stopped, capsys, line, running):
     """One UsageError of one sentence; the cell's code does not run, and nothing has changed."""
     shell, il = stopped
     if running:
         il.start()
     result = run(shell, f"%%gpulog {line}\nran = True")
     assert isinstance(result.error_in_exec, UsageError)
-    assert str(result.error_in_exec).startswith(f"%%gpulog: {says}")
+    assert str(result.error_in_exec).startswith(f"%%gpulog: {NOT_MEANT[line]}")
     assert "\n" not in str(result.error_in_exec)
     assert "ran" not in shell.user_ns
     assert il.running == running
