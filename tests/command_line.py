@@ -6,6 +6,8 @@ import sys
 from datetime import datetime, timezone
 from pathlib import Path
 
+import nbformat
+
 import ipygpulogger
 from ipygpulogger import History
 from ipygpulogger.cli import main
@@ -23,6 +25,15 @@ def command(*arguments, **options):
         timeout=120,
         **options,
     )
+
+
+def executed(path):
+    """The executed notebook of a run, beside its own."""
+    return nbformat.read(path.with_name(f"{path.stem}.executed.ipynb"), as_version=4)
+
+
+def is_executed(path):
+    return path.with_name(f"{path.stem}.executed.ipynb").exists()
 
 
 def records(path):

@@ -19,15 +19,14 @@ import sys
 from typing import TYPE_CHECKING
 
 from ..runtime.errors import first_line
+from . import report, run
 from .arguments import BadRequest, parse
-from .report import compare, doctor, report
-from .run import run
 from .streams import aside
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-_COMMANDS = {"run": run, "report": report, "compare": compare, "doctor": doctor}
+_COMMANDS = {"run": run.run, "report": report.report, "compare": report.compare, "doctor": report.doctor}
 _DEBUG = "IPYGPULOGGER_DEBUG"  # set in the environment: unforeseen errors are raised, with their traceback
 
 

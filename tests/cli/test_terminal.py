@@ -1,13 +1,12 @@
 """`ipygpulogger run` on a terminal: what a person sees while it runs, and what stays on the screen."""
 
-import json
 import os
 import re
 import sys
 
 import nbformat
 import pytest
-from command_line import records
+from command_line import executed, records
 from terminal import Screen, Typed, on_a_terminal
 
 pytest.importorskip("pty", reason="a terminal of the tests is a pseudo-terminal")
@@ -150,7 +149,7 @@ def test_what_cells_print(notebook):
 
 
 def whole(path, *counts):
-    nb = nbformat.read(path.with_name("nb.executed.ipynb"), as_version=4)
+    nb = executed(path)
     nbformat.validate(nb)
     return [cell.execution_count for cell in nb.cells] == list(counts)
 
@@ -161,13 +160,11 @@ def ruins(seen):
 
 
 @pytest.mark.parametrize(("seconds", "times"), [(0, 1), (1, 1), (1, 4)])
-def test_interrupted_while_the_kernel_starts(notebook, tmp_path, bare_kernel, seconds, times):
+def test_interrupted_while_the_kernel_starts(notebook, tmp_path, kernel_of, seconds, times):
     """At most one sentence, exit 130, nothing written, no kernel left."""
-    metadata, env = bare_kernel
     slow = "import os, runpy, time; open('pid', 'w').write(str(os.getpid())); time.sleep(4)"
-    argv = [sys.executable, "-c", f"{slow}; runpy.run_module('ipykernel_launcher', run_name='__main__')"]
-    spec = tmp_path / "share" / "kernels" / "bare" / "kernel.json"
-    spec.write_text(json.dumps({"argv": [*argv, "-f", "{connection_file}"], "display_name": "slow"}))
+    run = f"{slow}; runpy.run_module('ipykernel_launcher', run_name='__main__')"
+    metadata, env = kernel_of(sys.executable, "-c", run, "-f", "{connection_file}")
     path = notebook("1", **metadata)
     typed = [Typed(f"starting the kernel  {seconds} s", times=times, pause_s=0.02)]
     seen = on_a_terminal(
@@ -178,7 +175,7 @@ def test_interrupted_while_the_kernel_starts(notebook, tmp_path, bare_kernel, se
     assert said in ([], ["ipygpulogger: interrupted before the first cell; nothing is written"])
     assert said or seconds == 0
     assert seen.screen.cursor_is_shown
-    assert {p.name for p in tmp_path.iterdir()} - {"pid"} == {"nb.ipynb", "shadow", "share"}
+    assert {p.name for p in tmp_path.iterdir()} - {"pid"} == {"nb.ipynb", "share"}
     if (tmp_path / "pid").exists() and (pid := (tmp_path / "pid").read_text()):
         with pytest.raises(ProcessLookupError):
             os.kill(int(pid), 0)

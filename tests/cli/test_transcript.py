@@ -142,15 +142,10 @@ def test_wide_characters():
     assert fitted([("漢字", "plain"), ("x", "faint")], 5) == [("漢字", "plain"), ("x", "faint")]
 
 
-@pytest.mark.parametrize(
-    ("line", "shown"),
-    [
-        ("plain", "plain"),
-        ("\r 10%\r 20%", " 20%"),
-        ("50%\rdone", "done"),
-        ("50%\r", "50%"),
-    ],
-)
+REWRITTEN = {"plain": "plain", "\r 10%\r 20%": " 20%", "50%\rdone": "done", "50%\r": "50%"}
+
+
+@pytest.mark.parametrize(("line", "shown"), REWRITTEN.items())
 def test_a_line_that_is_rewritten(line, shown):
     """What a terminal would show in the end."""
     assert _collapsed(line) == shown

@@ -72,15 +72,14 @@ def test_a_session(kernel):
     kernel.run("del data", silent=True)
 
 
-@pytest.mark.parametrize(
-    "again",
-    [
-        "exp = IPyExperimentsCPU()",
-        "exp = IPyExperimentsCPU(cl_compact=False)  # edited",
-        "import asyncio\nawait asyncio.sleep(0)\nexp = IPyExperimentsCPU()",
-        "%time exp = IPyExperimentsCPU()",
-    ],
-)
+AGAIN = ["exp = IPyExperimentsCPU()", "exp = IPyExperimentsCPU(cl_compact=False)  # edited"]
+AGAIN += [
+    "import asyncio\nawait asyncio.sleep(0)\nexp = IPyExperimentsCPU()",
+    "%time exp = IPyExperimentsCPU()",
+]
+
+
+@pytest.mark.parametrize("again", AGAIN)
 def test_the_constructors_cell_again(kernel, again):
     """The old experiment ends before the new one begins; each deletes its own, and has its own figures."""
     kernel.run("exp = IPyExperimentsCPU()")
@@ -105,26 +104,18 @@ def test_an_experiment_that_out_holds_goes_on(kernel):
     number = kernel.run("exp").reply["execution_count"]
     ran = kernel.run("exp = IPyExperimentsCPU(cl_enable=False)")
     assert FINISHED not in ran.stdout
-    assert kernel.value(f"[Out[{number}]._running, exp._running, Out[{number}] is exp]") == [
-        True,
-        True,
-        False,
-    ]
+    state = f"[Out[{number}]._running, exp._running, Out[{number}] is exp]"
+    assert kernel.value(state) == [True, True, False]
     kernel.run(f"Out[{number}].finish(); exp.finish(); del exp, Out[{number}], _{number}, _")
 
 
-@pytest.mark.parametrize(
-    "block",
-    [
-        "import time\n    while True: time.sleep(0.01)",
-        "import asyncio\n    while True: await asyncio.sleep(0.01)",
-    ],
-    ids=["sync", "await"],
-)
-def test_an_interrupt_ends_the_block(kernel, block):
+@pytest.mark.parametrize("sleep", ["time.sleep", "await asyncio.sleep"])
+def test_an_interrupt_ends_the_block(kernel, sleep):
     """Interrupted within `with`: the experiment has finished, and the interrupt is the user's."""
-    code = "with IPyExperimentsCPU() as one:\n    a = 1\n    print('under way')\n    " + block
-    asked = kernel.send(code)
+    asked = kernel.send(
+        "import asyncio, time\nwith IPyExperimentsCPU() as one:\n    a = 1\n    print('under way')\n"
+        f"    while True: {sleep}(0.01)"
+    )
     kernel.wait_for_print(asked, "under way")
     kernel.manager.interrupt_kernel()
     ran = kernel.wait(asked)

@@ -10,13 +10,12 @@ START = """
 %load_ext ipygpulogger
 %gpulog start report=text {options}
 import torch
+from types import SimpleNamespace as Small
 def gpu(size_mb):
     return torch.empty(int(size_mb * 2**20), dtype=torch.uint8, device='cuda')
 class Box:
     def __init__(self, *values):
         self.values = values
-class Small:
-    pass
 """
 # The device has 16384 MB. Sizes below leave room for the context of the tests' own process, and do without it.
 

@@ -10,6 +10,7 @@ from ipygpulogger import IPyGPULogger
 from ipygpulogger.notebook.completion import offered
 from ipygpulogger.notebook.options import COMMANDS
 
+WITH_WORDS = ("start", "summary", "save", "snapshot")
 OPTIONS = [f"{name}=" for name in IPyGPULogger.in_order()]
 LINES = {  # what stands before the cursor, and what is offered there
     "%gpulog ": list(COMMANDS),
@@ -46,10 +47,7 @@ LINES = {  # what stands before the cursor, and what is offered there
     "%gpulog save -": [],
     "%gpulog snapshot -": ["--failed"],
     "%gpulog snapshot --failed -": [],
-    **{
-        f"%gpulog {command} ": []
-        for command in ("stop", "status", "plot", "fit", "vars", "free", "doctor", "help")
-    },
+    **{f"%gpulog {command} ": [] for command in COMMANDS if command not in WITH_WORDS},
     "%gpulog free s": [],
     "%gpulog fly ": [],
     "%%gpulog ": ["--lines", "--peak", "--peak=all", "--label"],

@@ -95,18 +95,16 @@ def test_the_users_configuration_decides_for_the_extension_too(shell, capsys):
 def test_the_magic_starts_and_stops(extension, capsys):
     """%gpulog stop says nothing, %gpulog start takes options; the logger stays the same."""
     il = extension.user_ns["il"]
-    run(extension, "%gpulog stop")
-    assert capsys.readouterr() == ("", "")
-    assert not il.running
-    run(extension, "%gpulog stop")
-    run(extension, "%gpulog start compact=True report=text")
+    for _ in range(2):
+        run(extension, "%gpulog stop")
+        assert capsys.readouterr() == ("", "")
+        assert not il.running
+    for compact in (True, False):
+        run(extension, f"%gpulog start compact={compact} report=text")
+        capsys.readouterr()
+        run(extension, "x = 1")
+        assert capsys.readouterr().out == text.report(il.record, compact=compact) + "\n"
     assert il.running
-    capsys.readouterr()
-    run(extension, "x = 1")
-    assert capsys.readouterr().out == text.report(il.record, compact=True) + "\n"
-    run(extension, "%gpulog start compact=False")
-    run(extension, "x = 1")
-    assert capsys.readouterr().out.endswith(text.report(il.record) + "\n")
 
 
 def test_status_says_whether_it_runs_with_what_and_what_is_exact(extension, capsys):
@@ -140,8 +138,7 @@ def test_a_page_is_html_where_reports_are(extension, page, capsys):
     with capture_output() as caught:
         run(extension, f"%gpulog {page}")
     assert not caught.outputs
-    assert caught.stdout.splitlines()[0].split()[0] == shown.data["text/plain"].split()[0]
-    run(extension, "%gpulog start report=rich")
+    assert caught.stdout.split()[0] == shown.data["text/plain"].split()[0]
 
 
 COMMANDS = "start, stop, status, summary, plot, fit, save, snapshot, vars, free, doctor, help"
@@ -261,16 +258,16 @@ def test_just_this_cell(stopped, capsys):
     assert {event: list(found) for event, found in shell.events.callbacks.items()} == callbacks
 
 
-@pytest.mark.parametrize(
-    "options", ["--label 'two words'", "--label='two words'", "--lines --label 'two words'"]
-)
-def test_a_cell_with_a_name(stopped, capsys, options):
-    """--label: what the report and the record call the cell; its number stays."""
+@pytest.mark.parametrize("options", ["--label 'two words'", "--lines --label='two words'"])
+@pytest.mark.parametrize("form", ["{}\nx = 1", "\n \n{}\nx = 1", "  {}\n  x = 1", ">>> {}\n>>> x = 1"])
+def test_a_cell_with_a_name(stopped, capsys, options, form):
+    """--label: what report and record call the cell, whatever IPython takes off before it; its number stays."""
     shell, il = stopped
     count = shell.execution_count
-    run(shell, f"%%gpulog {options}\nx = 1")
-    assert (il.record.label, il.record.execution_count) == ("two words", count)
+    assert run(shell, form.format(f"%%gpulog {options}")).success
+    assert [(one.label, one.execution_count) for one in il.history] == [("two words", count)]
     assert " (two words)\n" in capsys.readouterr().out
+    assert shell.user_ns["x"] == 1
 
 
 @pytest.mark.parametrize("above", ["%%time", "%%prun -q", "%%capture out", "\n%%capture out\n%%time"])
@@ -291,20 +288,10 @@ def test_below_another_magic_it_measures_that_ones_body(stopped, above, running)
 
 
 CELLS = [
-    "6 * 7",
-    "\n\n1 / 0",
-    "def f():\n    return 1 / 0\n\nf()",
-    "1 +",
-    "import asyncio\nawait asyncio.sleep(0)\n'waited'",
-    "%time 6 * 7",
-    "!true",
+    *("6 * 7", "\n\n1 / 0", "def f():\n    return 1 / 0\n\nf()", "1 +", "raise SystemExit(3)"),
+    *("import asyncio\nawait asyncio.sleep(0)\n'waited'", "%time 6 * 7", "!true", "%nosuch", "%%nosuch\nx"),
+    *("%%time\nx = 6 * 7\nx", "%%capture out\nprint('x')", "# nothing but a comment"),
     "print('a')\nfor i in range(2):\n    print(i)\ni",
-    "%nosuch",
-    "raise SystemExit(3)",
-    "%%time\nx = 6 * 7\nx",
-    "%%capture out\nprint('x')",
-    "%%nosuch\nx",
-    "# nothing but a comment",
 ]
 
 
@@ -365,9 +352,7 @@ def test_options_that_make_no_sense_run_nothing(stopped, capsys, line, running):
     assert il.running == running
 
 
-@pytest.mark.parametrize(
-    "options", ["", " --lines", " --label x", " --lines --label x", " --line", " status"]
-)
+@pytest.mark.parametrize("options", ["", " --lines --label x", " --line", " status"])
 @pytest.mark.parametrize("below", ["", "\n", "\n\n \n\t\n"])
 @pytest.mark.parametrize("running", [True, False])
 def test_above_nothing_it_is_a_usage_error(stopped, capsys, options, below, running):
@@ -397,27 +382,12 @@ def test_a_cell_that_never_comes_is_not_waited_for(stopped, capsys):
     assert capsys.readouterr() == ("", "")
 
 
-@pytest.mark.parametrize(
-    ("code", "state"),
-    [("%%gpulog", "incomplete"), ("%%gpulog\nx = 1", "incomplete"), ("%%gpulog\nx = 1\n\n", "complete")],
-)
-def test_a_terminal_waits_for_the_end_of_the_cell(stopped, code, state):
+def test_a_terminal_waits_for_the_end_of_the_cell(stopped):
     """A line is no whole cell, and to ask about one starts nothing."""
     shell, il = stopped
-    assert shell.check_complete(code)[0] == state
+    for code, state in {"": "incomplete", "\nx = 1": "incomplete", "\nx = 1\n\n": "complete"}.items():
+        assert shell.check_complete(f"%%gpulog{code}")[0] == state
     assert not il.running
-
-
-@pytest.mark.parametrize(
-    "code",
-    ["\n \n%%gpulog --label x\ny = 1", "  %%gpulog --label x\n  y = 1", ">>> %%gpulog --label x\n>>> y = 1"],
-)
-def test_what_ipython_takes_off_hides_nothing(stopped, code):
-    """Empty lines, an indentation and prompts above or before it: it is %%gpulog all the same."""
-    shell, il = stopped
-    assert run(shell, code).success
-    assert [r.label for r in il.history] == ["x"]
-    assert shell.user_ns["y"] == 1
 
 
 def test_just_the_cell_within_another(stopped, capsys):
