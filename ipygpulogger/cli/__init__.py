@@ -31,11 +31,7 @@ _DEBUG = "IPYGPULOGGER_DEBUG"  # set in the environment: unforeseen errors are r
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line and return its exit status.
-
-    Args:
-        arguments: The words after the program's name; by default those of this process.
-    """
+    """Run the command line with these words, by default those of this process, and return its exit status."""
     for stream in sys.stdout, sys.stderr:  # a cell may hold characters that the terminal cannot encode
         with contextlib.suppress(AttributeError):
             stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]

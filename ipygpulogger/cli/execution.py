@@ -21,8 +21,7 @@ from ..records.units import clipped, size_text
 from ..storage.decode import record_from
 from ..storage.embed import embedded
 from ..storage.formats import own_report, shows_processes
-from .arguments import BadRequest
-from .kernels import check_kernel, installed
+from .arguments import BadRequest, check_kernel, installed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -52,7 +51,7 @@ class _TooLong(Exception):  # noqa: N818 - ends the run
 
 
 class Execution:
-    """One execution of a notebook, as `kernels.read` returns it, in its own folder, as in Jupyter.
+    """One execution of a notebook, as `read_notebook` returns it, in its own folder, as in Jupyter.
 
     Its outputs are filled in. `cell` is the one that runs, or ran last: "cell 3 of 12".
     """

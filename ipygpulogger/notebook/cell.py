@@ -56,11 +56,7 @@ class Request(NamedTuple):
 
 
 def request_in(options: str) -> Request:
-    """Return what the options after ``%%gpulog`` ask for.
-
-    Raises:
-        ValueError: There are no such options.
-    """
+    """Return what the options after ``%%gpulog`` ask for; a `ValueError` says what is not understood."""
     found: dict[str, Any] = {}
     try:
         given = iter(split_words(options))
@@ -134,8 +130,7 @@ class Cell:
     def __init__(self, info: Any, count: int | None, outer: Cell | None) -> None:
         """Take IPython's description of a cell, its execution count, and the cell that runs already.
 
-        Code that a front end runs without storing it in the history is not measured, unless a measured cell
-        runs it, as `%%capture` does.
+        What is run without being stored is not measured, unless a measured cell runs it, as `%%capture` does.
         """
         stored = bool(getattr(info, "store_history", True))
         self.info, self._outer = info, None if stored else outer  # both None once it has ended

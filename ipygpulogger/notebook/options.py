@@ -253,12 +253,7 @@ class Options(Configurable):
 
     @classmethod
     def check(cls, options: dict[str, Any]) -> None:
-        """Refuse options that cannot be set, before any of them is.
-
-        Raises:
-            TypeError: There is no such option.
-            ValueError: The option does not take the value.
-        """
+        """Refuse options that cannot be set, before any is: with a `TypeError` one that there is not."""
         traits: dict[str, Any] = cls.class_traits(config=True)
         for name, value in options.items():
             if name not in traits:
@@ -276,11 +271,7 @@ class Options(Configurable):
         return TypeError(f"{cls.__name__} has no option {name!r}{near}; it has {', '.join(known)}")
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """Set an option; a name that no class declares is a mistyped option, and refused.
-
-        Raises:
-            TypeError: There is no such option.
-        """
+        """Set an option; a name that no class declares is a mistyped option, and refused."""
         if not name.startswith("_") and not hasattr(type(self), name):
             raise self._unknown(name)
         super().__setattr__(name, value)
