@@ -85,15 +85,13 @@ def options_of(first_line: str) -> str | None:
     return found and (found["options"] or "")
 
 
-def request_of(source: str) -> Request | None:
-    """Return what a cell asks for, from its text as the user wrote it; None if nothing, or nothing valid."""
-    if "%%gpulog" not in source:  # as nearly all
-        return None
-    options, _ = _split(source)
+def request_of(source: str) -> Request:
+    """Return what a cell asks for, from its text as the user wrote it; nothing if that is not valid."""
+    options = _split(source)[0] if "%%gpulog" in source else None  # of nearly all cells
     try:
-        return None if options is None else request_in(options)
+        return Request(explicit=False) if options is None else request_in(options)
     except ValueError:  # the magic will fail, and say why
-        return None
+        return Request(explicit=False)
 
 
 def body_of(source: str) -> str:
@@ -140,6 +138,8 @@ class Cell:
         self.execution_count = None if self._outer else count
         self.cell_id: str | None = getattr(info, "cell_id", None)  # the front end's, where it sends one
         self.raw = getattr(info, "raw_cell", None) or ""
+        self.request = request_of(self.raw)
+        self.gpulog_only = is_gpulog_only(self.raw)
         self.source = first_line(body_of(self.raw))
         self.status: Status = "ok"
         self.error: str | None = None  # the class of the exception that ended the cell

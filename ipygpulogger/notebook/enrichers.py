@@ -40,7 +40,7 @@ def _noted(record: CellRecord, *notes: str) -> CellRecord:
 
 def _between_cells(record: CellRecord, cell: MeasuredCell) -> CellRecord:
     gap: Any = cell.gap
-    moved, notes = gap.moved(cell.scope, record.gen.before_bytes), gap.notes(cell.scope)
+    moved, notes = gap.told(cell.scope, record.gen.before_bytes)
     return replace(record, between=moved, notes=(*notes, *record.notes)) if moved or notes else record
 
 

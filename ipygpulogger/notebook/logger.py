@@ -19,12 +19,12 @@ from ..records.units import truncated_mb
 from ..runtime import clock
 from ..runtime.shell import current_shell
 from ..storage.history import History
-from .cell import CellEvents, Request, body_of, is_gpulog_only, request_of
+from .cell import CellEvents, body_of
 from .enrichers import enriched, over_budget
 from .live import Live, display_for
 from .measured_cell import Gap, MeasuredCell
 from .options import Options, Threshold, documented
-from .report import Reporter, has_table, is_reported, publisher_of
+from .report import Reporter, has_table, is_reported, load_rich, publisher_within
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -44,7 +44,7 @@ class _Last:
 
     record: CellRecord | None = None
     requested = False  # whether it asked for a report with `%%gpulog`
-    gap = Gap()  # the time since it ended
+    gap: Gap | None = None  # the time since it ended
 
 
 @documented
@@ -96,19 +96,19 @@ class IPyGPULogger(Options):
         self._garbage = Garbage(shell, self._growth)
         self._live = Live(lambda so_far: over_budget(so_far, me.budget))
 
-    @observe("log")
-    def _open_log(self, _: Any) -> None:
-        from ..storage.log import Log
+    @observe("log", "report", "quiet", "budget")
+    def _set(self, option: Any) -> None:
+        """Make what an option needs, now that it was set."""
+        if option.name == "log":
+            from ..storage.log import Log
 
-        self._log = None if self.log is None else Log(self.log)
-
-    @observe("budget")
-    def _begin_budget(self, _: Any) -> None:
-        self._budget_since = clock.utc_now()
-
-    @observe("quiet")
-    def _read_quiet(self, _: Any) -> None:
-        self._threshold = None if self.quiet is None else Threshold.parse(self.quiet)
+            self._log = None if self.log is None else Log(self.log)
+        elif option.name == "quiet":
+            self._threshold = None if self.quiet is None else Threshold.parse(self.quiet)
+        elif option.name == "budget":
+            self._budget_since = clock.utc_now()
+        elif self.report == "rich":
+            load_rich()
 
     # -- what users call -----------------------------------------------------------------------
 
@@ -170,7 +170,7 @@ class IPyGPULogger(Options):
         self._live.close()
         self._growth.close()
         self._garbage.close()
-        self._last.gap = Gap()
+        self._last.gap = None
         self._machine.detach(self)
         self._machine.close()
         CellEvents.of(self._shell).unsubscribe(self)  # last: until then the next cell does it again
@@ -236,8 +236,7 @@ class IPyGPULogger(Options):
 
     def _preload(self) -> None:
         """Create the GPU context before the cell could, if `preload` is set."""
-        self._reporter.load()
-        gap = self._last.gap
+        gap = self._last.gap = self._last.gap or Gap()
         if self.preload:
             gap.preload()
         if self._running:  # loading does not wait for the first walk
@@ -255,44 +254,43 @@ class IPyGPULogger(Options):
         if not self._running:  # `stop` was interrupted
             self._halt()
             return
-        request = request_of(cell.raw)
-        if self._only is not None and request is None:
+        if self._only is not None and not cell.request.explicit:
             if not self._cells and self._only == threading.get_ident():
                 self._halt()  # another cell came than the one that is to be measured
             return
-        gap, self._last.gap = None if cell.nested or self._cells else self._last.gap, Gap()
-        measured = self._measured(cell, request or Request(explicit=False), gap)
-        if cell.nested and request is None:
+        gap, self._last.gap = None if cell.nested or self._cells else self._last.gap, None
+        measured = self._measured(cell, gap)
+        if cell.nested and not cell.request.explicit:
             measured.within = any(one in self._cells for one in cell.around())
         self._cells[cell] = measured
         # The cell that only loads the extension has no report: it does not wait for the first walk.
-        if self._growth.has_walked or not is_gpulog_only(cell.raw):
+        if self._growth.has_walked or not cell.gpulog_only:
             measured.before = self._attempt("tell who holds memory", self._growth.begin)
         measured.begin()
 
-    def _measured(self, cell: Cell, request: Request, gap: Gap | None) -> MeasuredCell:
+    def _measured(self, cell: Cell, gap: Gap | None) -> MeasuredCell:
         scope = Scope(reset_peaks=self.reset_peaks, all_devices=self.devices == "all", metrics=self.metrics)
         measured = MeasuredCell(
-            *(cell, request, scope, self._growth, self._history),
+            *(cell, scope, self._growth, self._history),
             gap=gap,
             garbage=self._garbage if self.gc_collect is True else None,
             clear_cache=self.clear_cache,
             advised=self._advised,
-            publisher=publisher_of(self._shell, nested=cell.nested),
+            publisher=publisher_within(self._shell) if cell.nested else self._shell.display_pub,
         )
         display = None if cell.nested else display_for(self._shell, self.report)
         if display is not None:
             label = "The cell" if cell.execution_count is None else f"In [{cell.execution_count}]"
             measured.live = self._live.cell(label, scope, display)
-        if self.lines or request.lines:
+        if self.lines or cell.request.lines:
             with importing():
                 from .cell_lines import CellLines
             measured.lines = CellLines(self._shell, cell, self._lines_of_cells, reset_peaks=self.reset_peaks)
-        if peak := request.peak or self.peak:
+        if peak := cell.request.peak or self.peak:
             with importing():
                 from ..breakdown.recording import PeakRecording
             # Only a cell that asks for the table shows what was held before.
-            ram, named = True if peak == "all" else None, bool(request.peak)
+            ram, named = True if peak == "all" else None, bool(cell.request.peak)
             measured.recording = PeakRecording(self._shell, ram=ram, always_named=named)
         return measured
 
@@ -360,10 +358,11 @@ class IPyGPULogger(Options):
 
     def _sink(self, record: CellRecord, measured: MeasuredCell) -> None:
         """Keep the record, write it to the log, and show it."""
-        request, publisher = measured.request, measured.publisher
+        request, publisher = measured.cell.request, measured.publisher
         self._last.record, self._last.requested = record, request.explicit
         self._history.append(record)
-        self._reporter.write(self._log, record)
+        if self._log is not None:
+            self._reporter.write(self._log, record)
         shown: list[Callable[[], object]] = []
         if is_reported(record, self._threshold, requested=request.explicit):
             shown.append(partial(self._show, record, measured))
@@ -376,7 +375,7 @@ class IPyGPULogger(Options):
             show()
 
     def _show(self, record: CellRecord, cell: MeasuredCell) -> None:
-        beside_peak = bool(cell.request.peak)
+        beside_peak = bool(cell.cell.request.peak)
         self._reporter.show(record, cell.publisher, within=cell.within, beside_peak=beside_peak)
 
     def _keep(self, records: Sequence[ProcessRecord]) -> list[ProcessRecord]:
@@ -390,7 +389,8 @@ class IPyGPULogger(Options):
             if since is not None and record.started_at >= since:
                 found[i] = replace(record, notes=(*record.notes, *over_budget(record, self.budget)))
         self._history.extend(found)
-        self._reporter.write(self._log, *found)
+        if self._log is not None:
+            self._reporter.write(self._log, *found)
         return found
 
     def _reports(self, group: Group) -> bool:

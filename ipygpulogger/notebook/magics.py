@@ -266,12 +266,13 @@ class _FirstLine:
         self._logger = logger
 
     def __call__(self, lines: list[str]) -> list[str]:
-        options, body = options_of(lines[0]) if lines else None, lines[1:]
+        first, *body = lines or [""]
+        options = options_of(first) if "%%gpulog" in first else None
         if options is None or _is_a_magics_body():
             return lines
         filled = next((i for i, line in enumerate(body) if line.strip()), None)
         if filled is None:  # the magic refuses it; without the empty line IPython would
-            return [lines[0].rstrip("\n") + "\n", "\n"]
+            return [first.rstrip("\n") + "\n", "\n"]
         try:
             request_in(options)
         except ValueError:  # the magic will say so

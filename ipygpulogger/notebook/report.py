@@ -29,6 +29,14 @@ _RICH = f"{__package__.rpartition('.')[0]}.render.html"  # whether a rich report
 _shells_warned: WeakSet[Any] = WeakSet()  # the shells whose users know that there is none
 
 
+def load_rich() -> None:
+    """Import what a rich report needs, so that no cell waits for it or holds its memory."""
+    if _RICH not in sys.modules:
+        with importing():
+            from ..render import html  # noqa: F401
+            from ..storage import embed  # noqa: F401
+
+
 class Reporter:
     """Print and display for one logger, in the way its options say.
 
@@ -40,13 +48,6 @@ class Reporter:
     def __init__(self, options: Options) -> None:
         self._options = options
         self._warned: set[str] = set()
-
-    def load(self) -> None:
-        """Import what the rich report needs, so that no cell waits for it or holds its memory."""
-        if self._options.report == "rich" and _RICH not in sys.modules:
-            with importing():
-                from ..render import html  # noqa: F401 - for `bundle`
-                from ..storage import embed  # noqa: F401
 
     def show(
         self, record: CellRecord, publisher: Any, *, within: bool = False, beside_peak: bool = False
@@ -62,7 +63,7 @@ class Reporter:
             return
         plain = text.report(record, compact=compact, timelines=True, beside_peak=beside_peak)
         if report == "rich":
-            from ..render import html  # `load` imported both
+            from ..render import html  # `load_rich` imported both
             from ..storage.embed import embedded
 
             ram_bytes = machine().limits.total_bytes
@@ -101,10 +102,8 @@ class Reporter:
             self._warned.add(sentence)
             say(printable(sentence), aside=True)
 
-    def write(self, log: Log | None, *records: CellRecord) -> None:
-        """Add records to a log, if there is one; a log that cannot be written hurts no cell."""
-        if log is None:
-            return
+    def write(self, log: Log, *records: CellRecord) -> None:
+        """Add records to a log; one that cannot be written hurts no cell."""
         try:
             lost = log.append(*records)
         except Exception as error:  # the report is worth more than the log
@@ -174,15 +173,14 @@ class Reporter:
         self.warn_once(f"ipygpulogger cannot show its reports and goes on measuring: {reason}")
 
 
-def publisher_of(shell: Any, *, nested: bool) -> Any:
-    """Return what displays the report of a cell that begins: within ``%%capture`` the shell's publisher."""
-    publisher = shell.display_pub
-    if nested:
-        from IPython.core.displaypub import CapturingDisplayPublisher
+def publisher_within(shell: Any) -> Any:
+    """Return what displays the report of a nested cell: within ``%%capture`` the shell's own publisher."""
+    from IPython.core.displaypub import CapturingDisplayPublisher
 
-        if isinstance(publisher, CapturingDisplayPublisher):
-            own = (one for one in shell.configurables if isinstance(one, shell.display_pub_class))
-            return next(own, publisher)
+    publisher = shell.display_pub
+    if isinstance(publisher, CapturingDisplayPublisher):
+        own = (one for one in shell.configurables if isinstance(one, shell.display_pub_class))
+        return next(own, publisher)
     return publisher
 
 

@@ -46,3 +46,12 @@ def clock(monkeypatch):
     monkeypatch.setattr(Settling, "settle", slow(Settling.settle))
     monkeypatch.setattr(IPyGPULogger, "_show", slow(IPyGPULogger._show))
     return clock
+
+
+@pytest.fixture
+def extension(shell, capsys):
+    """The shell with the extension loaded; what that prints is thrown away."""
+    shell.run_cell("%load_ext ipygpulogger", store_history=True)
+    capsys.readouterr()
+    yield shell
+    shell.run_cell("%unload_ext ipygpulogger", store_history=True)

@@ -4,6 +4,7 @@ import pytest
 
 from ipygpulogger.notebook.cell import Request, is_gpulog_only, request_of, split_words
 
+NOTHING = Request(explicit=False)
 OURS = (
     *("%gpulog", "  %gpulog summary --by time", "%gpulog status\n\n# a comment\n%gpulog free\n"),
     *("fig = %gpulog plot", "gpulog", "gpulog summary --by peak", "gpulog -h", "%gpulog --help"),
@@ -38,21 +39,21 @@ def test_the_words_of_a_line():
 @pytest.mark.parametrize(
     ("source", "request_"),
     [
-        ("x = 1", None),
+        ("x = 1", NOTHING),
         ("%%gpulog\nx = 1", Request()),
         ("\n%%gpulog --lines\nx = 1", Request(lines=True)),
         ("%%gpulog --label 'a model' --lines\nx = 1", Request(lines=True, label="a model")),
         ("%%gpulog --label=a\nx = 1", Request(label="a")),
         ("%%gpulog --peak\nx = 1", Request(peak=True)),
         ("%%gpulog --peak=all\nx = 1", Request(peak="all")),
-        ("%%gpulog --peak=cpu\nx = 1", None),
+        ("%%gpulog --peak=cpu\nx = 1", NOTHING),
         ("%%gpulog --peak --lines --label a\nx = 1", Request(lines=True, label="a", peak=True)),
         ("In [4]: %%gpulog\nx = 1", Request()),
-        ("%%gpulog\n\n", None),
-        ("%%gpulog --nonsense\nx = 1", None),
-        ("%%gpulog --label\nx = 1", None),
-        ("%%gpulogger\nx = 1", None),
-        ("x = 1\n%%gpulog", None),
+        ("%%gpulog\n\n", NOTHING),
+        ("%%gpulog --nonsense\nx = 1", NOTHING),
+        ("%%gpulog --label\nx = 1", NOTHING),
+        ("%%gpulogger\nx = 1", NOTHING),
+        ("x = 1\n%%gpulog", NOTHING),
     ],
 )
 def test_what_a_cell_asks_for(source, request_):

@@ -97,19 +97,17 @@ def test_no_line_is_too_strange(text):
 
 
 @pytest.fixture(params=[True, False], ids=["jedi", "no jedi"])
-def complete(request, shell, capsys):
+def complete(request, extension):
     """Complete a cell at its end; the text that each completion makes of it."""
-    shell.run_cell("%load_ext ipygpulogger", store_history=True)
-    shell.Completer.use_jedi = request.param
+    extension.Completer.use_jedi = request.param
 
     def complete(cell, at=None):
         at = len(cell) if at is None else at
         with provisionalcompleter():
-            found = list(shell.Completer.completions(cell, at))
+            found = list(extension.Completer.completions(cell, at))
         return [cell[: one.start] + one.text + cell[one.end :] for one in found if one.text]
 
-    yield complete
-    shell.run_cell("%unload_ext ipygpulogger", store_history=True)
+    return complete
 
 
 @pytest.mark.parametrize("line", LINES)

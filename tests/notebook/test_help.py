@@ -63,25 +63,16 @@ def test_without_docstrings_it_is_imported_all_the_same():
 # -- %gpulog -h ----------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def loaded(shell, capsys):
-    """The extension loaded, and what it printed thrown away."""
-    run(shell, "%load_ext ipygpulogger")
-    capsys.readouterr()
-    yield shell
-    run(shell, "%unload_ext ipygpulogger")
-
-
 ASKED = ["%gpulog help", "%gpulog -h", "%gpulog --help", "%gpulog start --help", "%gpulog summary --by -h"]
 
 
 @pytest.mark.parametrize("line", [*ASKED, "%gpulog save --help", "%%gpulog --help", "%%gpulog -h\nx = 1 / 0"])
-def test_help_that_was_asked_for(loaded, capsys, line):
+def test_help_that_was_asked_for(extension, capsys, line):
     """One text, however it is asked for; nothing else is done."""
-    il = loaded.user_ns["il"]
+    il = extension.user_ns["il"]
     before = il.running, il.trait_values(config=True)
     il.report = "text"
-    assert run(loaded, line).success
+    assert run(extension, line).success
     assert capsys.readouterr().out.startswith(HELP + "\n")
     il.report = "rich"
     assert (il.running, il.trait_values(config=True)) == before
@@ -100,11 +91,11 @@ def test_the_help_has_all_that_the_magics_take():
 
 
 @pytest.mark.parametrize("asked", ["%gpulog?", "%%gpulog?", "?%gpulog", "gpulog?"])
-def test_the_question_mark(loaded, capsys, monkeypatch, asked):
+def test_the_question_mark(extension, capsys, monkeypatch, asked):
     """IPython's own help shows it whole."""
     shown = []
     monkeypatch.setattr("IPython.core.page.page", lambda text, **_: shown.append(text))
-    assert run(loaded, asked).success
+    assert run(extension, asked).success
     (text,) = (one["text/plain"] if isinstance(one, dict) else one for one in shown)
     plain = re.sub(r"\x1b\[[\d;]*m", "", text)
     assert [line.rstrip() for line in HELP.splitlines() if line.strip()] == [

@@ -16,17 +16,7 @@ from ipygpulogger.render import text
 from ipygpulogger.render.summary import summary
 
 MIME = "application/vnd.ipygpulogger.v1+json"
-MATCHERS = "custom_matchers", "magic_arg_matchers"  # of IPython's completer
 INLINE = "module://matplotlib_inline.backend_inline"  # pyplot's in a notebook
-
-
-@pytest.fixture
-def extension(shell, capsys):
-    """The extension loaded; what it prints in between is thrown away."""
-    run(shell, "%load_ext ipygpulogger")
-    capsys.readouterr()
-    yield shell
-    run(shell, "%unload_ext ipygpulogger")
 
 
 def test_loading_starts_a_rich_logger_named_il(shell, capsys):
@@ -41,35 +31,6 @@ def test_loading_starts_a_rich_logger_named_il(shell, capsys):
         assert (il.running, il.report, shell.user_ns["il"]) == (True, "rich", il)
     assert found == [{"text/plain", "text/html", MIME}] * 2
     run(shell, "%unload_ext ipygpulogger")
-
-
-def test_unloading_leaves_nothing(shell, capsys):
-    """%unload_ext: as if it had never been loaded."""
-
-    def state():
-        return {
-            "callbacks": {event: list(callbacks) for event, callbacks in shell.events.callbacks.items()},
-            "configurables": list(shell.configurables),
-            "magics": {kind: sorted(names) for kind, names in shell.magics_manager.magics.items()},
-            "registry": sorted(shell.magics_manager.registry),
-            "transforms": list(shell.input_transformer_manager.line_transforms),
-            "completion": [list(getattr(shell.Completer, name, ())) for name in MATCHERS],
-            "names": sorted(name for name in shell.user_ns if not name.startswith("_")),
-            "machine": (set(machine().scopes), set(machine().scopes.loggers)),
-        }
-
-    run(shell, "%unload_ext ipygpulogger")  # IPython brings in its own magics at their first use
-    before = state()
-    run(shell, "%load_ext ipygpulogger")
-    run(shell, "pass")
-    assert state() != before
-    capsys.readouterr()
-    run(shell, "%unload_ext ipygpulogger")
-    assert capsys.readouterr() == ("", "")
-    assert state() == before
-    assert shell.find_line_magic("gpulog") is None
-    ipygpulogger.unload_ipython_extension(shell)  # not loaded: nothing happens
-    assert state() == before
 
 
 @pytest.mark.parametrize("when", ["before", "after"])

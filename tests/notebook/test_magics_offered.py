@@ -11,6 +11,7 @@ from reports import run
 
 import ipygpulogger
 from ipygpulogger import IPyGPULogger
+from ipygpulogger.engine.machine import machine
 from ipygpulogger.experiments import IPyExperimentsCPU
 from ipygpulogger.notebook.options import COMMANDS
 
@@ -27,6 +28,7 @@ def traces(shell):
         "transforms": list(shell.input_transformer_manager.line_transforms),
         "completion": [[m.__name__ for m in getattr(shell.Completer, name, ())] for name in lists],
         "configurables": list(shell.configurables),
+        "machine": (set(machine().scopes), set(machine().scopes.loggers)),
         "callbacks": {event: list(callbacks) for event, callbacks in shell.events.callbacks.items()},
     }
 
@@ -45,6 +47,21 @@ def shell(shell):
         if isinstance(one, IPyGPULogger):
             one.stop()
     run(shell, "%unload_ext ipygpulogger")
+
+
+def test_unloading_leaves_nothing(shell, capsys):
+    """%unload_ext: as if it had never been loaded."""
+    before = traces(shell)
+    run(shell, "%load_ext ipygpulogger")
+    run(shell, "pass")
+    assert traces(shell) != before
+    capsys.readouterr()
+    run(shell, "%unload_ext ipygpulogger")
+    assert capsys.readouterr() == ("", "")
+    assert traces(shell) == before
+    assert "il" not in shell.user_ns
+    ipygpulogger.unload_ipython_extension(shell)  # not loaded: nothing happens
+    assert traces(shell) == before
 
 
 @pytest.mark.parametrize(
