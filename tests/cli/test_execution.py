@@ -15,24 +15,24 @@ from ipygpulogger.sources.system.ram_limit import RamLimits
 
 
 def test_a_failing_cell(notebook, tmp_path):
-    """Its numbers and those before it are kept, it is marked, the rest is not run: exit 1."""
-    path, log = notebook("a = 1", "raise ValueError('oh')", "b = 2"), tmp_path / "log.jsonl"
-    done = command("run", path, "--log", log)
+    """Its numbers and those before it are kept, it is marked, the rest is not run: exit 1.
+
+    Its traceback is there once, as plain text without a control character, below what the cell printed.
+    """
+    path = notebook("def f():\n    print('in f')\n    raise ValueError('oh')", "f()", "b = 2")
+    log = tmp_path / "log.jsonl"
+    done = command("run", path, "--log", log, "--show-output")
     assert done.returncode == 1
     assert [(r["status"], r["error"]) for r in records(log)] == [("ok", None), ("error", "ValueError")]
-    assert "failed: ValueError" in done.stdout
+    first = r"\[1/3\]  \d\.\d\d s  .*def f\(\):\n"
+    second = r"\[2/3\] │ in f\n\[2/3\]  \d\.\d\d s  failed: ValueError .*f\(\)\n"
+    assert re.fullmatch(first + second, done.stdout)
+    assert done.stderr.count("Traceback (most recent call last)") == 1
+    assert done.stderr.count("    ValueError: oh\n") == 1
     assert "stopped at the cell that failed: ValueError: oh" in done.stderr
+    assert all(line.isprintable() for line in (done.stdout + done.stderr).splitlines())
     assert not tracebacks_of_ours(done.stderr)
     assert [cell.execution_count for cell in executed(path).cells] == [1, 2, None]
-
-
-def test_a_cell_that_may_fail(notebook):
-    """The tag raises-exception means what it means elsewhere."""
-    path = notebook("raise ValueError", "2", tags={0: "raises-exception"})
-    done = command("run", path)
-    assert done.returncode == 0, done.stderr
-    assert [line.split()[0] for line in done.stdout.splitlines()] == ["[1/2]", "[2/2]"]
-    assert "failed: ValueError" in done.stdout
 
 
 def test_allowed_errors(notebook, tmp_path):
@@ -49,41 +49,20 @@ def test_allowed_errors(notebook, tmp_path):
     assert command("run", deadly, "--allow-errors").returncode == 1
 
 
-def test_a_traceback_in_a_log(notebook):
-    """Once, as plain text without a control character, below no line that moves; also of a cell that prints."""
-    path = notebook("def f():\n    print('in f')\n    raise ValueError('oh')", "f()")
-    done = command("run", path, "--show-output")
-    assert re.fullmatch(
-        r"\[1/2\]  \d\.\d\d s  .*def f\(\):\n\[2/2\] │ in f\n\[2/2\]  \d\.\d\d s  failed: ValueError .*f\(\)\n",
-        done.stdout,
-    )
-    assert done.stderr.count("Traceback (most recent call last)") == 1
-    assert done.stderr.count("    ValueError: oh\n") == 1
-    assert all(line.isprintable() for line in (done.stdout + done.stderr).splitlines())
-
-
-def test_a_kernel_that_dies(notebook, tmp_path):
-    """What was measured before is kept, and it says which cell it was: exit 1."""
-    path, log = notebook("1", "import os; os._exit(7)"), tmp_path / "log.jsonl"
-    done = command("run", path, "--log", log)
-    assert done.returncode == 1
-    assert done.stderr.splitlines()[0] == "ipygpulogger: the kernel died while it ran cell 2 of 2"
-    assert not tracebacks_of_ours(done.stderr)
-    assert len(records(log)) == 1
-    assert is_executed(path)
-
-
-def test_a_kernel_that_crashes(notebook):
-    """What its process said in the end is printed, once."""
+@pytest.mark.parametrize("end", ["os._exit(7)", "os.kill(os.getpid(), 9)"])
+def test_a_kernel_that_dies(notebook, tmp_path, end):
+    """It says which cell it was and what its process said in the end, once, and keeps what was measured: exit 1."""
     env = {name: value for name, value in os.environ.items() if name != "PYTEST_CURRENT_TEST"}
     says = "os.write(sys.stderr._original_stdstream_copy, b'the last \\x1b[2J words\\n')"
-    done = command("run", notebook(f"import os, sys; {says}; os.kill(os.getpid(), 9)"), env=env)
+    path, log = notebook("1", f"import os, sys; {says}; {end}"), tmp_path / "log.jsonl"
+    done = command("run", path, "--log", log, env=env)
     assert done.returncode == 1
-    *lines, said, problem, where = done.stderr.splitlines()
+    said, problem, where = done.stderr.splitlines()
     assert said == "    the last ?[2J words"
-    assert problem == "ipygpulogger: the kernel died while it ran cell 1 of 1"
+    assert problem == "ipygpulogger: the kernel died while it ran cell 2 of 2"
     assert where.startswith("executed notebook: ")
-    assert not lines
+    assert len(records(log)) == 1
+    assert is_executed(path)
 
 
 def test_a_kernel_that_does_not_start(notebook, kernel_of):
@@ -171,15 +150,20 @@ def test_no_such_kernel(notebook, capsys, language, says):
     assert [p.name for p in path.parent.iterdir()] == ["nb.ipynb"]
 
 
-def test_a_kernel_without_us(notebook, bare_kernel):
-    """A kernel whose Python cannot import the package: one sentence with the command that fixes it."""
+def test_a_kernel_without_us(notebook, bare_kernel, tmp_path):
+    """A kernel whose Python cannot import the package: one sentence with the command that fixes it.
+
+    Exit 2 means nothing written, the log of an earlier run included.
+    """
     metadata, env = bare_kernel
-    path = notebook("1", **metadata)
-    done = command("run", path, env=env)
+    path, log = notebook("1", **metadata), tmp_path / "old.jsonl"
+    log.write_text("precious\n")
+    done = command("run", path, "--log", log, env=env)
     assert (done.returncode, done.stdout) == (2, "")
     assert "cannot load ipygpulogger (not this one)" in done.stderr
     assert "pip install ipygpulogger" in done.stderr
     assert not is_executed(path)
+    assert log.read_text() == "precious\n"
 
 
 def test_another_kernel(notebook, bare_kernel, kernel_of, tmp_path):

@@ -74,15 +74,22 @@ def test_a_notebook_without_code(tmp_path, capsys, cells, budget):
     assert not any(cell.get("outputs") or cell.get("execution_count") for cell in after)
 
 
-def test_the_notebook_runs_in_its_own_folder_and_numbering(notebook):
-    """As in Jupyter: relative paths, In [1] first, and a notebook that loads the extension itself is fine."""
+def test_the_notebook_runs_in_its_own_folder_and_numbering(notebook, tmp_path):
+    """As in Jupyter: relative paths, In [1] first; a notebook may load the extension itself.
+
+    c.IPyGPULogger.report = 'none' is for notebooks that are open; run reports all the same.
+    """
+    profile = tmp_path / "ipython" / "profile_default"
+    profile.mkdir(parents=True)
+    (profile / "ipython_config.py").write_text("c = get_config()\nc.IPyGPULogger.report = 'none'\n")
     path = notebook("%load_ext ipygpulogger", "import os; print(sorted(os.listdir('.')), il.running)")
-    done = command("run", path)
+    done = command("run", path, env={**os.environ, "IPYTHONDIR": str(tmp_path / "ipython")})
     assert done.returncode == 0, done.stderr
+    assert re.search(r"^\[2/2\]  \d\.\d\d s  RAM .*\d+ MB ", done.stdout, re.MULTILINE)
     first, second = executed(path).cells
     assert [first.execution_count, second.execution_count] == [1, 2]
     assert first.outputs == []  # our own magics report nothing on themselves
-    assert second.outputs[0].text == "['nb.ipynb'] True\n"
+    assert second.outputs[0].text == "['ipython', 'nb.ipynb'] True\n"
 
 
 def test_the_page(notebook, tmp_path):
@@ -221,16 +228,6 @@ def test_the_records_limit_holds_with_the_id(size):
     assert set(values.get("left_out", ())) <= set(kept.get("left_out", ()))
 
 
-def test_the_users_configuration_does_not_silence_run(notebook, tmp_path):
-    """c.IPyGPULogger.report = 'none' is for notebooks that are open; run reports all the same."""
-    profile = tmp_path / "ipython" / "profile_default"
-    profile.mkdir(parents=True)
-    (profile / "ipython_config.py").write_text("c = get_config()\nc.IPyGPULogger.report = 'none'\n")
-    done = command("run", notebook("1"), env={**os.environ, "IPYTHONDIR": str(tmp_path / "ipython")})
-    assert done.returncode == 0, done.stderr
-    assert re.match(r"\[1/1\]  \d\.\d\d s  RAM \d+ MB ", done.stdout)
-
-
 def test_parameters(notebook, tmp_path):
     """-p and -f: a cell after the tagged one, typed as papermill does, dashes and all; -p wins; numbering as it is."""
     check = "assert (lr, name, n) == (-1e-3, '--fast', 7), (lr, name, n)"
@@ -246,10 +243,9 @@ def test_parameters(notebook, tmp_path):
     assert path.read_bytes() == before
 
 
-def test_parameters_are_code(tmp_path):
+def test_parameters_are_code(notebook):
     """A parameter makes a cell of code, on top where no cell is tagged, which is said; it is measured like any."""
-    path = tmp_path / "nb.ipynb"
-    nbformat.write(nbformat.v4.new_notebook(cells=[nbformat.v4.new_markdown_cell("words")]), path)
+    path = notebook()
     done = command("run", path, "-p", "x", "1")
     assert (done.returncode, "no cell with code" in done.stderr) == (0, False)
     assert done.stdout.endswith("  # Parameters\n")

@@ -21,17 +21,6 @@ def test_links_and_devices_stay_what_they_are(notebook, tmp_path):
     assert not Path(os.devnull).is_file()
 
 
-def test_an_old_log_outlives_a_refused_request(notebook, bare_kernel, tmp_path):
-    """Exit 2 means nothing written, the log of an earlier run included."""
-    metadata, env = bare_kernel
-    path = notebook("1", **metadata)
-    log = tmp_path / "old.jsonl"
-    log.write_text("precious\n")
-    done = command("run", path, "--log", log, env=env)
-    assert done.returncode == 2
-    assert log.read_text() == "precious\n"
-
-
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="the system has no full disk to offer")
 def test_a_full_disk(notebook, tmp_path):
     """A log or a page that cannot be written is said once, costs nothing else, and is no success."""

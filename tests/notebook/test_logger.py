@@ -20,7 +20,6 @@ from ipygpulogger.engine.machine import machine
 from ipygpulogger.engine.scope import Scope
 from ipygpulogger.engine.settling import Settling
 from ipygpulogger.experiments import IPyExperimentsCPU
-from ipygpulogger.notebook import cell as cell_module
 from ipygpulogger.notebook import report
 from ipygpulogger.notebook.measured_cell import Gap
 from ipygpulogger.records import CellRecord
@@ -108,15 +107,6 @@ def test_two_loggers_are_each_right(shell, il, capsys, clock):
     capsys.readouterr()
     run(shell, "x = 1")
     assert len(labels(capsys.readouterr().out)) == 1
-
-
-def test_nothing_of_a_finished_cell_is_kept_but_its_record(shell, il, capsys):
-    """No cell, scope or thread entry outlives its cell, however the cell ended."""
-    for code in ("1", "", "1 / 0", "1 +", "%%capture\n1 / 0", "import asyncio\nawait asyncio.sleep(0)"):
-        run(shell, code)
-    assert il._cells == {}
-    assert cell_module.CellEvents.of(shell)._running == {}
-    assert not machine().scopes
 
 
 # -- hooks never raise ---------------------------------------------------------------------------

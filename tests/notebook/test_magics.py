@@ -122,14 +122,16 @@ REFUSED = {
     "save a.jsonl b.jsonl": "save takes one path, not 'a.jsonl b.jsonl'",
     "save no/such/folder/a.jsonl": "cannot write no/such/folder/a.jsonl: no such file or directory",
     "save a.parrot": "a.parrot",
+    "snapshot no/file": "torch is not imported: run it after a cell that uses the GPU through torch",
 }
 
 
 @pytest.mark.parametrize("line", REFUSED)
-def test_bad_words_are_a_usage_error_of_one_sentence(extension, capsys, line):
+def test_bad_words_are_a_usage_error_of_one_sentence(extension, capsys, monkeypatch, line):
     """What %gpulog does not take: UsageError that says what it takes, and nothing has changed."""
     il = extension.user_ns["il"]
     before = il.running, il.trait_values(config=True)
+    monkeypatch.setitem(sys.modules, "torch", None)
     result = run(extension, f"%gpulog {line}")
     assert isinstance(result.error_in_exec, UsageError)
     sentence = str(result.error_in_exec)
@@ -176,20 +178,15 @@ def test_what_is_saved_is_the_history(extension, capsys, tmp_path, name):
     assert list(History.load(tmp_path / name)) == before
 
 
-in_a_kernel = pytest.mark.kernel(shared=True, env={"MPLBACKEND": INLINE}, begin=["%load_ext ipygpulogger"])
-
-
-@in_a_kernel
+@pytest.mark.kernel(env={"MPLBACKEND": INLINE}, begin=["%load_ext ipygpulogger"])
 def test_a_notebook_shows_the_picture(kernel):
     """In a real kernel the result of %gpulog plot is one PNG; pyplot is not even imported."""
     kernel.run("x = 1")
     ran = kernel.run("%gpulog plot")
     assert ran.status == "ok"
-    kinds = "display_data", "execute_result"
-    data = [m["content"]["data"] for m in ran.messages if m["msg_type"] in kinds]
-    (picture,) = (one for one in data if any(kind.startswith("image/") for kind in one))
-    assert [kind for kind in picture if kind.startswith("image/")] == ["image/png"]
-    assert base64.b64decode(picture["image/png"]).startswith(b"\x89PNG\r\n")
+    (data,) = (m["content"]["data"] for m in ran.messages if m["msg_type"] == "execute_result")
+    assert [kind for kind in data if kind.startswith("image/")] == ["image/png"]
+    assert base64.b64decode(data["image/png"]).startswith(b"\x89PNG\r\n")
     assert kernel.value("'matplotlib.pyplot' in __import__('sys').modules") is False
 
 
@@ -205,6 +202,16 @@ def stopped(extension, capsys):
     il.history._records.clear()
     capsys.readouterr()
     return extension, il
+
+
+@pytest.fixture(params=[True, False], ids=["running", "stopped"])
+def either(request, stopped):
+    """The same, and with the logger running; so it is afterwards."""
+    shell, il = stopped
+    if request.param:
+        il.start()
+    yield shell, il
+    assert il.running == request.param
 
 
 def test_just_this_cell(stopped, capsys):
@@ -232,20 +239,16 @@ def test_a_cell_with_a_name(stopped, capsys, options, form):
 
 
 @pytest.mark.parametrize("above", ["%%time", "%%prun -q", "%%capture out", "\n%%capture out\n%%time"])
-@pytest.mark.parametrize("running", [True, False])
-def test_below_another_magic_it_measures_that_ones_body(stopped, above, running):
+def test_below_another_magic_it_measures_that_ones_body(either, above):
     """Where IPython's magic makes no cell of its body, ours does: the options count, the lines are its own."""
-    shell, il = stopped
+    shell, il = either
     il.report = "none"
-    if running:
-        il.start()
     run(shell, f"{above}\n%%gpulog --lines --label mine\nkept = b'x' * (32 << 20)\n6 * 7")
     (mine,) = [record for record in il.history if record.label == "mine"]
     assert [line.source for line in mine.lines if not line.place] == ["kept = b'x' * (32 << 20)", "6 * 7"]
     assert mine.gen.consumed_bytes == pytest.approx(32 << 20, abs=2 << 20)
-    assert il.running == running
     assert len(shell.user_ns.pop("kept")) == 32 << 20
-    assert not machine().scopes
+    assert len(machine().scopes) == 0
 
 
 CELLS = [
@@ -280,57 +283,38 @@ def test_otherwise_it_is_an_ordinary_cell(stopped, capsys, code, running):
     plain = seen(shell, capsys, code.strip() if magic else f"pass\n{code}")
     if running:
         il.start()
-    ours = seen(shell, capsys, f"%%gpulog --label x\n{code}")
-    assert ours == plain
+    assert seen(shell, capsys, f"%%gpulog --label x\n{code}") == plain
     assert il.running == running
     assert [r.label for r in il.history].count("x") == 1
 
 
-NO_OPTION = "there is no option"
+NO_OPTION, NO_LABEL = "there is no option", "--label takes a text"
 NOT_MEANT = {
     "--line": f"{NO_OPTION} '--line'; it takes --lines, --peak, --peak=all and --label TEXT",
     "start": f"{NO_OPTION} 'start'",
     "--lines=yes": f"{NO_OPTION} '--lines=yes'",
-    "--label": "--label takes a text",
-    "--label --lines": "--label takes a text",
-    "--label ''": "--label takes a text",
+    **dict.fromkeys(("--label", "--label --lines", "--label ''"), NO_LABEL),
     "--label 'x": "No closing quotation: --label 'x",
 }
+NOTHING = "%%gpulog has nothing to measure: write the cell's code below this line"
+NO_CELLS = {f"%%gpulog {line}\nran = True": f"%%gpulog: {says}" for line, says in NOT_MEANT.items()}
+for below in ("", "\n", "\n\n \n\t\n"):
+    NO_CELLS |= {f"%%gpulog{line}{below}": NOTHING for line in ("", " --lines --label x", " --line")}
+    NO_CELLS[f"%%gpulog status{below}"] = f"{NOTHING}; the command is %gpulog status"
 
 
-@pytest.mark.parametrize("line", NOT_MEANT)
-@pytest.mark.parametrize("running", [True, False])
-def test_options_that_make_no_sense_run_nothing(stopped, capsys, line, running):
-    """One UsageError of one sentence; the cell's code does not run, and nothing has changed."""
-    shell, il = stopped
-    if running:
-        il.start()
-    result = run(shell, f"%%gpulog {line}\nran = True")
+@pytest.mark.parametrize("cell", NO_CELLS)
+def test_options_that_make_no_sense_run_nothing(either, capsys, cell):
+    """So without code below: one UsageError of one sentence; nothing runs, no line is measured, nothing changes."""
+    shell, il = either
+    result = run(shell, cell)
     assert isinstance(result.error_in_exec, UsageError)
-    assert str(result.error_in_exec).startswith(f"%%gpulog: {NOT_MEANT[line]}")
-    assert "\n" not in str(result.error_in_exec)
+    sentence = str(result.error_in_exec)
+    assert sentence.startswith(NO_CELLS[cell])
+    assert "\n" not in sentence
     assert "ran" not in shell.user_ns
-    assert il.running == running
-
-
-@pytest.mark.parametrize("options", ["", " --lines --label x", " --line", " status"])
-@pytest.mark.parametrize("below", ["", "\n", "\n\n \n\t\n"])
-@pytest.mark.parametrize("running", [True, False])
-def test_above_nothing_it_is_a_usage_error(stopped, capsys, options, below, running):
-    """One sentence says that there is nothing to measure and what to do; no line is measured, nothing changes."""
-    shell, il = stopped
-    if running:
-        il.start()
-    result = run(shell, f"%%gpulog{options}{below}")
-    assert isinstance(result.error_in_exec, UsageError)
-    command = "; the command is %gpulog status" if "status" in options else ""
-    assert str(result.error_in_exec) == (
-        f"%%gpulog has nothing to measure: write the cell's code below this line{command}"
-    )
-    assert il.running == running
-    assert [(record.error, record.label[:4], record.lines) for record in il.history] == (
-        [("UsageError", "In [", ())] if running else []
-    )
+    told = [(record.error, record.label[:4], record.lines) for record in il.history]
+    assert told == ([("UsageError", "In [", ())] if il.running else [])
     assert "Hits" not in capsys.readouterr().out
 
 
@@ -366,9 +350,8 @@ def test_called_as_a_function_it_runs_the_cell(stopped, capsys, taken_out):
     """run_cell_magic runs the body and measures it, even where somebody took our transformer out."""
     shell, il = stopped
     if taken_out:
-        shell.input_transformer_manager.line_transforms[:] = [
-            t for t in shell.input_transformer_manager.line_transforms if "magics" not in type(t).__module__
-        ]
+        transforms = shell.input_transformer_manager.line_transforms
+        transforms[:] = [one for one in transforms if "magics" not in type(one).__module__]
     run(shell, "get_ipython().run_cell_magic('gpulog', '--label x', 'y = 5')")
     assert shell.user_ns["y"] == 5
     assert [r.label for r in il.history] == ["x"]
@@ -382,12 +365,3 @@ def test_what_cannot_be_measured_runs_all_the_same(stopped, capsys, monkeypatch)
     assert run(shell, "%%gpulog\n6 * 7").result == 42
     assert "could not measure a cell: ZeroDivisionError" in capsys.readouterr().err
     assert not il.running
-
-
-def test_a_snapshot_without_a_gpu_says_what_to_do(extension, capsys, tmp_path, monkeypatch):
-    """No file is written, torch is not imported, and one sentence says when to run it."""
-    monkeypatch.setitem(sys.modules, "torch", None)
-    run(extension, f"%gpulog snapshot '{tmp_path / 'memory.pickle'}'")
-    said = "%gpulog snapshot: torch is not imported: run it after a cell that uses the GPU through torch"
-    assert said in capsys.readouterr().err
-    assert not (tmp_path / "memory.pickle").exists()
