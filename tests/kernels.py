@@ -22,6 +22,17 @@ from ipygpulogger import IPyGPULogger
 from ipygpulogger.notebook import live
 live.AFTER_S, live.EVERY_S = 0.1, 0.02
 {WAIT_FOR}"""  # a cell is long after a tenth of a second
+SERVANTS = (
+    "import threading, time, os, asyncio, gc\n"
+    "from ipygpulogger.notebook import cell as cell_module; from ipygpulogger.engine import machine"
+)  # what the next line asks
+LEFT = (
+    "[[t.name for t in threading.enumerate() if 'ipygpulogger' in t.name],"
+    " [len(machine.machine().scopes), len(machine.machine().scopes.loggers)],"
+    " [repr(c) for cs in get_ipython().events.callbacks.values() for c in cs if 'CellEvents' in repr(c)],"
+    " len(cell_module.CellEvents.of(get_ipython())._running)]"
+)
+NOTHING_LEFT = [[], [0, 0], [], 0]
 OURS = "[t.name for t in threading.enumerate() if 'ipygpulogger' in t.name]"
 
 

@@ -4,6 +4,7 @@ import re
 from contextlib import contextmanager
 
 import pytest
+from kernels import LEFT, NOTHING_LEFT, SERVANTS
 
 MB = 2**20
 STARTED = "*** Experiment started with the CPU-only backend"
@@ -23,16 +24,9 @@ def deleted(ran):
 
 
 BEGIN = (
-    "import threading, os, gc\n"
-    "from ipygpulogger.notebook import cell as cell_module; from ipygpulogger.engine import machine\n"
-    "from ipygpulogger.experiments import IPyExperimentsCPU\n"
-    "from ipygpulogger.compat import experiment as experiment_module"
-)
-LEFT = (
-    "[[t.name for t in threading.enumerate() if 'ipygpulogger' in t.name],"
-    " [len(machine.machine().scopes), len(machine.machine().scopes.loggers), len(experiment_module._unfinished)],"
-    " [repr(c) for cs in get_ipython().events.callbacks.values() for c in cs if 'CellEvents' in repr(c)],"
-    " len(cell_module.CellEvents.of(get_ipython())._running)]"
+    SERVANTS,
+    "from ipygpulogger.experiments import IPyExperimentsCPU",
+    "from ipygpulogger.compat import experiment as experiment_module",
 )
 
 
@@ -42,10 +36,11 @@ def abandoned(kernel):
     yield
     kernel.run("for one in list(experiment_module._unfinished): one._abandon()", silent=True)
     kernel.run("for name in ('exp', 'other', 'one'): globals().pop(name, None)", silent=True)
-    assert kernel.value(LEFT) == [[], [0, 0, 0], [], 0]
+    assert kernel.value(LEFT) == NOTHING_LEFT
+    assert kernel.value("len(experiment_module._unfinished)") == 0
 
 
-pytestmark = pytest.mark.kernel(shared=True, begin=[BEGIN], around=abandoned)
+pytestmark = pytest.mark.kernel(shared=True, begin=BEGIN, around=abandoned)
 
 
 def test_a_session(kernel):

@@ -22,7 +22,7 @@ def neighbours(kernel):
 
 
 THEIRS_MB = {}
-pytestmark = [pytest.mark.torch, pytest.mark.kernel(gpu=True, begin=[WAIT_FOR], around=neighbours)]
+pytestmark = [pytest.mark.torch, pytest.mark.kernel(gpu=True, begin=[WAIT_FOR, START], around=neighbours)]
 
 
 def keep(name, size_mb, device=0):
@@ -51,7 +51,6 @@ def rows(ran):
 
 def test_a_session(kernel):
     """Import, keep, need for a moment, free: exact to the MB, the context is nobody's cell, the import is named."""
-    kernel.run(START)
     imported = kernel.run("import torch")
     assert "GPU" not in rows(imported)
     assert "libraries loaded: torch" in imported.stdout
@@ -66,7 +65,6 @@ def test_a_session(kernel):
 
 def test_what_moves_between_cells(kernel, gpu):
     """The context made before a cell is named; a tensor that goes in no cell is told, a neighbour is not ours."""
-    kernel.run(START)
     kernel.run("import torch")
     first = kernel.run("1")
     assert "before this cell: + context 500 MB (cuda:0)" in first.stdout
@@ -82,7 +80,6 @@ def test_what_moves_between_cells(kernel, gpu):
 
 def test_two_devices_in_one_cell(kernel):
     """Each device its own row and numbers; il.data speaks of the current one."""
-    kernel.run(START)
     kernel.run("import torch")
     ran = kernel.run(keep("x", 64, 0) + "; " + keep("y", 32, 1) + "; " + transient(256, 1))
     assert rows(ran)["GPU0"] == (64, 0, 564, "")
@@ -94,7 +91,6 @@ def test_two_devices_in_one_cell(kernel):
 
 def test_a_neighbour_is_not_this_cells(kernel, gpu):
     """3000 MB of another process's that appear during a cell: consumed 0, and the row shows them."""
-    kernel.run(START)
     kernel.run("import torch")
     kernel.run("1")
     go = kernel.folder / "go"
@@ -110,7 +106,7 @@ def test_a_neighbour_is_not_this_cells(kernel, gpu):
 
 def test_the_size_that_fits(kernel):
     """%gpulog fit: the size at which the room ends is the last that runs; the next one is out of memory."""
-    kernel.run(START + "; import torch; other = torch.empty(1 << 30, dtype=torch.uint8, device='cuda')")
+    kernel.run("import torch; other = torch.empty(1 << 30, dtype=torch.uint8, device='cuda')")
     kernel.run(
         "def step(n):\n    return len(torch.empty((100 + 4 * n) << 20, dtype=torch.uint8, device='cuda'))"
     )

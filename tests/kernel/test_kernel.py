@@ -5,6 +5,7 @@ from contextlib import contextmanager
 
 import ipykernel
 import pytest
+from kernels import LEFT, NOTHING_LEFT, SERVANTS
 
 MB = 2**20
 REPORT = re.compile(
@@ -27,17 +28,7 @@ def last(kernel):
     return kernel.value("{**il.record.to_dict(), 'records': len(il.history)}")
 
 
-IMPORTS = (
-    "from ipygpulogger import IPyGPULogger; from ipygpulogger.engine import machine\n"
-    "from ipygpulogger.notebook import cell as cell_module"
-)
-BEGIN = "import threading, time, os, asyncio", IMPORTS
-LEFT = (
-    "[[t.name for t in threading.enumerate() if 'ipygpulogger' in t.name],"
-    " [len(machine.machine().scopes), len(machine.machine().scopes.loggers)],"
-    " [repr(c) for cs in get_ipython().events.callbacks.values() for c in cs if 'CellEvents' in repr(c)],"
-    " len(cell_module.CellEvents.of(get_ipython())._running)]"
-)
+BEGIN = SERVANTS, "from ipygpulogger import IPyGPULogger"
 
 
 @contextmanager
@@ -46,7 +37,7 @@ def nothing_left(kernel):
     yield
     for name in ("il", "other"):
         kernel.run(f"if {name!r} in dir(): {name}.stop(); del {name}", silent=True)
-    assert kernel.value(LEFT) == [[], [0, 0], [], 0]
+    assert kernel.value(LEFT) == NOTHING_LEFT
 
 
 @contextmanager
