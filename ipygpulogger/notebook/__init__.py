@@ -11,7 +11,7 @@ from typing import Any
 from IPython.core.getipython import get_ipython
 
 from .logger import IPyGPULogger
-from .magics import loaded
+from .magics import GpulogMagics
 
 
 def load(shell: Any, report: str | None = None) -> None:
@@ -19,14 +19,14 @@ def load(shell: Any, report: str | None = None) -> None:
 
     Without a kind of report it is what the user's configuration says, else the rich one.
     """
-    if shell in loaded:
+    magics = GpulogMagics.of(shell)
+    if magics.extension is not None:
         return
     if report is None and "report" not in shell.config.IPyGPULogger:
         report = "rich"
-    logger = IPyGPULogger(report=report) if report else IPyGPULogger()
-    loaded[shell] = logger.magics
+    logger = magics.extension = IPyGPULogger(report=report) if report else IPyGPULogger()
     try:
-        logger.magics.offer()
+        magics.offer(logger)
         shell.user_ns.setdefault("il", logger)
         logger.start()
     except BaseException:
@@ -36,22 +36,24 @@ def load(shell: Any, report: str | None = None) -> None:
 
 def unload(shell: Any) -> None:
     """Undo all that `load` did."""
-    magics = loaded.pop(shell, None)
-    if magics is None:
-        return
-    logger = magics.logger
-    logger.stop()
-    magics.withdraw()
-    if shell.user_ns.get("il") is logger:
-        del shell.user_ns["il"]
+    magics = GpulogMagics.of(shell)
+    logger, magics.extension = magics.extension, None
+    if logger is not None:
+        logger.stop()
+        if shell.user_ns.get("il") is logger:
+            del shell.user_ns["il"]
+
+
+def _logger() -> IPyGPULogger:
+    logger = GpulogMagics.of(get_ipython()).extension
+    if logger is None:
+        raise KeyError("the extension is not loaded")
+    return logger
 
 
 def last_record() -> str:
-    """Return the last record of this shell's extension as JSON, null before the first.
-
-    ``ipygpulogger run`` asks the kernel for it, and gets a `KeyError` where the extension is not loaded.
-    """
-    record = loaded[get_ipython()].logger.record
+    """Return the last record of the extension as JSON, null before the first; ``ipygpulogger run`` asks."""
+    record = _logger().record
     return json.dumps(record and record.to_dict())
 
 
@@ -60,5 +62,5 @@ def process_records(since: int) -> str:
     from ..records.cell_record import process_of
     from ..storage.embed import embedded
 
-    history = loaded[get_ipython()].logger.history
+    history = _logger().history
     return json.dumps([len(history), [embedded(one) for one in history[since:] if process_of(one)]])

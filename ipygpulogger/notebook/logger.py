@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from ..render.owners import Freed
     from ..storage.log import Log
     from .cell import Cell
-    from .magics import GpulogMagics
 
 
 class _Last:
@@ -82,7 +81,7 @@ class IPyGPULogger(Options):
         super().__init__(parent=shell, **options)
         self._shell = shell
         me = weakref.proxy(self)  # for our own parts: a circle would be garbage of ours in the user's process
-        self._magics = GpulogMagics(shell, self)
+        self._magics = GpulogMagics.of(shell)
         self._running = False
         self._machine = machine()
         self._last = _Last()
@@ -121,7 +120,7 @@ class IPyGPULogger(Options):
         if not self._running:
             try:
                 self._reporter.say_what_is_missing()
-                self._magics.offer()
+                self._magics.offer(self)
                 self._preload()
                 self._settle()
                 self._subscribe(running=True)
@@ -156,7 +155,7 @@ class IPyGPULogger(Options):
         you interrupt this call, call it again. One thing may remain: where ``max_memory_allocated()`` would
         forget an earlier peak, our wrapper stays until your next ``reset_peak_memory_stats()``.
         """
-        self._magics.withdraw()
+        self._magics.withdraw(self)
         self._halt()
         self._machine.failed_snapshot = None
 
@@ -179,11 +178,6 @@ class IPyGPULogger(Options):
     def running(self) -> bool:
         """Whether cells are being reported."""
         return self._running
-
-    @property
-    def magics(self) -> GpulogMagics:
-        """The magic ``%gpulog`` that controls this logger."""
-        return self._magics
 
     @property
     def record(self) -> CellRecord | None:

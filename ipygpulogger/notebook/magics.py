@@ -8,7 +8,7 @@ import weakref
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from IPython.core.error import UsageError
 from IPython.display import display
@@ -31,61 +31,78 @@ _EXECUTION, _BODIES = "IPython.core.magics.execution", ("time", "prun")  # of IP
 
 
 class GpulogMagics:
-    """``%gpulog`` for a line and ``%%gpulog`` for a cell, which control one logger.
+    """``%gpulog`` for a line and ``%%gpulog`` for a cell of one shell; `of` returns the shell's own.
 
-    Of several loggers it is the one that was started last; once the extension is loaded, the extension's.
+    Of several loggers, which it keeps alive, it controls the one that was started last; once the extension
+    is loaded, the extension's.
     """
 
-    def __init__(self, shell: Any, logger: IPyGPULogger) -> None:
-        self.shell = shell
-        self._logger = weakref.ref(logger)  # weak: a cycle would wait for the garbage collector
-        self._offered: IPyGPULogger | None = None  # nobody else may hold it
-        self.first_line = _FirstLine(weakref.proxy(logger))
+    _by_shell: ClassVar[weakref.WeakKeyDictionary[Any, GpulogMagics]] = weakref.WeakKeyDictionary()
+
+    def __init__(self, shell: Any) -> None:
+        self._shell = weakref.ref(shell)
+        self._offered: list[IPyGPULogger] = []
+        self.extension: IPyGPULogger | None = None  # the extension's logger
+
+    @classmethod
+    def of(cls, shell: Any) -> GpulogMagics:
+        """Return the one of this shell."""
+        return cls._by_shell.setdefault(shell, cls(shell))
+
+    @property
+    def shell(self) -> Any:
+        """The shell."""
+        return self._shell()
 
     @property
     def logger(self) -> IPyGPULogger:
-        """The logger that it controls, which it keeps alive while it is on offer."""
-        logger = self._logger()
-        if logger is None:
-            raise RuntimeError("the logger that this magic controlled is gone")
-        return logger
+        """The logger that it controls."""
+        return self.extension or self._offered[-1]
 
-    def offer(self) -> None:
-        """Put the magic into the shell."""
-        self._offered = self.logger
-        offered = [one for one in _offered.get(self.shell, []) if one is not self]
-        offered.insert(len(offered) - (loaded.get(self.shell) in offered), self)
-        _offered[self.shell] = offered
-        self._arrange(offered)
-
-    def withdraw(self) -> None:
-        """Take it out, unless it is the extension's, and put that of another logger in its place."""
-        offered = _offered.get(self.shell, [])
-        if self in offered and loaded.get(self.shell) is not self:
-            self._arrange([magics for magics in offered if magics is not self])
-            self._offered = None
-
-    def _arrange(self, offered: list[GpulogMagics]) -> None:
-        """Put only the last of these into the shell; after an interrupt it can be done again."""
-        shell, transforms = self.shell, self.shell.input_transformer_manager.line_transforms
-        transforms[:] = [one for one in transforms if not isinstance(one, _FirstLine)]
-        completion.take_out(shell)
+    def offer(self, logger: IPyGPULogger) -> None:
+        """Control this logger, and be in the shell."""
+        self._offered = [*(one for one in self._offered if one is not logger), logger]
         for kind in ("line", "cell"):
-            shell.magics_manager.magics[kind].pop("gpulog", None)
-            if offered:
-                shell.magics_manager.magics[kind]["gpulog"] = offered[-1].gpulog
-        if offered:
-            completion.put_in(shell)
-            offered[-1].install_transform()
-            _offered[shell] = offered
-        else:
-            _offered.pop(shell, None)
+            self.shell.magics_manager.magics[kind]["gpulog"] = self.gpulog
+        completion.put_in(self.shell)
+        self._see_first_lines()
 
-    def install_transform(self) -> None:
+    def withdraw(self, logger: IPyGPULogger) -> None:
+        """Control this logger no more, unless it is the extension's; after an interrupt, do it again."""
+        if logger is self.extension:
+            return
+        if self._offered == [logger]:
+            transforms = self.shell.input_transformer_manager.line_transforms
+            transforms[:] = [one for one in transforms if one != self.first_line]
+            completion.take_out(self.shell)
+            for kind in ("line", "cell"):
+                self.shell.magics_manager.magics[kind].pop("gpulog", None)
+        self._offered = [one for one in self._offered if one is not logger]
+
+    def _see_first_lines(self) -> None:
         """Let `first_line` see each cell before IPython turns its first line into a cell magic."""
         transforms = self.shell.input_transformer_manager.line_transforms
         if self.first_line not in transforms:
             transforms.insert(0, self.first_line)
+
+    def first_line(self, lines: list[str]) -> list[str]:
+        """Remove ``%%gpulog`` from a cell, which then runs as any other; the logger sees the original."""
+        first, *body = lines or [""]
+        options = options_of(first) if "%%gpulog" in first else None
+        if options is None or _is_a_magics_body():
+            return lines
+        filled = next((i for i, line in enumerate(body) if line.strip()), None)
+        if filled is None:  # the magic refuses it; without the empty line IPython would
+            return [first.rstrip("\n") + "\n", "\n"]
+        try:
+            request_in(options)
+        except ValueError:  # the magic will say so
+            return lines
+        self.logger.expect()
+        return body[filled:] if body[filled].startswith("%%") else ["\n", *body]
+
+    # So that IPython skips it when it asks whether a cell is complete.
+    first_line.has_side_effects = True  # type: ignore[attr-defined]
 
     def gpulog(self, line: str, cell: str | None = None) -> Any:
         """Run a command of ``%gpulog``, or the cell below ``%%gpulog``."""
@@ -125,7 +142,7 @@ class GpulogMagics:
             request_in(line)
         except ValueError as error:
             raise _refusal(f"%%gpulog: {error}") from error
-        self.install_transform()  # it may have been removed
+        self._see_first_lines()  # it may have been removed
         self.shell.run_cell(f"%%gpulog {line}\n{cell}")
 
     def _start(self, *options: str) -> None:
@@ -141,7 +158,7 @@ class GpulogMagics:
     def _stop(self) -> None:
         logger = self.logger  # which may have no other holder than the offer, withdrawn now
         logger.stop()
-        self.offer()  # for `%gpulog start`
+        self.offer(logger)  # for `%gpulog start`
 
     def _status(self) -> None:
         logger = self.logger
@@ -257,30 +274,6 @@ class GpulogMagics:
         print(HELP)
 
 
-class _FirstLine:
-    """Remove ``%%gpulog`` from a cell, which then runs as any other; the logger sees its original text."""
-
-    has_side_effects = True  # so that IPython skips it when it asks whether a cell is complete
-
-    def __init__(self, logger: IPyGPULogger) -> None:
-        self._logger = logger
-
-    def __call__(self, lines: list[str]) -> list[str]:
-        first, *body = lines or [""]
-        options = options_of(first) if "%%gpulog" in first else None
-        if options is None or _is_a_magics_body():
-            return lines
-        filled = next((i for i, line in enumerate(body) if line.strip()), None)
-        if filled is None:  # the magic refuses it; without the empty line IPython would
-            return [first.rstrip("\n") + "\n", "\n"]
-        try:
-            request_in(options)
-        except ValueError:  # the magic will say so
-            return lines
-        self._logger.expect()
-        return body[filled:] if body[filled].startswith("%%") else ["\n", *body]
-
-
 def _is_a_magics_body() -> bool:
     """Return whether ``%%time`` or ``%%prun`` is the caller, which runs its body without a cell."""
     return any(
@@ -332,8 +325,3 @@ def _option(word: str) -> tuple[str, Any]:
     if name == "metrics":
         return name, tuple(filter(None, value.split(",")))
     return name, {"True": True, "False": False, "None": None}.get(value, value)
-
-
-# By shell: the extension's magics, and all on offer, of which the last are in the shell.
-loaded: weakref.WeakKeyDictionary[Any, GpulogMagics] = weakref.WeakKeyDictionary()
-_offered: weakref.WeakKeyDictionary[Any, list[GpulogMagics]] = weakref.WeakKeyDictionary()

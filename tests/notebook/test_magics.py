@@ -351,7 +351,7 @@ def test_called_as_a_function_it_runs_the_cell(stopped, capsys, taken_out):
     shell, il = stopped
     if taken_out:
         transforms = shell.input_transformer_manager.line_transforms
-        transforms[:] = [one for one in transforms if "magics" not in type(one).__module__]
+        transforms[:] = [one for one in transforms if "magics" not in one.__module__]
     run(shell, "get_ipython().run_cell_magic('gpulog', '--label x', 'y = 5')")
     assert shell.user_ns["y"] == 5
     assert [r.label for r in il.history] == ["x"]

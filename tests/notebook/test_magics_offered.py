@@ -13,6 +13,7 @@ import ipygpulogger
 from ipygpulogger import IPyGPULogger
 from ipygpulogger.engine.machine import machine
 from ipygpulogger.experiments import IPyExperimentsCPU
+from ipygpulogger.notebook.magics import GpulogMagics
 from ipygpulogger.notebook.options import COMMANDS
 
 ROOT = Path(ipygpulogger.__file__).parent
@@ -103,7 +104,7 @@ def test_of_two_it_is_about_the_one_started_last(shell):
     first.stop()
     assert about(shell) is second
     transforms = shell.input_transformer_manager.line_transforms
-    assert [type(one).__name__ for one in transforms].count("_FirstLine") == 1
+    assert [one.__name__ for one in transforms].count("first_line") == 1
     second.stop()
     assert traces(shell) == before
 
@@ -144,7 +145,7 @@ def test_interrupted_while_it_goes(shell, monkeypatch, alone):
     other = None if alone else IPyGPULogger(report="none").start()
     il = IPyGPULogger(report="none").start()
     with monkeypatch.context() as patch:
-        patch.setattr(type(il.magics), "_arrange", interrupted)
+        patch.setattr(GpulogMagics, "withdraw", interrupted)
         with pytest.raises(KeyboardInterrupt):
             il.stop()
     il.stop()
