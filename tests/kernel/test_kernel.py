@@ -91,31 +91,23 @@ def test_each_kind_of_cell_has_one_report(kernel, code, error):
     assert record["source"] == code.splitlines()[0]
 
 
-@pytest.mark.parametrize(
-    "code",
-    [
-        "print('under way')\nimport time\nwhile True: time.sleep(0.01)",
-        "print('under way')\nimport asyncio\nwhile True: await asyncio.sleep(0.01)",
-        "%%capture\nopen(path, 'w').close()\nwhile True: time.sleep(0.01)",
-    ],
-    ids=["sync", "await", "nested"],
-)
-def test_an_interrupted_cell_says_so(kernel, tmp_path, code):
+CALLS = [("", "time.sleep"), ("", "await asyncio.sleep"), ("%%capture\n", "time.sleep")]
+
+
+@pytest.mark.parametrize(("above", "sleep"), CALLS, ids=["sync", "await", "nested"])
+def test_an_interrupted_cell_says_so(kernel, tmp_path, above, sleep):
     """The kernel's own interrupt: one report marked so, and the next cell is whole again."""
     flag = tmp_path / "under way"
     kernel.run(f"path = {str(flag)!r}", silent=True)
-    asked = kernel.send(code)
-    if "capture" in code:
-        kernel.wait_for(flag.exists)
-    else:
-        kernel.wait_for_print(asked, "under way")
+    asked = kernel.send(f"{above}open(path, 'w').close()\nwhile True: {sleep}(0.01)")
+    kernel.wait_for(flag.exists)
     kernel.manager.interrupt_kernel()
     ran = kernel.wait(asked)
     records = kernel.value("[(r.status, r.error, r.label.partition('In')[0]) for r in il.history]")
-    if "capture" in code:  # the inner cell was interrupted; IPython lets the outer one run on
+    if above:  # the inner cell was interrupted; IPython lets the outer one run on
         assert records == [["interrupted", "KeyboardInterrupt", "nested in "], ["ok", None, ""]]
     else:
-        error = "CancelledError" if "await" in code else "KeyboardInterrupt"
+        error = "CancelledError" if "await" in sleep else "KeyboardInterrupt"
         assert records == [["interrupted", error, ""]]
         (match,) = REPORT.finditer(ran.stdout)
         assert match["after"].endswith("  interrupted")

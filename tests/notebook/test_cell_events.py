@@ -28,27 +28,28 @@ def test_an_empty_cell_does_not_end_the_one_around_it(shell, il, capsys):
         assert len(labels(out)) == 1
 
 
-@pytest.mark.parametrize(
-    ("code", "status", "error"),
-    [
-        ("1 +", "error", "SyntaxError"),
-        ("  x = 1\n y = 2", "error", "IndentationError"),
-        ("1 / 0", "error", "ZeroDivisionError"),
-        ("%nosuch", "error", "UsageError"),
-        ("raise KeyboardInterrupt", "interrupted", "KeyboardInterrupt"),
-        ("import asyncio\nraise asyncio.CancelledError", "interrupted", "CancelledError"),
-        ("import sys\nsys.exit(3)", "error", "SystemExit"),
-        ("import asyncio\nawait asyncio.sleep(0)\n1 / 0", "error", "ZeroDivisionError"),
-        ("class Odd(BaseException): pass\nraise Odd", "error", "Odd"),
-    ],
-)
+ERRORS = {
+    "1 +": "SyntaxError",
+    "  x = 1\n y = 2": "IndentationError",
+    "1 / 0": "ZeroDivisionError",
+    "%nosuch": "UsageError",
+    "raise KeyboardInterrupt": "KeyboardInterrupt",
+    "import asyncio\nraise asyncio.CancelledError": "CancelledError",
+    "import sys\nsys.exit(3)": "SystemExit",
+    "import asyncio\nawait asyncio.sleep(0)\n1 / 0": "ZeroDivisionError",
+    "class Odd(BaseException): pass\nraise Odd": "Odd",
+}
+
+
+@pytest.mark.parametrize(("code", "error"), ERRORS.items())
 @pytest.mark.filterwarnings("ignore:To exit:UserWarning")
-def test_a_cell_that_failed_says_how(shell, il, capsys, code, status, error):
+def test_a_cell_that_failed_says_how(shell, il, capsys, code, error):
     """A cell that ended badly has a report and says so on its first row; the next one does not."""
     result = run(shell, code)
     assert not result.success
     (match,) = REPORT.finditer(capsys.readouterr().out)
-    ended = "interrupted" if status == "interrupted" else f"failed: {error}"
+    interrupted = error in ("KeyboardInterrupt", "CancelledError")
+    ended, status = ("interrupted", "interrupted") if interrupted else (f"failed: {error}", "error")
     assert match["after"].endswith(f"  {ended}")
     assert (il.record.status, il.record.error) == (status, error)
     run(shell, "pass")
@@ -59,14 +60,10 @@ def test_a_cell_that_failed_says_how(shell, il, capsys, code, status, error):
 
 def test_an_await_that_is_interrupted_has_its_report(shell, il, capsys):
     """In a terminal the interrupt goes through IPython itself: post comes with an info of its own."""
-    result = run(
-        shell,
-        "import asyncio\n"
-        "def interrupt(): raise KeyboardInterrupt\n"
-        "loop = asyncio.get_running_loop()\n"
-        "loop.call_soon(interrupt)\n"
-        "await asyncio.sleep(3600)",
+    interrupt = (
+        "import asyncio\ndef interrupt(): raise KeyboardInterrupt\nloop = asyncio.get_running_loop()\n"
     )
+    result = run(shell, f"{interrupt}loop.call_soon(interrupt)\nawait asyncio.sleep(3600)")
     loop = shell.user_ns["loop"]
     for task in asyncio.all_tasks(loop):
         task.cancel()

@@ -13,30 +13,6 @@ from ipygpulogger.notebook import live
 from ipygpulogger.notebook.live import Live, display_for
 
 
-@pytest.fixture
-def at_once(monkeypatch):
-    """Every cell is long."""
-    monkeypatch.setattr(live, "AFTER_S", 0.0)
-    monkeypatch.setattr(live, "EVERY_S", 0.001)
-
-
-@pytest.fixture
-def running(at_once):
-    """One cell that runs and is shown."""
-    shown = Live(lambda _: ("Over budget",))
-    scope, place = Scope().open(), Recorder()
-    cell = begun(shown.cell("In [4]", scope, place))
-    yield SimpleNamespace(live=shown, cell=cell, scope=scope, place=place)
-    scope.close()
-    cell.drop()
-    shown.close()
-    assert not threads()
-
-
-def threads():
-    return [thread.name for thread in threading.enumerate() if thread.name == "ipygpulogger live"]
-
-
 def test_a_cell_that_lasts_is_shown_again_and_again_until_it_ends(running):
     """Label, figures so far and remarks; after its end nothing more, and it is cleared once."""
     for _ in range(3):
@@ -75,7 +51,6 @@ def test_a_short_cell_is_never_shown(monkeypatch):
         assert place.told == ["end", "clear"]
     shown.close()
     assert len(seen) == 1
-    assert not threads()
 
 
 @pytest.mark.parametrize("stays", [True, False, None])

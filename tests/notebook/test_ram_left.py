@@ -6,14 +6,12 @@ import pytest
 from handmade import MB, cell, ram
 from limited import GB, container
 from memory import blip
-from places import TIMEOUT_S, Recorder, begun, standing
+from places import TIMEOUT_S, Recorder, standing
 from reports import run
 
 from ipygpulogger import IPyGPULogger
 from ipygpulogger.analysis.notable import matters
 from ipygpulogger.engine.machine import machine
-from ipygpulogger.engine.scope import Scope
-from ipygpulogger.notebook import live
 from ipygpulogger.notebook.enrichers import little_left
 from ipygpulogger.notebook.live import Live
 from ipygpulogger.records import ChildrenUsage, Peak
@@ -115,28 +113,20 @@ def test_a_cell_that_failed_for_lack_of_ram(shell, il, box, code, is_told):
     assert il.record.notes == ((told,) if is_told else ())
 
 
-def test_a_long_cell_is_warned_while_it_runs(box, monkeypatch):
+def test_a_long_cell_is_warned_while_it_runs(box, running):
     """On its live line, as soon as a twentieth is left; the least of it is kept for the report."""
-    monkeypatch.setattr(live, "AFTER_S", 0.0)
-    monkeypatch.setattr(live, "EVERY_S", 0.001)
-    shown, scope, place = Live(lambda _: ("Over budget",)), Scope().open(), Recorder()
-    cell = begun(shown.cell("In [4]", scope, place))
-    try:
-        assert place.shown.acquire(timeout=TIMEOUT_S)
-        assert place.told[0].notes == ("Over budget",)
-        for used_bytes in (8100 * MB, 7900 * MB):
-            box(used_bytes)
-            for _ in range(2):
-                assert place.shown.acquire(timeout=TIMEOUT_S)
-        assert place.shown.acquire(timeout=TIMEOUT_S)
-    finally:
-        cell.end()
-        scope.close()
-        cell.drop()
-        shown.close()
+    place = running.place
+    assert place.shown.acquire(timeout=TIMEOUT_S)
+    assert place.told[0].notes == ("Over budget",)
+    for used_bytes in (8100 * MB, 7900 * MB):
+        box(used_bytes)
+        for _ in range(2):
+            assert place.shown.acquire(timeout=TIMEOUT_S)
+    assert place.shown.acquire(timeout=TIMEOUT_S)
+    running.cell.end()
     notes = {measurement.notes for measurement in place.told if not isinstance(measurement, str)}
     assert ("Over budget", "RAM left: 92 MB of 8.0 GB (container limit)") in notes
-    assert cell.tightest.left_bytes == 92 * MB
+    assert running.cell.tightest.left_bytes == 92 * MB
 
 
 def test_a_cell_that_grows_fast_is_warned_earlier(box):
