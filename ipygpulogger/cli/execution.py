@@ -30,13 +30,12 @@ if TYPE_CHECKING:
     from ..records import CellRecord
     from .report import Results
 
-# Run in the kernel. The records travel in the rich report, whatever report the user's configuration asks for.
-_START = (
-    "import ipygpulogger.notebook as _notebook\n_notebook.load(get_ipython(), report='rich')\ndel _notebook"
-)
-# Evaluated in the kernel: the notebook may have changed the report, or given our names to something else.
-_LAST_RECORD = "__import__('ipygpulogger.notebook').notebook.last_record()"
-_PROCESS_RECORDS = "__import__('ipygpulogger.notebook').notebook.process_records({since})"
+# In the kernel, where the notebook may have given our names to something else. The records travel in the rich
+# report, whatever report the user's configuration asks for.
+_EXTENSION = "__import__('ipygpulogger.notebook.extension').notebook.extension"
+_START = f"{_EXTENSION}.load(get_ipython(), report='rich')"
+_LAST_RECORD = f"{_EXTENSION}.last_record()"
+_PROCESS_RECORDS = f"{_EXTENSION}.process_records({{since}})"
 _LINES, _READ_BYTES = 25, 20_000  # the most that is told of what the kernel's process wrote
 _DEBUG = "IPYGPULOGGER_DEBUG"  # set in the environment: what it writes goes to the terminal at once
 _MESSAGE = 100  # characters of an error's message; the whole is in the traceback
