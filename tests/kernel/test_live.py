@@ -81,27 +81,6 @@ def test_figures_so_far_are_the_cells(kernel):
     kernel.run("del block", silent=True)
 
 
-TIGHT = """
-from ipygpulogger.engine.machine import machine
-from ipygpulogger.sources.system.ram_limit import MemoryLimit
-tight = MemoryLimit('container limit', 'memory.max', 8 << 30, (8 << 30) - (92 << 20))
-limits = machine().limits; limits.short = lambda *_: tight
-"""
-
-
-def test_a_long_cell_is_warned_when_little_ram_is_left(kernel):
-    """On the line that is shown while it runs, and in its report once more, though there is enough again."""
-    kernel.begin([TIGHT])
-    said = "RAM left: 92 MB of 8.0 GB (container limit)"
-    asked = kernel.send("wait_for(go); del limits.short")
-    until(kernel, asked, lambda found: found and said in found[-1][2]["text/plain"])
-    html = shown(kernel.so_far(asked))[-1][2]["text/html"]
-    assert "92\xa0MB" in html
-    kernel.go.touch()
-    *_, report = is_settled(kernel.wait(asked))
-    assert "RAM left at the peak: 92 MB of 8.0 GB (container limit)" in report["text/plain"]
-
-
 def test_a_task_of_an_earlier_cell_clears_whom_the_kernel_says(kernel):
     """That cell's output on ipykernel 7, this one's on 6: the message tells, and the report is never lost."""
     code = "while not os.path.exists(go): await asyncio.sleep(0.01)"
