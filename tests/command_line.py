@@ -3,13 +3,15 @@
 import json
 import subprocess
 import sys
-from datetime import datetime, timezone
 from pathlib import Path
+
+import nbformat
+from made import plain
 
 import ipygpulogger
 from ipygpulogger import History
 from ipygpulogger.cli import main
-from ipygpulogger.records import CellRecord, Peak, RamUsage
+from ipygpulogger.records import Peak, RamUsage
 
 MB = 2**20
 
@@ -25,6 +27,15 @@ def command(*arguments, **options):
     )
 
 
+def executed(path):
+    """The executed notebook of a run, beside its own."""
+    return nbformat.read(path.with_name(f"{path.stem}.executed.ipynb"), as_version=4)
+
+
+def is_executed(path):
+    return path.with_name(f"{path.stem}.executed.ipynb").exists()
+
+
 def records(path):
     return [json.loads(line) for line in path.read_text().splitlines()]
 
@@ -32,17 +43,9 @@ def records(path):
 def made(peak_mb=100, source="x = 1", **fields):
     """A record as a run would have made it."""
     size = peak_mb * MB
-    return CellRecord(
-        label="In [1]",
-        started_at=datetime(2026, 1, 1, tzinfo=timezone.utc),
-        time_s=1.0,
-        gen=RamUsage(0, 0, Peak(size, size, "exact")),
-        execution_count=1,
-        cell_id=None,
-        source=source,
-        status="ok",
-        **fields,
-    )
+    begun = {"label": "In [1]", "execution_count": 1, "cell_id": None, "time_s": 1.0}
+    gen = RamUsage(0, 0, Peak(size, size, "exact"))
+    return plain(**{**begun, "gen": gen, "source": source, **fields})
 
 
 def saved(path, *cells):

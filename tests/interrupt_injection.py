@@ -194,7 +194,6 @@ class Session:
         import ipygpulogger
         from ipygpulogger.engine import machine, sampler
         from ipygpulogger.notebook import live, logger
-        from ipygpulogger.notebook.live_display import LiveDisplay
 
         self.name = name
         self.cell, self.options = SCENARIOS[name]
@@ -205,7 +204,7 @@ class Session:
         live.AFTER_S, live.EVERY_S = 0.0, 0.001
         if name == "live":
             self.publisher = Publisher()
-            logger.display_for = lambda *_: LiveDisplay(self.publisher)
+            logger.display_for = lambda *_: live.LiveDisplay(self.publisher)
         looked = threading.Event()
         if name in ("live", "gpu"):  # the sampler looks in short cells too
 

@@ -4,6 +4,7 @@ import json
 import queue
 import time
 from collections import defaultdict
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from jupyter_client.manager import KernelManager
@@ -14,6 +15,25 @@ import os, time
 def wait_for(path):
     while not os.path.exists(path): time.sleep(0.01)
 """  # in a kernel: a cell lasts until a test lets it go on
+SOON = f"""
+import asyncio, logging, subprocess, sys, threading, warnings
+from IPython.display import HTML, clear_output, display, update_display
+from ipygpulogger import IPyGPULogger
+from ipygpulogger.notebook import live
+live.AFTER_S, live.EVERY_S = 0.1, 0.02
+{WAIT_FOR}"""  # a cell is long after a tenth of a second
+SERVANTS = (
+    "import threading, time, os, asyncio, gc\n"
+    "from ipygpulogger.notebook import cell as cell_module; from ipygpulogger.engine import machine"
+)  # what the next line asks
+LEFT = (
+    "[[t.name for t in threading.enumerate() if 'ipygpulogger' in t.name],"
+    " [len(machine.machine().scopes), len(machine.machine().scopes.loggers)],"
+    " [repr(c) for cs in get_ipython().events.callbacks.values() for c in cs if 'CellEvents' in repr(c)],"
+    " len(cell_module.CellEvents.of(get_ipython())._running)]"
+)
+NOTHING_LEFT = [[], [0, 0], [], 0]
+OURS = "[t.name for t in threading.enumerate() if 'ipygpulogger' in t.name]"
 
 
 @dataclass
@@ -166,3 +186,16 @@ class Kernel:
 
 def _idle(message):
     return message["msg_type"] == "status" and message["content"]["execution_state"] == "idle"
+
+
+@contextmanager
+def rich(kernel):
+    """A rich logger runs; a cell that waits for the file `go` is long. Afterwards nothing is tapped."""
+    kernel.go = kernel.folder / "go"
+    kernel.begin([f"go = {str(kernel.go)!r}\nil = IPyGPULogger(report='rich').start()"])
+    yield
+    for name in ("go", "go1", "go2"):  # where the test failed
+        (kernel.folder / name).touch()
+    kernel.begin(["il.stop()"])
+    assert kernel.value(OURS) == []
+    assert kernel.value("'send' in vars(get_ipython().display_pub.session)") is False

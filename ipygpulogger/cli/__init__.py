@@ -1,19 +1,56 @@
 """The command line: ``ipygpulogger run``, ``report``, ``compare`` and ``doctor``.
 
-=============  ==========================================================================
-command_line   from the arguments to the exit status
-arguments      the arguments of the command line
-run            ``run``: execute a notebook, and check the budget of each cell
-kernels        the notebook that is run, and its kernel
-execution      executing the notebook in a kernel with the logger on
-report         `report`, `compare` and `doctor`: what a log or a saved notebook says
-progress       the progress of a run, and what was reported of its cells
-streams        the terminal: colours, columns, streams that may be broken, keys
-=============  ==========================================================================
+======  ====================================================================================
+status  meaning
+======  ====================================================================================
+0       success
+1       a cell failed, exceeded its budget or grew
+2       the request cannot be carried out: one sentence on stderr, and nothing was written
+130     interrupted
+======  ====================================================================================
 """
 
 from __future__ import annotations
 
-from .command_line import main
+import contextlib
+import os
+import signal
+import sys
+from typing import TYPE_CHECKING
 
-__all__ = ["main"]
+from ..runtime.errors import first_line
+from . import report, run
+from .arguments import BadRequest, parse
+from .streams import aside
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_COMMANDS = {"run": run.run, "report": report.report, "compare": report.compare, "doctor": report.doctor}
+_DEBUG = "IPYGPULOGGER_DEBUG"  # set in the environment: unforeseen errors are raised, with their traceback
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line with these words, by default those of this process, and return its exit status."""
+    for stream in sys.stdout, sys.stderr:  # a cell may hold characters that the terminal cannot encode
+        with contextlib.suppress(AttributeError):
+            stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
+    options = parse(sys.argv[1:] if arguments is None else arguments)
+    try:
+        status = _COMMANDS[options.command](options)
+    except BadRequest as problem:
+        aside(f"ipygpulogger: {problem}")
+        return 2
+    except KeyboardInterrupt:
+        if arguments is None:  # the process ends now, and another Ctrl-C must not cut that short
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+        return 130
+    except Exception as error:  # not 1, which would mean that a cell grew
+        if os.environ.get(_DEBUG):
+            raise
+        aside(
+            f"ipygpulogger failed: {type(error).__name__}: {first_line(error)};"
+            f" {_DEBUG}=1 in the environment shows where"
+        )
+        return 2
+    return status

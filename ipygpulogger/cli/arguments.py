@@ -1,20 +1,22 @@
-"""The arguments of the command line."""
+"""The arguments of the command line, and what they name: parameters, a notebook, its kernel."""
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import importlib
 import json
 import keyword
 import math
 import os
+import warnings
 from itertools import combinations, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from ..analysis.compare import FLOOR_BYTES, TOLERANCE
-from ..records.units import parse_size, printable
-from ..runtime.errors import why
+from ..records.units import is_utf8, parse_size, printable
+from ..runtime.errors import first_line, why
 from .streams import say
 
 if TYPE_CHECKING:
@@ -28,13 +30,7 @@ class BadRequest(Exception):  # noqa: N818 - the user's mistake, reported in one
 def check(targets: Mapping[str, Path | None], source: Path, name: str) -> None:
     """Refuse files that could not be written, or would overwrite each other or what is read.
 
-    Args:
-        targets: The files to write, by what messages call them; None for one that was not asked for.
-        source: The file that is read.
-        name: What messages call that one.
-
-    Raises:
-        BadRequest: One of them is refused.
+    Messages call each target by its key, and the source by that name.
     """
     wanted = [(what, target) for what, target in targets.items() if target is not None]
     for _, target in wanted:
@@ -53,11 +49,7 @@ def check(targets: Mapping[str, Path | None], source: Path, name: str) -> None:
 
 
 def check_log(path: Path | None) -> None:
-    """Refuse a log that is not named .jsonl; a device or a pipe may have any name.
-
-    Raises:
-        BadRequest: It is refused.
-    """
+    """Refuse a log that is not named .jsonl; a device or a pipe may have any name."""
     if path is not None and path.suffix.lower() != ".jsonl" and (path.is_file() or not path.exists()):
         raise BadRequest(f"the log {path} must be named .jsonl, for it is one JSON record a line")
 
@@ -67,9 +59,8 @@ DEFAULTS, INJECTED = "parameters", "injected-parameters"  # tags
 
 def typed(text: str) -> Any:
     """Return a value from the command line as None, a bool, an int, a float, or else as the text itself."""
-    words = {"True": True, "False": False, "None": None}
-    if text in words:
-        return words[text]
+    if text in ("True", "False", "None"):
+        return {"True": True, "False": False}.get(text)
     for kind in int, float:
         with contextlib.suppress(ValueError):
             return kind(text)
@@ -77,11 +68,7 @@ def typed(text: str) -> Any:
 
 
 def read(path: Path) -> dict[str, Any]:
-    """Return the parameters in a file of JSON, or of YAML if PyYAML is installed.
-
-    Raises:
-        ValueError: The file is missing, or does not hold parameters; in one sentence.
-    """
+    """Return the parameters in a file of JSON, or of YAML; a `ValueError` says in one sentence why not."""
     try:
         source = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -104,16 +91,10 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def inject(notebook: Any, parameters: Mapping[Any, Any]) -> bool:
-    """Put the parameters where papermill does.
+    """Put the parameters where papermill does, and return whether the notebook has a cell of either tag.
 
-    That is in place of a cell tagged ``injected-parameters``, else after the first cell tagged
-    ``parameters``, else on top.
-
-    Returns:
-        Whether the notebook has a cell of either tag.
-
-    Raises:
-        ValueError: A name is not a valid identifier, or a value holds itself, as YAML can say.
+    That is in place of a cell tagged ``injected-parameters``, else after the first tagged ``parameters``,
+    else on top. A `ValueError` refuses a name that is no identifier, and a value that holds itself.
     """
     for name in parameters:
         if not isinstance(name, str) or not name.isidentifier() or keyword.iskeyword(name):
@@ -131,9 +112,10 @@ def inject(notebook: Any, parameters: Mapping[Any, Any]) -> bool:
         del cell["id"]
     else:
         cell["id"] = INJECTED  # the same in every run, so that two runs can be compared
-    tags = [set(other.metadata.get("tags", ())) for other in notebook.cells]
-    injected = next((i for i, found in enumerate(tags) if INJECTED in found), None)
-    defaults = next((i for i, found in enumerate(tags) if DEFAULTS in found), None)
+    tags = [other.metadata.get("tags", ()) for other in notebook.cells]
+    injected, defaults = (
+        next((i for i, found in enumerate(tags) if tag in found), None) for tag in (INJECTED, DEFAULTS)
+    )
     if injected is not None:
         notebook.cells[injected] = cell
     else:
@@ -150,6 +132,75 @@ def _code(value: Any) -> str:
     if isinstance(value, float) and not math.isfinite(value):
         return f"float({str(value)!r})"
     return repr(value if isinstance(value, (bool, int, float, str, type(None))) else str(value))
+
+
+# -- the notebook that is run, and its kernel ------------------------------------------------------------
+
+
+def read_notebook(path: Path) -> Any:
+    """Return a notebook that can be executed, as nbformat represents it."""
+    nbformat = installed("nbformat")
+    try:
+        source = path.read_text(encoding="utf-8")
+    except FileNotFoundError as error:
+        raise BadRequest(f"notebook not found: {path}") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadRequest(f"{path} cannot be read: {why(error)}") from error
+    try:
+        raw = json.loads(source)
+    except (ValueError, RecursionError) as error:
+        raise BadRequest(f"{path} is not a notebook: no JSON ({first_line(error)})") from error
+    if not isinstance(raw, dict) or "nbformat" not in raw:
+        raise BadRequest(f"{path} is not a notebook: it names no nbformat")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # nbformat warns when it gives a cell its missing id
+            notebook = nbformat.reads(source, as_version=4)
+            nbformat.validate(notebook)
+    except Exception as error:  # nbformat raises many kinds for a broken notebook
+        raise BadRequest(f"{path} is a broken notebook: {first_line(error)}") from error
+    for number, cell in enumerate(notebook.cells, 1):
+        if cell.cell_type == "code" and not is_utf8(cell.source):
+            raise BadRequest(
+                f"{path}: cell {number} has an unpaired surrogate, which cannot be encoded as UTF-8"
+            )
+    return notebook
+
+
+def installed(name: str) -> Any:
+    """Import a library of the extra ``run``."""
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise BadRequest(f"run needs {error.name}: pip install 'ipygpulogger[run]'") from error
+
+
+def check_kernel(specs: Any, name: str, wanted_by: str) -> None:
+    """Refuse a kernel that is not installed, or not for Python."""
+    if name not in specs.find_kernel_specs():
+        lacks = f"{wanted_by} asks for the kernel {name!r}, which" if wanted_by else f"the kernel {name!r}"
+        raise BadRequest(f"{lacks} is not installed here; {_choice(specs)}")
+    language = specs.get_kernel_spec(name).language
+    if not _is_python(language):
+        raise BadRequest(f"the kernel {name!r} speaks {language}; only Python can be measured")
+
+
+def _choice(specs: Any) -> str:
+    found = []
+    for name in sorted(specs.find_kernel_specs()):
+        with contextlib.suppress(Exception):  # a broken one
+            if _is_python(specs.get_kernel_spec(name).language):
+                found.append(name)
+    if not found:
+        return "install one with pip install ipykernel"
+    return f"choose one with --kernel: {', '.join(found)}"
+
+
+def _is_python(language: str) -> bool:
+    return language.lower() in ("python", "")
+
+
+# -- the words --------------------------------------------------------------------------------------------
 
 
 class _Parser(argparse.ArgumentParser):
@@ -189,9 +240,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     run.add_argument("--show-output", action="store_true", help="also print what the cells print")
     run.add_argument(
-        "--allow-errors",
-        action="store_true",
-        help="go on after a cell that fails, and exit 0 all the same",
+        "--allow-errors", action="store_true", help="go on after a cell that fails, and exit 0 all the same"
     )
     run.add_argument("--log", type=Path, help="also write the records to this file, one line of JSON a cell")
     run.add_argument("--html", type=Path, metavar="PAGE", help="also write one self-contained HTML page")
@@ -265,22 +314,19 @@ def _size(word: str) -> int:
         raise argparse.ArgumentTypeError(str(error)) from error
 
 
+def _number(word: str) -> float:
+    with contextlib.suppress(ValueError):
+        return float(word)
+    return math.nan
+
+
 def _seconds(word: str) -> float:
-    try:
-        seconds = float(word)
-    except ValueError:
-        seconds = 0.0
-    if not 0 < seconds < 2**31:
-        raise argparse.ArgumentTypeError(f"{word!r} is not a number of seconds: write it like 90")
-    return seconds
+    if 0 < _number(word) < 2**31:
+        return float(word)
+    raise argparse.ArgumentTypeError(f"{word!r} is not a number of seconds: write it like 90")
 
 
 def _percentage(word: str) -> float:
-    number, percent, after = word.partition("%")
-    try:
-        part = float(number) / 100 if percent and not after else -1.0
-    except ValueError:
-        part = -1.0
-    if not 0 <= part < float("inf"):
-        raise argparse.ArgumentTypeError(f"{word!r} is not a percentage: write it like 5%")
-    return part
+    if word.endswith("%") and 0 <= _number(word[:-1]) < math.inf:
+        return float(word[:-1]) / 100
+    raise argparse.ArgumentTypeError(f"{word!r} is not a percentage: write it like 5%")

@@ -21,8 +21,7 @@ from ..records.units import clipped, size_text
 from ..storage.decode import record_from
 from ..storage.embed import embedded
 from ..storage.formats import own_report, shows_processes
-from .arguments import BadRequest
-from .kernels import KernelOutput, check_kernel, installed
+from .arguments import BadRequest, check_kernel, installed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,15 +30,14 @@ if TYPE_CHECKING:
     from ..records import CellRecord
     from .report import Results
 
-# Run in the kernel. The records travel in the rich report, whatever report the user's configuration asks for.
-_START = (
-    "import ipygpulogger.notebook.extension as _extension\n"
-    "_extension.load(get_ipython(), report='rich')\n"
-    "del _extension"
-)
-# Evaluated in the kernel: the notebook may have changed the report, or given our names to something else.
-_LAST_RECORD = "__import__('ipygpulogger.notebook.extension', fromlist=['_']).last_record()"
-_PROCESS_RECORDS = "__import__('ipygpulogger.notebook.extension', fromlist=['_']).process_records({since})"
+# In the kernel, where the notebook may have given our names to something else. The records travel in the rich
+# report, whatever report the user's configuration asks for.
+_EXTENSION = "__import__('ipygpulogger.notebook.extension').notebook.extension"
+_START = f"{_EXTENSION}.load(get_ipython(), report='rich')"
+_LAST_RECORD = f"{_EXTENSION}.last_record()"
+_PROCESS_RECORDS = f"{_EXTENSION}.process_records({{since}})"
+_LINES, _READ_BYTES = 25, 20_000  # the most that is told of what the kernel's process wrote
+_DEBUG = "IPYGPULOGGER_DEBUG"  # set in the environment: what it writes goes to the terminal at once
 _MESSAGE = 100  # characters of an error's message; the whole is in the traceback
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 _NO_ANSWER = (asyncio.TimeoutError, KeyError, TypeError, ValueError, SyntaxError)
@@ -52,24 +50,9 @@ class _TooLong(Exception):  # noqa: N818 - ends the run
 
 
 class Execution:
-    """One execution of a notebook.
+    """One execution of a notebook, as `read_notebook` returns it, in its own folder, as in Jupyter.
 
-    Args:
-        notebook: As `notebook_file.read` returns it; its outputs are filled in.
-        path: Its file; it runs in that folder, as in Jupyter.
-        kernel: The name of another kernel than the notebook's own.
-        timeout_s: How long a cell may take; None for no limit.
-        allow_errors: Whether the cells after one that failed are executed.
-
-    Attributes:
-        cell: The cell that runs, or ran last: "cell 3 of 12"; empty before the first.
-        started: Whether the kernel and the logger in it have started.
-        cells_without_record: How many cells ran without leaving a record.
-        kernel_said: The last lines that the kernel's process wrote, if it died.
-        cells_failed: How many cells failed that are not tagged "raises-exception".
-
-    Raises:
-        BadRequest: The kernel is not installed or not for Python, or nbclient is not installed.
+    Its outputs are filled in. `cell` is the one that runs, or ran last: "cell 3 of 12".
     """
 
     def __init__(
@@ -81,9 +64,9 @@ class Execution:
         timeout_s: float | None,
         allow_errors: bool = False,
     ) -> None:
-        self.started = False
-        self.cells_without_record = self.cells_failed = 0
-        self.kernel_said: list[str] = []
+        self.started = False  # the kernel, and the logger in it
+        self.cells_without_record = self.cells_failed = 0  # failed, and not tagged "raises-exception"
+        self.kernel_said: list[str] = []  # at last, by the kernel's process, if it died
         self._seen: set[datetime] = set()  # when the recorded cells began
         self._since = 0  # in the history of the kernel's logger
         self._notebook = notebook
@@ -121,10 +104,7 @@ class Execution:
         return bool(self._codes)
 
     def execute(self, results: Results) -> str | None:
-        """Execute the cells in turn.
-
-        Returns:
-            Why the execution ended early, in one sentence; None if it did not.
+        """Execute the cells in turn, and return why that ended early, if it did.
 
         Raises:
             BadRequest: The kernel did not start, or cannot load this package.
@@ -138,19 +118,22 @@ class Execution:
             self._results.started()
             self.started = True
             return None
-        with tempfile.TemporaryDirectory(prefix="ipygpulogger-") as sockets:
+        with tempfile.TemporaryDirectory(prefix="ipygpulogger-") as folder:
             if os.name == "posix":  # ipykernel 7 warns about TCP at each start
-                self._manager.transport, self._manager.ip = "ipc", str(Path(sockets) / "kernel")
-            with contextlib.closing(KernelOutput(Path(sockets) / "output")) as self._output:
-                return asyncio.run(self._execute())
+                self._manager.transport, self._manager.ip = "ipc", str(Path(folder) / "kernel")
+            self._output = Path(folder) / "output"
+            with self._output.open("wb") as output:
+                # Not what cells print: most of it is noise, but a kernel that dies may say why.
+                streams = {} if os.environ.get(_DEBUG) else {"stdout": output, "stderr": output}
+                return asyncio.run(self._execute(streams))
 
-    async def _execute(self) -> str | None:
+    async def _execute(self, streams: dict[str, Any]) -> str | None:
         why: str | None = None
         self._kills = machine().limits.kills(of_machine=True)
         # Run as soon as nbclient waits for the kernel that it starts: behind its own handler of Ctrl-C.
         asyncio.get_running_loop().call_soon(self._handle_interrupts, asyncio.current_task())
         try:
-            await self._client.async_execute(**self._output.options())
+            await self._client.async_execute(**streams)
         except asyncio.CancelledError:
             if self._manager.has_kernel:  # nbclient leaves one that it was starting
                 await self._manager.shutdown_kernel(now=True)
@@ -173,7 +156,8 @@ class Execution:
         if isinstance(error, CellExecutionError):
             what = ": ".join(filter(None, (error.ename, clipped(_first_line(error.evalue), _MESSAGE))))
             return f"stopped at the cell that failed: {what}"
-        said = self._output.last_lines()
+        text = self._output.read_bytes()[-_READ_BYTES:].decode(errors="replace")
+        said = [line for line in text.splitlines() if line.strip()][-_LINES:]
         if isinstance(error, DeadKernelError):
             self.kernel_said = said
             return f"the kernel died while it ran {self.cell or 'no cell'}{self._killed()}"
@@ -244,18 +228,13 @@ class Execution:
 
     async def _ask_for_processes(self) -> None:
         """Pass on the records of other processes that the kernel's logger keeps since the last time."""
-        length = self._since + 1
-        while self._since < length:
-            try:
-                since, length, found = await self._value_of(_PROCESS_RECORDS.format(since=self._since))
-                records = list(map(record_from, found))
-            except _NO_ANSWER:
-                return  # the kernel died, or the notebook stopped the logger
-            if since <= self._since:
-                return
-            self._since = since
-            if records:
-                self._results.processes_ended(records)
+        try:
+            self._since, found = await self._value_of(_PROCESS_RECORDS.format(since=self._since))
+            records = list(map(record_from, found))
+        except _NO_ANSWER:  # the kernel died, or the notebook stopped the logger
+            return
+        if records:
+            self._results.processes_ended(records)
 
     async def _value_of(self, expression: str) -> Any:
         """Return what an expression in the kernel returns as JSON; raise one of `_NO_ANSWER` if it cannot."""
@@ -270,9 +249,8 @@ class Execution:
             if asyncio.iscoroutine(identity):
                 identity = await identity
             reply = await self._client.async_wait_for_reply(identity)
-            content: dict[str, Any] = (
-                reply["content"] if reply else {"status": "error", "evalue": "no answer"}
-            )
+            no_answer: dict[str, Any] = {"status": "error", "evalue": "no answer"}
+            content = reply["content"] if reply else no_answer
             if content["status"] != "aborted":  # as a request is that comes just after a cell failed
                 break
         return content
@@ -347,10 +325,7 @@ class Execution:
 
 
 def displayed_record(cell: Any) -> CellRecord | None:
-    """Return the record in the cell's own report; None without one.
-
-    The record gets the cell's id here, because nbclient does not send it to the kernel, as a front end would.
-    """
+    """Return the record in the cell's own report, with its id, which nbclient does not tell the kernel."""
     report: Any = own_report(cell)
     if report is None:
         return None

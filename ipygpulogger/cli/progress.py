@@ -47,12 +47,7 @@ _LINE = 2000  # characters of a line that a cell printed
 
 
 class Transcript:
-    """The cells of one run, printed as they run.
-
-    Args:
-        progress: The line of the terminal that shows which cell runs.
-        shows_output: Whether to print what the cells print.
-    """
+    """The cells of one run, printed as they run, with what they print if it `shows_output`."""
 
     def __init__(self, progress: Progress, *, shows_output: bool) -> None:
         self._progress, self._shows_output = progress, shows_output

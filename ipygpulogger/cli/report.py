@@ -29,11 +29,7 @@ if TYPE_CHECKING:
 
 
 def read(path: Path) -> History:
-    """Return the cells of a run; those that cannot be read are left out, and a sentence on stderr says so.
-
-    Raises:
-        BadRequest: The file cannot be read, or has no record of a cell.
-    """
+    """Return the cells of a run; those that cannot be read are left out, and a sentence on stderr says so."""
     problems: list[str] = []
     try:
         found = History(load(path, problems))
@@ -46,34 +42,20 @@ def read(path: Path) -> History:
         names_it = printable(str(path)) in printable(reason)
         raise BadRequest(reason if names_it else f"{path} cannot be read: {reason}") from error
     if not found:
-        raise BadRequest(
-            problems[0]
-            if problems
-            else f"{path} holds no record of a cell: execute the notebook with ipygpulogger run,"
-            " or with %load_ext ipygpulogger in it"
-        )
+        nothing = f"{path} holds no record of a cell: execute the notebook with ipygpulogger run,"
+        raise BadRequest(problems[0] if problems else f"{nothing} or with %load_ext ipygpulogger in it")
     for problem in problems:
         aside(f"ipygpulogger: {problem}")
     return found
 
 
 class Results:
-    """The audience of an execution.
-
-    Args:
-        log_path: The file of the log; None without one.
-        transcript: Prints the cells.
-
-    Attributes:
-        history: The records.
-        sources: The source of each record's cell.
-        problems: Sentences that say why the run does not end with success.
-    """
+    """The audience of an execution: the records, the source of each one's cell, and what went wrong."""
 
     def __init__(self, log_path: Path | None, transcript: Transcript) -> None:
         self.history = History()
         self.sources: list[str] = []
-        self.problems: list[str] = []
+        self.problems: list[str] = []  # sentences that say why the run does not end with success
         self._log_path, self._transcript = log_path, transcript
         self._log: Log | None = None
 
@@ -174,11 +156,7 @@ def _sources(path: Path) -> Callable[[CellRecord], str]:
 
 
 def compare(options: argparse.Namespace) -> int:
-    """Print how the peak of each cell changed, and return 1 if one grew beyond the tolerance, else 0.
-
-    Raises:
-        BadRequest: A run cannot be read, or the two have no cell in common.
-    """
+    """Print how the peak of each cell changed, and return 1 if one grew beyond the tolerance, else 0."""
     base, new = read(options.base), read(options.new)
     found = compare_runs(base, new, tolerance=options.tolerance, floor_bytes=options.floor)
     if not found.pairs:

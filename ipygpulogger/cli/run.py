@@ -10,7 +10,7 @@ from ..engine.machine import machine
 from ..records.units import MB, rounded_mb
 from ..render import summary
 from ..runtime.errors import write_file
-from . import arguments, kernels
+from . import arguments
 from .arguments import BadRequest, check, check_log
 from .execution import Execution
 from .progress import Progress, Transcript
@@ -26,14 +26,10 @@ if TYPE_CHECKING:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Execute a notebook, and return 1 if a cell failed or exceeded its budget, else 0.
-
-    Raises:
-        BadRequest: The notebook, a parameter, a file to be written or the kernel cannot be used.
-    """
+    """Execute a notebook, and return 1 if a cell failed or exceeded its budget, else 0."""
     path: Path = options.notebook
     output: Path = options.output or path.with_name(f"{path.stem}.executed.ipynb")
-    notebook = kernels.read(path)
+    notebook = arguments.read_notebook(path)
     targets = {"the executed notebook": output, "the log": options.log, "the page": options.html}
     check(targets, path, "the notebook")
     if options.parameters_file:
@@ -48,13 +44,12 @@ def run(options: argparse.Namespace) -> int:
         stack.callback(results.close)
         execution: Execution | None = None
         try:
-            execution = Execution(
-                notebook,
-                path,
-                kernel=options.kernel,
-                timeout_s=options.timeout,
-                allow_errors=options.allow_errors,
-            )
+            more = {
+                "kernel": options.kernel,
+                "timeout_s": options.timeout,
+                "allow_errors": options.allow_errors,
+            }
+            execution = Execution(notebook, path, **more)
             if not execution.has_code:
                 remarks.append(f"{path} has no cell with code, so there is nothing to measure")
             # The logger in the kernel would say it too, but what its start prints is not shown.
@@ -77,7 +72,7 @@ def run(options: argparse.Namespace) -> int:
                 with interrupt_held_back(), results.failure(output):
                     progress.wait("writing the notebook", after_s=0.2)
                     remarks += _judge(execution, results, options)
-                    write_file(output, kernels.text_of(notebook))
+                    write_file(output, arguments.installed("nbformat").writes(notebook))
                     aside(f"executed notebook: {output}")
                 if options.html:
                     progress.wait("making the page", after_s=0.2)

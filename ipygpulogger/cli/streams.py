@@ -68,12 +68,9 @@ _SOURCE = 80  # characters, where no terminal limits them
 
 
 class Columns:
-    """The columns that the lines of one run have in common.
+    """The columns that the lines of one run, of so many cells, have in common.
 
     A column begins narrow, and is then as wide as the widest that it has held.
-
-    Args:
-        count: How many cells there are.
     """
 
     def __init__(self, count: int) -> None:
@@ -169,11 +166,7 @@ def clear_first(cleared: Callable[[], contextlib.AbstractContextManager[None]] |
 
 
 def say(words: str) -> None:
-    """Print lines to stdout, as part of the result; they must be `printable` already.
-
-    Raises:
-        OSError: They cannot be written, for another reason than that the reader is gone.
-    """
+    """Print lines to stdout, as part of the result; they must be `printable` already."""
     _print(words, sys.stdout)
 
 
@@ -209,11 +202,7 @@ def _discard(stream: TextIO) -> None:
 
 @contextlib.contextmanager
 def interrupt_held_back() -> Iterator[None]:
-    """Hold a Ctrl-C back until the end of a context.
-
-    Raises:
-        KeyboardInterrupt: There was one.
-    """
+    """Hold a Ctrl-C back until the end of a context, which then raises it."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

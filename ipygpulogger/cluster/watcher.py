@@ -131,7 +131,7 @@ class Watch(ABC):
         self._shell = current_shell()
         if self._shell is not None:
             with importing():  # what makes HTML, now, so that no cell waits for it or holds its memory
-                import_module("ipygpulogger.render.displays")
+                import_module("ipygpulogger.render.summary")
             self._come_last()
 
     def spare(self, host: str, pid: int) -> None:

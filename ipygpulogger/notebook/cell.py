@@ -1,17 +1,11 @@
 """A cell: what it asks for in its own text, how it ended, and IPython's events of its begin and its end.
 
-What IPython 7.34 to 9.18 really does (each has a test):
-
-- An empty cell fires ``post_run_cell`` without ``pre_run_cell``. So does the cell in which the callbacks are
-  registered. The cell in which they are removed fires only ``pre_run_cell``, and so does an awaited
-  ``run_cell_async``.
-- A nested `run_cell`, as `%%capture` makes it, fires both between those of its outer cell.
-- A cell on an ipykernel 7 subshell fires both on a thread of its own, interleaved with the others.
-- A cell that a front end runs silently has ``store_history=False``; so has a nested one.
-- The object that ``pre_run_cell`` gets is the ``info`` of the one that ``post_run_cell`` gets. If an
-  exception went through IPython itself, it is an equal one instead, or there is none.
-- The result of a nested cell has no execution count, or a wrong one. The right ones of all cells that run now
-  are in the frames of IPython's own functions, with their infos.
+What IPython 7.34 to 9.18 really does (each has a test): an empty cell, and one that registers the callbacks,
+fires ``post_run_cell`` alone; one that removes them, or an awaited ``run_cell_async``, ``pre_run_cell``.
+A nested `run_cell`, as of `%%capture`, fires both between those of its outer cell; a cell on a subshell fires
+them on a thread of its own. Nested cells, and those that a front end runs silently, store no history.
+Both events of a cell have the same ``info``, but if an exception went through IPython itself: then it is an
+equal one, or none. The right execution counts are in the frames of IPython's functions, with their infos.
 """
 
 from __future__ import annotations
@@ -22,7 +16,7 @@ import sys
 import threading
 import weakref
 from functools import cache
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 from ..runtime import clock, collector
 from ..runtime.clock import this_thread
@@ -32,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from ..records import Status
+    from .logger import IPyGPULogger
 
 OPTIONS = ("--lines", "--peak", "--peak=all", "--label")
 _ASKS = r"\s*(?:>>> ?|In \[\d+\]: ?)?%%gpulog(?P<options>[ \t].*)?$"  # IPython takes prompts off
@@ -61,11 +56,7 @@ class Request(NamedTuple):
 
 
 def request_in(options: str) -> Request:
-    """Return what the options after ``%%gpulog`` ask for.
-
-    Raises:
-        ValueError: There are no such options.
-    """
+    """Return what the options after ``%%gpulog`` ask for; a `ValueError` says what is not understood."""
     found: dict[str, Any] = {}
     try:
         given = iter(split_words(options))
@@ -94,15 +85,13 @@ def options_of(first_line: str) -> str | None:
     return found and (found["options"] or "")
 
 
-def request_of(source: str) -> Request | None:
-    """Return what a cell asks for, from its text as the user wrote it; None if nothing, or nothing valid."""
-    if "%%gpulog" not in source:  # as nearly all
-        return None
-    options, _ = _split(source)
+def request_of(source: str) -> Request:
+    """Return what a cell asks for, from its text as the user wrote it; nothing if that is not valid."""
+    options = _split(source)[0] if "%%gpulog" in source else None  # of nearly all cells
     try:
-        return None if options is None else request_in(options)
+        return Request(explicit=False) if options is None else request_in(options)
     except ValueError:  # the magic will fail, and say why
-        return None
+        return Request(explicit=False)
 
 
 def body_of(source: str) -> str:
@@ -139,8 +128,7 @@ class Cell:
     def __init__(self, info: Any, count: int | None, outer: Cell | None) -> None:
         """Take IPython's description of a cell, its execution count, and the cell that runs already.
 
-        Code that a front end runs without storing it in the history is not measured, unless a measured cell
-        runs it, as `%%capture` does.
+        What is run without being stored is not measured, unless a measured cell runs it, as `%%capture` does.
         """
         stored = bool(getattr(info, "store_history", True))
         self.info, self._outer = info, None if stored else outer  # both None once it has ended
@@ -150,6 +138,8 @@ class Cell:
         self.execution_count = None if self._outer else count
         self.cell_id: str | None = getattr(info, "cell_id", None)  # the front end's, where it sends one
         self.raw = getattr(info, "raw_cell", None) or ""
+        self.request = request_of(self.raw)
+        self.gpulog_only = is_gpulog_only(self.raw)
         self.source = first_line(body_of(self.raw))
         self.status: Status = "ok"
         self.error: str | None = None  # the class of the exception that ended the cell
@@ -182,28 +172,20 @@ class Cell:
             self.exception = error
 
 
-class Subscriber(Protocol):
-    """Measures cells; each step is done by all subscribers before the next step begins."""
-
-    def _preload(self) -> None: ...  # what must not happen within a cell
-    def _settle(self, cell: Cell | None = None) -> None: ...  # before a cell, or after this one
-    def _begin(self, cell: Cell) -> None: ...  # its code runs next
-    def _end(self, cell: Cell) -> None: ...  # its code has ended
-    def _on_error(self, cell: Cell) -> None: ...  # an exception ended it, and memory is as that left it
-    def _finish(self, cell: Cell) -> None: ...  # report it, once memory was settled
-    def _drop(self, cell: Cell) -> None: ...  # forget it, unless it is finished
-    def _failed(self, error: BaseException, cell: Cell | None = None) -> None:
-        """Handle an error of one of the steps: the user's cell continues, and is not measured any further."""
-
-
 class CellEvents:
-    """Passes the events of one shell's cells to any number of subscribers; `of` returns the shell's own."""
+    """Passes the events of one shell's cells to loggers; `of` returns the shell's own.
+
+    Each step is done by all of them before the next begins: `_preload`, what must not happen within a cell;
+    `_settle`, before a cell or after it; `_begin`; `_end`, its code has ended; `_on_error`, memory is as an
+    exception left it; `_finish`, report it. `_drop` forgets a cell. `_failed` handles an error of a step: the
+    user's cell continues, and is not measured any further.
+    """
 
     _by_shell: ClassVar[weakref.WeakKeyDictionary[Any, CellEvents]] = weakref.WeakKeyDictionary()
 
     def __init__(self, shell: Any) -> None:
         self._shell = weakref.ref(shell)
-        self._subscribers: list[Subscriber] = []
+        self._subscribers: list[IPyGPULogger] = []
         self._running: dict[int, list[Cell]] = {}  # by thread, the innermost last
 
     @classmethod
@@ -211,7 +193,7 @@ class CellEvents:
         """Return the one of this shell."""
         return cls._by_shell.setdefault(shell, cls(shell))
 
-    def subscribe(self, subscriber: Subscriber, *, running: bool = True) -> None:
+    def subscribe(self, subscriber: IPyGPULogger, *, running: bool = True) -> None:
         """Send the events of every cell from now on; also of the one that is `running` already, or not."""
         shell: Any = self._shell()
         for event, callback in self._callbacks():
@@ -228,7 +210,7 @@ class CellEvents:
             if cell.ours and running:
                 self._do("_begin", cell, of=[subscriber])
 
-    def unsubscribe(self, subscriber: Subscriber) -> None:
+    def unsubscribe(self, subscriber: IPyGPULogger) -> None:
         """Send a subscriber no more events, not even the end of the cell that runs now."""
         if subscriber in self._subscribers:
             self._subscribers.remove(subscriber)
@@ -338,7 +320,7 @@ class CellEvents:
             self._drop_last(stack)  # its end was not reported by any event
         return stack[-1]
 
-    def _do(self, step: str, *args: Any, of: Sequence[Subscriber] = ()) -> bool:
+    def _do(self, step: str, *args: Any, of: Sequence[IPyGPULogger] = ()) -> bool:
         """Do one step of each subscriber, or of some, and return whether none failed.
 
         It never raises, not even if the user interrupts it.
@@ -359,9 +341,7 @@ class CellEvents:
 def _exclude(began_s: float, spent_s: float) -> float:
     """Exclude a hook's time from this thread's running cells and lines, and return the seconds.
 
-    Args:
-        began_s: When the hook began.
-        spent_s: What was excluded by then; tracing excludes its own part of the hook itself.
+    It began then, when so much was excluded already; tracing excludes its own part of the hook itself.
     """
     took_s = clock.monotonic_s() - began_s - (this_thread.overhead.s - spent_s)
     this_thread.overhead.s += took_s

@@ -1,11 +1,8 @@
 """The lines of one running cell, and of functions that earlier cells defined, numbered as the user sees them.
 
-What IPython 7.34 to 9.18 really does (each has a test):
-
-- A cell's code has a file name of its own, see `runtime.shell`.
-- Leading empty lines are removed before the code is compiled; a cell magic turns all lines into one.
-- ``%%capture`` runs its body as a cell of its own, ``%%time`` as a file ``<timed exec>``.
-- `exec`, dataclasses and templates run code in the user's namespace too, as ``<string>`` and the like.
+IPython 7.34 to 9.18 removes leading empty lines before it compiles; a cell magic turns all lines into one;
+``%%capture`` runs its body as a cell of its own, ``%%time`` as a file ``<timed exec>`` (each has a test).
+`exec`, dataclasses and templates run code in the user's namespace too, as ``<string>`` and the like.
 """
 
 from __future__ import annotations
@@ -39,12 +36,8 @@ class CellLines:
     ) -> None:
         """Prepare; nothing is measured before `start`.
 
-        Args:
-            shell: IPython's.
-            cell: Whose lines they are.
-            earlier: By file name, the label of an earlier cell and how many lines of its text come before the
-                first compiled one; `result` adds this cell's own.
-            reset_peaks: Reset the kernel's peak counter.
+        `earlier` has, by file name, the label of an earlier cell and how many lines of its text come before
+        the first compiled one; `result` adds this cell's own.
         """
         self._shell, self._cell, self._earlier = shell, cell, earlier
         self._info, self._written = cell.info, lines_of(cell.raw)

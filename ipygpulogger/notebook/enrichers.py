@@ -40,7 +40,7 @@ def _noted(record: CellRecord, *notes: str) -> CellRecord:
 
 def _between_cells(record: CellRecord, cell: MeasuredCell) -> CellRecord:
     gap: Any = cell.gap
-    moved, notes = gap.moved(cell.scope, record.gen.before_bytes), gap.notes(cell.scope)
+    moved, notes = gap.told(cell.scope, record.gen.before_bytes)
     return replace(record, between=moved, notes=(*notes, *record.notes)) if moved or notes else record
 
 
@@ -95,10 +95,7 @@ def _at_peak(record: CellRecord, cell: MeasuredCell) -> CellRecord:
 
 def _dimensions(record: CellRecord, cell: MeasuredCell) -> CellRecord:
     """Add how large the cell's data was, if it needed more than a little memory."""
-    for usage in (record.gen, *record.gpus):
-        if usage.peak.lo_bytes > usage.before_bytes + _LITTLE_BYTES:
-            break
-    else:
+    if all(one.peak.lo_bytes <= one.before_bytes + _LITTLE_BYTES for one in (record.gen, *record.gpus)):
         return record
     with importing():
         from ..owners.dimensions import dimensions_of, fingerprint
@@ -188,12 +185,8 @@ def little_left(
 ) -> tuple[Note, ...]:
     """Return a note if little RAM is left under a limit, or was at the peak; or less than a cell needs.
 
-    Child processes live under the same limit, so what they needed counts, too.
-
-    Args:
-        measurement: Of a cell that has ended.
-        seen: The limit under which the least was left while the cell ran, if that was little.
-        refused: The one that made an allocation of the cell fail, which therefore consumed nothing.
+    The least was `seen` while the cell ran; an allocation that was `refused` consumed nothing. Child
+    processes live under the same limit, so what they needed counts, too.
     """
     if refused is not None:
         return (left_note(refused, "; the cell failed for lack of it"),)

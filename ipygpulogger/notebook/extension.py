@@ -1,4 +1,4 @@
-"""Load and unload the extension: a logger of its own, with its magic, in one shell."""
+"""Load and unload the extension, and what ``ipygpulogger run`` asks it in a kernel."""
 
 from __future__ import annotations
 
@@ -8,9 +8,7 @@ from typing import Any
 from IPython.core.getipython import get_ipython
 
 from .logger import IPyGPULogger
-from .magics import loaded
-
-_AT_ONCE = 500  # records in an answer, each of about a kilobyte, and at most of 16
+from .magics import GpulogMagics
 
 
 def load(shell: Any, report: str | None = None) -> None:
@@ -18,14 +16,14 @@ def load(shell: Any, report: str | None = None) -> None:
 
     Without a kind of report it is what the user's configuration says, else the rich one.
     """
-    if shell in loaded:
+    magics = GpulogMagics.of(shell)
+    if magics.extension is not None:
         return
     if report is None and "report" not in shell.config.IPyGPULogger:
         report = "rich"
-    logger = IPyGPULogger(report=report) if report else IPyGPULogger()
-    loaded[shell] = logger.magics
+    logger = magics.extension = IPyGPULogger(report=report) if report else IPyGPULogger()
     try:
-        logger.magics.offer()
+        magics.offer(logger)
         shell.user_ns.setdefault("il", logger)
         logger.start()
     except BaseException:
@@ -35,42 +33,31 @@ def load(shell: Any, report: str | None = None) -> None:
 
 def unload(shell: Any) -> None:
     """Undo all that `load` did."""
-    magics = loaded.pop(shell, None)
-    if magics is None:
-        return
-    logger = magics.logger
-    logger.stop()
-    magics.withdraw()
-    if shell.user_ns.get("il") is logger:
-        del shell.user_ns["il"]
+    magics = GpulogMagics.of(shell)
+    logger, magics.extension = magics.extension, None
+    if logger is not None:
+        logger.stop()
+        if shell.user_ns.get("il") is logger:
+            del shell.user_ns["il"]
+
+
+def _logger() -> IPyGPULogger:
+    logger = GpulogMagics.of(get_ipython()).extension
+    if logger is None:
+        raise KeyError("the extension is not loaded")
+    return logger
 
 
 def last_record() -> str:
-    """Return the last record of this shell's extension as JSON: ``ipygpulogger run`` asks the kernel for it.
-
-    Raises:
-        KeyError: The extension is not loaded.
-        LookupError: It has no record yet.
-    """
-    record = loaded[get_ipython()].logger.record
-    if record is None:
-        raise LookupError("no cell has ended yet")
-    return json.dumps(record.to_dict())
+    """Return the last record of the extension as JSON, null before the first; ``ipygpulogger run`` asks."""
+    record = _logger().record
+    return json.dumps(record and record.to_dict())
 
 
 def process_records(since: int) -> str:
-    """Return the records of other processes from there in the history on; ``ipygpulogger run`` asks for them.
-
-    Returns:
-        As JSON where to go on, the length of the history, and the records between.
-
-    Raises:
-        KeyError: The extension is not loaded.
-    """
+    """Return the length of the history, and the records of other processes in it from there on, as JSON."""
     from ..records.cell_record import process_of
     from ..storage.embed import embedded
 
-    history = loaded[get_ipython()].logger.history
-    end = min(len(history), since + _AT_ONCE)
-    found = [embedded(record) for record in history[since:end] if process_of(record)]
-    return json.dumps([end, len(history), found])
+    history = _logger().history
+    return json.dumps([len(history), [embedded(one) for one in history[since:] if process_of(one)]])

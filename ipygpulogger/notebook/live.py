@@ -2,12 +2,25 @@
 
 It is renewed when a figure changed, at most once a second; where none did, the time is renewed every five.
 
-`LiveCell` is one cell's; `Live` has the thread that updates all of a logger's.
+What kernels and front ends really do (each has a test):
+
+- what a thread publishes belongs to the cell that the kernel started last, and a cell may replace the
+  kernel's publisher: so the context and the publisher of our own cell's beginning are kept;
+- no message removes a display. One whose only content is an empty ``text/html`` has no height;
+- a display between two pieces of one printed line, such as a progress bar, would cut the line in two for
+  good: so it waits until the cell's output ends with a whole line;
+- ``clear_output`` removes our display too. Any thread may clear, and an output widget its own output: only
+  the messages that the kernel sends tell which, so they are tapped. Such a cell is shown no more;
+- ``clear_output(wait=True)`` clears when the next output comes. At the end of a cell that would be our
+  report, printed or rich: so the message is withheld until the cell's own next output.
 """
 
 from __future__ import annotations
 
+import contextvars
 import os
+import sys
+import threading
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -17,6 +30,7 @@ from ..engine.machine import machine
 from ..engine.sampler import Sampler
 from ..render import text
 from ..runtime import clock
+from ..runtime.errors import is_from_a_handler
 from ..sources.system.ram_limit import least
 from .enrichers import left_note
 
@@ -26,7 +40,6 @@ if TYPE_CHECKING:
     from ..engine.scope import Scope
     from ..records import Measurement
     from ..sources.system.ram_limit import MemoryLimit
-    from .live_display import LiveDisplay
 
 AFTER_S = 2.0  # a shorter cell is not shown while it runs
 EVERY_S = 1.0
@@ -35,12 +48,9 @@ _RISES = 2  # little RAM is left if that would last for so many rises as since t
 
 
 class Live:
-    """The running cells of one logger; those that last are shown while they run.
+    """The running cells of one logger; those that last are shown while they run, with the `remarks` on them.
 
     Its one thread sleeps between cells, and a short cell never wakes it.
-
-    Args:
-        remarks: Returns what there is to say about a cell with these figures.
     """
 
     def __init__(self, remarks: Callable[[Measurement], tuple[str, ...]]) -> None:
@@ -73,21 +83,17 @@ def _tick(running: Iterable[LiveCell]) -> None:
 
 
 class LiveCell:
-    """One running cell that is shown if it lasts; after an interrupt, every step may be called again.
-
-    Attributes:
-        began_s: When it began, by `runtime.clock`.
-        shows: Whether its place can show figures; if not, it only follows the cell's output.
-        tightest: The limit of RAM under which the least was left so far, if that was little.
-    """
+    """One running cell that is shown if it lasts; after an interrupt, every step may be called again."""
 
     def __init__(self, live: Live, label: str, scope: Scope, place: LiveDisplay) -> None:
         self._live, self._label, self._scope, self._place = live, label, scope, place
         self._pid = os.getpid()
         self._stopped = False
-        self.shows = place.shows
+        self.shows = place.shows  # if not, it only follows the cell's output
         self.began_s = 0.0
-        self.tightest: MemoryLimit | None = None
+        self.tightest: MemoryLimit | None = (
+            None  # the limit with the least RAM left so far, if that was little
+        )
         self._used_bytes: int | None = None  # of RAM, when it was last read
         self._shown, self._shown_s = "", 0.0  # the figures that stand at the place, and when they came
 
@@ -144,8 +150,182 @@ def display_for(shell: Any, report: str) -> LiveDisplay | None:
     """Return what can show a running cell of this shell, with this kind of report; None outside a kernel."""
     if report == "none" or getattr(shell, "kernel", None) is None:
         return None
-    from .live_display import LiveDisplay
-
     publisher = shell.display_pub
     seen = getattr(publisher, "session", None) is not None and hasattr(publisher, "parent_header")
     return LiveDisplay(publisher, shows=report == "rich") if seen else None
+
+
+_OUTPUTS = ("stream", "display_data", "execute_result", "error")  # what sets off a clear that waits
+_EMPTY = {"text/html": ""}
+_ID = "ipygpulogger-"  # the ids of all live displays begin with it
+
+
+class LiveDisplay:
+    """One display, and what the kernel's messages say about it while the cell runs.
+
+    Where it does not show figures, it only keeps a clear that waits from the report.
+    """
+
+    def __init__(self, publisher: Any, *, shows: bool = True) -> None:
+        self.shows = shows
+        self._publish = publisher.publish
+        self._context = contextvars.copy_context()  # knows the cell as the parent of what it publishes
+        self._cell = _message_id(publisher.parent_header)
+        self._pid = os.getpid()
+        self._lock = threading.RLock()
+        self._id = _ID + os.urandom(16).hex()
+        self._is_there = False
+        self._ended = self._cleared = False
+        self._within_line = False  # the cell's last output is text without a newline at its end
+        self._clears: list[tuple[tuple[Any, ...], dict[str, Any]]] = []  # the withheld clear, as it was sent
+        self._clearing = threading.RLock()
+        self._redirects: set[Any] = set()  # the output widgets that capture the cell's output
+        self._session = publisher.session
+        self._tap: Tap | None = None
+
+    def begin(self) -> None:
+        """Follow what is sent from now on."""
+        with Tap.lock:
+            there = vars(self._session).get("send")
+            self._tap = there if isinstance(there, Tap) else Tap(self._session, "send")
+            self._tap.open(self._sent)
+
+    def show(self, measurement: Measurement) -> bool:
+        """Display the figures so far, or update the display with them; return whether they are there."""
+        from ..render import html  # a rich report has loaded it
+
+        bundle = {"text/plain": text.so_far(measurement), "text/html": html.so_far(measurement)}
+        with self._lock:
+            if self._ended or self._cleared or self._clears or self._redirects:
+                return False
+            self._put(bundle)
+            return self._is_there
+
+    def end(self) -> None:
+        """Send no update after this; a clear that still waits when all is printed will clear nothing."""
+        if self._clears:  # printed text that is still buffered may be the output that clears
+            for stream in (sys.stdout, sys.stderr):
+                with suppress(Exception):  # none, or a closed one
+                    stream.flush()
+        with self._lock, self._clearing:
+            self._ended = True
+            self._clears.clear()
+
+    def clear(self) -> None:
+        """Empty the display; send the clear that waits, if the cell goes on."""
+        with self._lock:
+            self._ended = True
+            try:
+                if self._is_there and not self._cleared and not self._redirects:  # a widget takes no updates
+                    self._put(_EMPTY)
+            except Exception as error:  # the report will tell whether anything can be displayed
+                if is_from_a_handler(error):
+                    raise
+            self._is_there = False
+            self._send_clear()
+            if self._tap is not None:
+                self._tap.close(self._sent)
+
+    def _put(self, bundle: dict[str, Any]) -> None:
+        transient, update = {"display_id": self._id}, self._is_there
+        self._context.run(self._publish, bundle, {}, transient=transient, update=update)
+
+    def _sent(
+        self, stream: Any, message: Any, content: Any = None, parent: Any = None, *more: Any, **named: Any
+    ) -> bool:
+        """Note what a message of the kernel's does to the display; return whether it must not be sent."""
+        if os.getpid() != self._pid:  # a forked child sends nothing, and may find a lock taken
+            return False
+        sent = (stream, message, content, parent, *more), named
+        if isinstance(message, str):
+            kind = message
+        else:
+            kind, content, parent = message["msg_type"], message["content"], message["parent_header"]
+        if kind in ("comm_open", "comm_msg"):
+            state = content["data"].get("state", {})
+            if "msg_id" in state:  # an output widget begins, or ends, to capture a cell's output
+                with self._lock:
+                    change = self._redirects.add if state["msg_id"] == self._cell else self._redirects.discard
+                    change(content["comm_id"])
+        elif kind not in ("clear_output", *_OUTPUTS) or self._redirects or _message_id(parent) != self._cell:
+            return False
+        elif kind in _OUTPUTS:
+            return self._output(kind, content)
+        elif not content.get("wait"):
+            self._cleared = True
+            self._clears.clear()
+        else:
+            with self._clearing:
+                if not self._ended:
+                    self._clears[:] = [sent]
+                    return True
+        return False
+
+    def _output(self, kind: str, content: Any) -> bool:
+        """Note an output of the cell; return whether it must not be sent.
+
+        Not under the lock of `show`: the thread that has it may wait for just this output to be sent.
+        """
+        name = content.get("transient", {}).get("display_id") or ""
+        if name == self._id:  # ours, for the first time
+            self._is_there = not self._within_line
+            return self._within_line
+        if not name.startswith(_ID):  # a live display of another logger's comes only where ours would
+            self._send_clear()
+            self._within_line = kind == "stream" and content["text"][-1:] not in ("", "\n")
+        return False
+
+    def _send_clear(self) -> None:
+        """Send the clear that waits; no output overtakes it."""
+        with self._clearing:
+            while self._clears:
+                self._cleared = True
+                sent, named = self._clears.pop()
+                send = self._session.send
+                (send.call if isinstance(send, Tap) else send)(*sent, **named)
+
+
+def _message_id(parent: Any) -> Any:
+    """Return the id of the message that asked for a cell, from that message or from its header."""
+    return parent.get("header", parent).get("msg_id") if parent else None
+
+
+class Tap:
+    """Replaces a method of one object; each call of it, on any thread, first calls the callbacks.
+
+    A callback that returns True withholds the call. Without callbacks the object has its own method again.
+    """
+
+    lock = threading.RLock()  # of all taps
+
+    def __init__(self, owner: Any, name: str) -> None:
+        self._owner, self._name = owner, name
+        self._was = vars(owner).get(name)  # None: the method of its class
+        self.call = getattr(owner, name)
+        self._callbacks: list[Callable[..., object]] = []
+
+    def open(self, callback: Callable[..., object]) -> None:
+        """Add a callback."""
+        with self.lock:
+            self._callbacks.append(callback)
+            if vars(self._owner).get(self._name) is not self:
+                setattr(self._owner, self._name, self)
+
+    def close(self, callback: Callable[..., object]) -> None:
+        """Remove a callback; removing it again changes nothing."""
+        with self.lock:
+            if callback in self._callbacks:
+                self._callbacks.remove(callback)
+            if not self._callbacks and vars(self._owner).get(self._name) is self:
+                if self._was is None:
+                    delattr(self._owner, self._name)
+                else:
+                    setattr(self._owner, self._name, self._was)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the callbacks, then the method, unless one of them withholds the call."""
+        withheld = False
+        for callback in tuple(self._callbacks):
+            with suppress(Exception):  # the call is the user's
+                withheld = callback(*args, **kwargs) is True or withheld
+        return None if withheld else self.call(*args, **kwargs)

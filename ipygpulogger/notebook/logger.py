@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import threading
 import weakref
+from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal
 
 from traitlets import observe
 
@@ -18,13 +19,12 @@ from ..records.units import truncated_mb
 from ..runtime import clock
 from ..runtime.shell import current_shell
 from ..storage.history import History
-from .cell import CellEvents, Request, body_of, is_gpulog_only, request_of
+from .cell import CellEvents, body_of
 from .enrichers import enriched, over_budget
 from .live import Live, display_for
 from .measured_cell import Gap, MeasuredCell
-from .options import Options, documented
-from .quiet import Threshold, has_table, is_reported
-from .report import Reporter, publisher_of
+from .options import Options, Threshold, documented
+from .report import Reporter, has_table, is_reported, load_rich, publisher_within
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -36,10 +36,6 @@ if TYPE_CHECKING:
     from ..render.owners import Freed
     from ..storage.log import Log
     from .cell import Cell
-    from .magics import GpulogMagics
-
-
-R = TypeVar("R")
 
 
 class _Last:
@@ -47,7 +43,7 @@ class _Last:
 
     record: CellRecord | None = None
     requested = False  # whether it asked for a report with `%%gpulog`
-    gap = Gap()  # the time since it ended
+    gap: Gap | None = None  # the time since it ended
 
 
 @documented
@@ -58,8 +54,7 @@ class IPyGPULogger(Options):
         {options}
 
     Raises:
-        TypeError: An unknown option.
-        ValueError: A value that the option does not take.
+        TypeError, ValueError: An unknown option, or a value that the option does not take.
         RuntimeError: There is no IPython shell here.
 
     Example:
@@ -86,7 +81,7 @@ class IPyGPULogger(Options):
         super().__init__(parent=shell, **options)
         self._shell = shell
         me = weakref.proxy(self)  # for our own parts: a circle would be garbage of ours in the user's process
-        self._magics = GpulogMagics(shell, self)
+        self._magics = GpulogMagics.of(shell)
         self._running = False
         self._machine = machine()
         self._last = _Last()
@@ -100,33 +95,32 @@ class IPyGPULogger(Options):
         self._garbage = Garbage(shell, self._growth)
         self._live = Live(lambda so_far: over_budget(so_far, me.budget))
 
-    @observe("log")
-    def _open_log(self, _: Any) -> None:
-        from ..storage.log import Log
+    @observe("log", "report", "quiet", "budget")
+    def _set(self, option: Any) -> None:
+        """Make what an option needs, now that it was set."""
+        if option.name == "log":
+            from ..storage.log import Log
 
-        self._log = None if self.log is None else Log(self.log)
-
-    @observe("budget")
-    def _begin_budget(self, _: Any) -> None:
-        self._budget_since = clock.utc_now()
-
-    @observe("quiet")
-    def _read_quiet(self, _: Any) -> None:
-
-        self._threshold = None if self.quiet is None else Threshold.parse(self.quiet)
+            self._log = None if self.log is None else Log(self.log)
+        elif option.name == "quiet":
+            self._threshold = None if self.quiet is None else Threshold.parse(self.quiet)
+        elif option.name == "budget":
+            self._budget_since = clock.utc_now()
+        elif self.report == "rich":
+            load_rich()
 
     # -- what users call -----------------------------------------------------------------------
 
     def start(self) -> IPyGPULogger:
         """Start the reports, with the rest of the running cell; calling it again changes nothing.
 
-        ``%gpulog`` then controls this logger, unless the extension is loaded: that has a logger of its own.
+        ``%gpulog`` then controls this logger, unless the extension is loaded, which has one of its own.
         """
         self._only = None  # first: subscribing begins the running cell, which else would end it all
         if not self._running:
             try:
                 self._reporter.say_what_is_missing()
-                self._magics.offer()
+                self._magics.offer(self)
                 self._preload()
                 self._settle()
                 self._subscribe(running=True)
@@ -137,13 +131,14 @@ class IPyGPULogger(Options):
 
     def expect(self) -> None:
         """Measure only the next cell on this thread, which begins with ``%%gpulog``, while stopped."""
-        if not self._running:
-            try:
-                self._subscribe(running=False)
-                self._only = threading.get_ident()
-            except Exception as error:  # the cell runs all the same
-                self._failed(error)
-                self._halt()
+        if self._running:
+            return
+        try:
+            self._subscribe(running=False)
+            self._only = threading.get_ident()
+        except Exception as error:  # the cell runs all the same
+            self._failed(error)
+            self._halt()
 
     def _subscribe(self, *, running: bool) -> None:
         self._machine = machine()  # in a forked child, another than its parent's
@@ -156,12 +151,11 @@ class IPyGPULogger(Options):
     def stop(self) -> None:
         """Stop the reports, without one for the running cell; calling it again changes nothing.
 
-        No thread, hook or handle of this package remains, nor ``%gpulog``, unless the extension is loaded.
-        One thing may remain: if removing our wrapper would make ``torch.cuda.max_memory_allocated()`` forget
-        an earlier peak, the wrapper stays until your next ``reset_peak_memory_stats()``. If you interrupt
-        this call, call it again.
+        No thread, hook or handle of this package remains, nor ``%gpulog``, unless the extension is loaded. If
+        you interrupt this call, call it again. One thing may remain: where ``max_memory_allocated()`` would
+        forget an earlier peak, our wrapper stays until your next ``reset_peak_memory_stats()``.
         """
-        self._magics.withdraw()
+        self._magics.withdraw(self)
         self._halt()
         self._machine.failed_snapshot = None
 
@@ -175,7 +169,7 @@ class IPyGPULogger(Options):
         self._live.close()
         self._growth.close()
         self._garbage.close()
-        self._last.gap = Gap()
+        self._last.gap = None
         self._machine.detach(self)
         self._machine.close()
         CellEvents.of(self._shell).unsubscribe(self)  # last: until then the next cell does it again
@@ -184,11 +178,6 @@ class IPyGPULogger(Options):
     def running(self) -> bool:
         """Whether cells are being reported."""
         return self._running
-
-    @property
-    def magics(self) -> GpulogMagics:
-        """The magic ``%gpulog`` that controls this logger; it is in the shell once the logger was started."""
-        return self._magics
 
     @property
     def record(self) -> CellRecord | None:
@@ -217,10 +206,8 @@ class IPyGPULogger(Options):
     def free(self) -> Freed:
         """Release what the last traceback and ``Out`` still hold, as ``%gpulog free`` does.
 
-        Afterwards ``%debug`` has no traceback to enter.
-
-        Returns:
-            Which references were dropped and how many bytes were freed by device; `str` gives the report.
+        Afterwards ``%debug`` has no traceback to enter. Which references were dropped and how many bytes came
+        back by device is returned; `str` gives the report.
         """
         from ..owners.roots import release
         from ..render.owners import Freed
@@ -243,8 +230,7 @@ class IPyGPULogger(Options):
 
     def _preload(self) -> None:
         """Create the GPU context before the cell could, if `preload` is set."""
-        self._reporter.load()
-        gap = self._last.gap
+        gap = self._last.gap = self._last.gap or Gap()
         if self.preload:
             gap.preload()
         if self._running:  # loading does not wait for the first walk
@@ -262,41 +248,43 @@ class IPyGPULogger(Options):
         if not self._running:  # `stop` was interrupted
             self._halt()
             return
-        request = request_of(cell.raw)
-        if self._only is not None and request is None:
+        if self._only is not None and not cell.request.explicit:
             if not self._cells and self._only == threading.get_ident():
                 self._halt()  # another cell came than the one that is to be measured
             return
-        gap, self._last.gap = None if cell.nested or self._cells else self._last.gap, Gap()
-        measured = self._measured(cell, request or Request(explicit=False), gap)
-        if cell.nested and request is None:
+        gap, self._last.gap = None if cell.nested or self._cells else self._last.gap, None
+        measured = self._measured(cell, gap)
+        if cell.nested and not cell.request.explicit:
             measured.within = any(one in self._cells for one in cell.around())
         self._cells[cell] = measured
         # The cell that only loads the extension has no report: it does not wait for the first walk.
-        if self._growth.has_walked or not is_gpulog_only(cell.raw):
+        if self._growth.has_walked or not cell.gpulog_only:
             measured.before = self._attempt("tell who holds memory", self._growth.begin)
         measured.begin()
 
-    def _measured(self, cell: Cell, request: Request, gap: Gap | None) -> MeasuredCell:
-        """Return the measurement of a cell, which has not begun."""
+    def _measured(self, cell: Cell, gap: Gap | None) -> MeasuredCell:
         scope = Scope(reset_peaks=self.reset_peaks, all_devices=self.devices == "all", metrics=self.metrics)
-        measured = MeasuredCell(cell, request, scope, self._growth, self._history, gap=gap)
-        measured.garbage = self._garbage if self.gc_collect is True else None
-        measured.clear_cache, measured.advised = self.clear_cache, self._advised
-        measured.publisher = publisher_of(self._shell, nested=cell.nested)
+        measured = MeasuredCell(
+            *(cell, scope, self._growth, self._history),
+            gap=gap,
+            garbage=self._garbage if self.gc_collect is True else None,
+            clear_cache=self.clear_cache,
+            advised=self._advised,
+            publisher=publisher_within(self._shell) if cell.nested else self._shell.display_pub,
+        )
         display = None if cell.nested else display_for(self._shell, self.report)
         if display is not None:
             label = "The cell" if cell.execution_count is None else f"In [{cell.execution_count}]"
             measured.live = self._live.cell(label, scope, display)
-        if self.lines or request.lines:
+        if self.lines or cell.request.lines:
             with importing():
                 from .cell_lines import CellLines
             measured.lines = CellLines(self._shell, cell, self._lines_of_cells, reset_peaks=self.reset_peaks)
-        if peak := request.peak or self.peak:
+        if peak := cell.request.peak or self.peak:
             with importing():
                 from ..breakdown.recording import PeakRecording
             # Only a cell that asks for the table shows what was held before.
-            ram, named = True if peak == "all" else None, bool(request.peak)
+            ram, named = True if peak == "all" else None, bool(cell.request.peak)
             measured.recording = PeakRecording(self._shell, ram=ram, always_named=named)
         return measured
 
@@ -331,16 +319,14 @@ class IPyGPULogger(Options):
 
     def _drop(self, cell: Cell) -> None:
         """End the cell without a record; if it has ended already, forget it."""
-        measured = self._cells.get(cell)
-        if measured is None:
-            return
-        try:
-            measured.drop()
-        finally:
-            if measured.over:  # if not, an interrupt came: the next boundary, or `stop`, drops it again
-                self._forget(cell)
+        if cell in self._cells:
+            try:
+                self._cells[cell].drop()
+            finally:
+                if self._cells[cell].over:  # if not, an interrupt came: the next boundary, or `stop`, does it
+                    self._forget(cell)
 
-    def _attempt(self, what: str, step: Callable[..., R], *args: Any) -> R | None:
+    def _attempt(self, what: str, step: Callable[..., Any], *args: Any) -> Any:
         """Call a function that explains a record; None if it fails, which is said once."""
         try:
             return step(*args)
@@ -366,10 +352,11 @@ class IPyGPULogger(Options):
 
     def _sink(self, record: CellRecord, measured: MeasuredCell) -> None:
         """Keep the record, write it to the log, and show it."""
-        request, publisher = measured.request, measured.publisher
+        request, publisher = measured.cell.request, measured.publisher
         self._last.record, self._last.requested = record, request.explicit
         self._history.append(record)
-        self._reporter.write(self._log, record)
+        if self._log is not None:
+            self._reporter.write(self._log, record)
         shown: list[Callable[[], object]] = []
         if is_reported(record, self._threshold, requested=request.explicit):
             shown.append(partial(self._show, record, measured))
@@ -381,14 +368,24 @@ class IPyGPULogger(Options):
         for show in shown if self.report == "text" else reversed(shown):  # a rich report comes last
             show()
 
-    def _show(self, record: CellRecord, measured: MeasuredCell) -> None:
-        """Report the cell."""
-        beside_peak = bool(measured.request.peak)
-        self._reporter.show(record, measured.publisher, within=measured.within, beside_peak=beside_peak)
+    def _show(self, record: CellRecord, cell: MeasuredCell) -> None:
+        beside_peak = bool(cell.cell.request.peak)
+        self._reporter.show(record, cell.publisher, within=cell.within, beside_peak=beside_peak)
 
     def _keep(self, records: Sequence[ProcessRecord]) -> list[ProcessRecord]:
-        """Keep the records of other processes; `cluster.watcher` calls this, and has the contract."""
-        return self._reporter.keep(records, self._history, self._log, self._budget_since)
+        """Keep the records of other processes as a cell's own is kept; `cluster.watcher` has the contract.
+
+        A budget does not hold for what began before it was set.
+        """
+        since = self._budget_since
+        found = self._history.marked_all(records)
+        for i, record in enumerate(found):
+            if since is not None and record.started_at >= since:
+                found[i] = replace(record, notes=(*record.notes, *over_budget(record, self.budget)))
+        self._history.extend(found)
+        if self._log is not None:
+            self._reporter.write(self._log, *found)
+        return found
 
     def _reports(self, group: Group) -> bool:
         """Return whether they have a table; `cluster.watcher` calls this."""

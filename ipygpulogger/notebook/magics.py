@@ -8,10 +8,9 @@ import weakref
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from IPython.core.error import UsageError
-from IPython.core.magic import Magics, line_cell_magic, magics_class
 from IPython.display import display
 
 from ..engine.machine import importing, machine
@@ -20,86 +19,91 @@ from ..runtime.objects import walk_stack
 from ..sources import Unavailable
 from . import completion
 from .cell import options_of, request_in, split_words
-from .options import ASKS_FOR_HELP, COMMANDS, FAILED, RANKED_BY, Options, magic_help
+from .options import ASKS_FOR_HELP, COMMANDS, FAILED, HELP, RANKED_BY
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Sequence
 
     from ..records import DeviceUsage
     from .logger import IPyGPULogger
+
 _EXECUTION, _BODIES = "IPython.core.magics.execution", ("time", "prun")  # of IPython's own magics
 
 
-@magics_class
-class GpulogMagics(Magics):
-    """``%gpulog`` for a line and ``%%gpulog`` for a cell, which control one logger.
+class GpulogMagics:
+    """``%gpulog`` for a line and ``%%gpulog`` for a cell of one shell; `of` returns the shell's own.
 
-    Of several loggers it is the one that was started last; once the extension is loaded, the extension's.
+    Of several loggers, which it keeps alive, it controls the one that was started last; once the extension
+    is loaded, the extension's.
     """
 
-    def __init__(self, shell: Any, logger: IPyGPULogger) -> None:
-        self.shell: Any  # never None from here on
-        super().__init__(shell)
-        shell.configurables.remove(self)  # IPython's constructor put it there
-        self.magics = {}  # IPython's table of our methods, which refer to us: back while it is registered
-        self._logger = weakref.ref(logger)  # weak: a cycle would wait for the garbage collector
-        self._offered: IPyGPULogger | None = None  # nobody else may hold it
-        self.first_line = _FirstLine(weakref.proxy(logger))
+    _by_shell: ClassVar[weakref.WeakKeyDictionary[Any, GpulogMagics]] = weakref.WeakKeyDictionary()
+
+    def __init__(self, shell: Any) -> None:
+        self._shell = weakref.ref(shell)
+        self._offered: list[IPyGPULogger] = []
+        self.extension: IPyGPULogger | None = None  # the extension's logger
+
+    @classmethod
+    def of(cls, shell: Any) -> GpulogMagics:
+        """Return the one of this shell."""
+        return cls._by_shell.setdefault(shell, cls(shell))
+
+    @property
+    def shell(self) -> Any:
+        """The shell."""
+        return self._shell()
 
     @property
     def logger(self) -> IPyGPULogger:
-        """The logger that it controls, which it keeps alive while it is on offer."""
-        logger = self._logger()
-        if logger is None:
-            raise RuntimeError("the logger that this magic controlled is gone")
-        return logger
+        """The logger that it controls."""
+        return self.extension or self._offered[-1]
 
-    def offer(self) -> None:
-        """Register the magic in the shell."""
-        self._offered = self.logger
-        offered = [one for one in _offered.get(self.shell, []) if one is not self]
-        offered.insert(len(offered) - (loaded.get(self.shell) in offered), self)
-        _offered[self.shell] = offered
-        self._arrange(offered)
-
-    def withdraw(self) -> None:
-        """Unregister the magic, unless it is the extension's, and restore that of another logger."""
-        offered = _offered.get(self.shell, [])
-        if self in offered and loaded.get(self.shell) is not self:
-            self._arrange([magics for magics in offered if magics is not self])
-            self._offered = None
-
-    def _arrange(self, offered: list[GpulogMagics]) -> None:
-        """Put only the last of these into the shell; after an interrupt it can be done again."""
-        shell, transforms = self.shell, self.shell.input_transformer_manager.line_transforms
-        shell.configurables[:] = [one for one in shell.configurables if not isinstance(one, GpulogMagics)]
-        transforms[:] = [one for one in transforms if not isinstance(one, _FirstLine)]
+    def offer(self, logger: IPyGPULogger) -> None:
+        """Control this logger, and be in the shell."""
+        self._offered = [*(one for one in self._offered if one is not logger), logger]
         for kind in ("line", "cell"):
-            shell.magics_manager.magics[kind].pop("gpulog", None)
-        completion.take_out(shell)
-        shell.magics_manager.registry.pop(type(self).__name__, None)
-        if offered:
-            offered[-1]._put_in()
-            _offered[shell] = offered
-        else:
-            _offered.pop(shell, None)
-
-    def _put_in(self) -> None:
-        me: Any = self  # IPython's decorator has no type for a bound method
-        self.magics = {kind: {"gpulog": me.gpulog} for kind in ("line", "cell")}
-        self.shell.register_magics(self)
-        self.magics = {}
+            self.shell.magics_manager.magics[kind]["gpulog"] = self.gpulog
         completion.put_in(self.shell)
-        self.shell.configurables.append(self)
-        self.install_transform()
+        self._see_first_lines()
 
-    def install_transform(self) -> None:
+    def withdraw(self, logger: IPyGPULogger) -> None:
+        """Control this logger no more, unless it is the extension's; after an interrupt, do it again."""
+        if logger is self.extension:
+            return
+        if self._offered == [logger]:
+            transforms = self.shell.input_transformer_manager.line_transforms
+            transforms[:] = [one for one in transforms if one != self.first_line]
+            completion.take_out(self.shell)
+            for kind in ("line", "cell"):
+                self.shell.magics_manager.magics[kind].pop("gpulog", None)
+        self._offered = [one for one in self._offered if one is not logger]
+
+    def _see_first_lines(self) -> None:
         """Let `first_line` see each cell before IPython turns its first line into a cell magic."""
         transforms = self.shell.input_transformer_manager.line_transforms
         if self.first_line not in transforms:
             transforms.insert(0, self.first_line)
 
-    @line_cell_magic  # type: ignore[untyped-decorator, unused-ignore]
+    def first_line(self, lines: list[str]) -> list[str]:
+        """Remove ``%%gpulog`` from a cell, which then runs as any other; the logger sees the original."""
+        first, *body = lines or [""]
+        options = options_of(first) if "%%gpulog" in first else None
+        if options is None or _is_a_magics_body():
+            return lines
+        filled = next((i for i, line in enumerate(body) if line.strip()), None)
+        if filled is None:  # the magic refuses it; without the empty line IPython would
+            return [first.rstrip("\n") + "\n", "\n"]
+        try:
+            request_in(options)
+        except ValueError:  # the magic will say so
+            return lines
+        self.logger.expect()
+        return body[filled:] if body[filled].startswith("%%") else ["\n", *body]
+
+    # So that IPython skips it when it asks whether a cell is complete.
+    first_line.has_side_effects = True  # type: ignore[attr-defined]
+
     def gpulog(self, line: str, cell: str | None = None) -> Any:
         """Run a command of ``%gpulog``, or the cell below ``%%gpulog``."""
         if cell is not None:
@@ -116,10 +120,15 @@ class GpulogMagics(Magics):
             raise _refusal(f"%gpulog {command} takes no options")
         try:
             return getattr(self, f"_{command}")(*words)
-        except Unavailable as reason:
+        except (Unavailable, ImportError, ValueError) as reason:
             raise _refusal(f"%gpulog {command}: {reason}") from reason
+        except OSError as error:
+            if command not in ("save", "snapshot"):
+                raise
+            said = f"cannot write {words[-1]}: {error.strerror or error}"
+            raise _refusal(f"%gpulog {command}: {said}") from error
 
-    gpulog.__doc__ = magic_help(Options)  # `%gpulog?` shows it
+    gpulog.__doc__ = HELP  # `%gpulog?` shows it
 
     def _cell(self, line: str, cell: str) -> None:
         """Handle a cell without code, one with wrong options, and a call of the magic as a function."""
@@ -133,15 +142,15 @@ class GpulogMagics(Magics):
             request_in(line)
         except ValueError as error:
             raise _refusal(f"%%gpulog: {error}") from error
-        self.install_transform()  # it may have been removed
+        self._see_first_lines()  # it may have been removed
         self.shell.run_cell(f"%%gpulog {line}\n{cell}")
 
     def _start(self, *options: str) -> None:
+        given = dict(map(_option, options))
         try:
-            given = dict(_option(word) for word in options)
             self.logger.check(given)
-        except (TypeError, ValueError) as error:
-            raise _refusal(f"%gpulog start: {error}") from error
+        except TypeError as error:  # there is no such option
+            raise ValueError(str(error)) from error
         for name, value in given.items():
             setattr(self.logger, name, value)
         self.logger.start()
@@ -149,7 +158,7 @@ class GpulogMagics(Magics):
     def _stop(self) -> None:
         logger = self.logger  # which may have no other holder than the offer, withdrawn now
         logger.stop()
-        self.offer()  # for `%gpulog start`
+        self.offer(logger)  # for `%gpulog start`
 
     def _status(self) -> None:
         logger = self.logger
@@ -178,10 +187,7 @@ class GpulogMagics(Magics):
     def _plot(self) -> Any:
         with importing():
             from ..render import plot
-        try:
-            return plot.figure(self.logger.history)
-        except (ImportError, ValueError) as error:
-            raise _refusal(f"%gpulog plot: {error}") from error
+        return plot.figure(self.logger.history)
 
     def _fit(self, *words: str) -> None:
         count, name = _cell_and_size(words)
@@ -196,20 +202,12 @@ class GpulogMagics(Magics):
         }
         limit = least(one for one in machine().limits.all() if one.memory == "RAM")
         left[RAM] = Headroom(now.gen.after_bytes, None if limit is None else limit.left_bytes)
-        try:
-            found = fit_of(self.logger.history, left, count, name)
-        except ValueError as error:
-            raise _refusal(f"%gpulog fit: {error}") from error
+        found = fit_of(self.logger.history, left, count, name)
         self._show(fit.report(found), fit.html(found))
 
     def _save(self, *words: str) -> None:
         path, history = _path("save", words), self.logger.history
-        try:
-            history.save(path)
-        except OSError as error:
-            raise _unwritten("save", path, error) from error
-        except (ImportError, ValueError) as error:
-            raise _refusal(f"%gpulog save: {error}") from error
+        history.save(path)
         print(printable(f"{history.counted()} written to {path}"))
 
     def _snapshot(self, *words: str) -> None:
@@ -226,26 +224,21 @@ class GpulogMagics(Magics):
             )
         past = kept if kept is not None and (of_failure or (kept.ended and kept.is_latest())) else None
         found = snapshot_file() if past is None else past.file()
-        try:
-            write_file(path, found.content)
-        except OSError as error:
-            raise _unwritten("snapshot", path, error) from error
-        content = "" if past is None else f"The out-of-memory error in {past.where}: "
-        content += "1 block" if found.blocks == 1 else f"{found.blocks:,} blocks"
+        write_file(path, found.content)
+        content = f"{found.blocks:,} block{'s' * (found.blocks != 1)}"
         if found.events is not None:
-            events = "1 event" if found.events == 1 else f"{found.events:,} events"
-            content += f" and {events} of torch's memory history"
-        sentences = [f"{content} written to {path}, for https://pytorch.org/memory_viz."]
+            content += f" and {found.events:,} event{'s' * (found.events != 1)} of torch's memory history"
+        written = f"{content} written to {path}, for https://pytorch.org/memory_viz."
+        told = [written if past is None else f"The out-of-memory error in {past.where}: {written}"]
         if kept is not None and past is None:
             earlier = f"The out-of-memory error in {kept.where}: %gpulog snapshot {FAILED} PATH"
-            sentences.append(f"That is the present. {earlier}")
+            told.append(f"That is the present. {earlier}")
         elif found.events is None:
-            sentences.append(
+            told.append(
                 "It has no history, as torch recorded none: for that, run this command at the end of a cell"
                 " under %%gpulog --peak."
             )
-        for sentence in sentences:
-            print(printable(sentence))
+        print("\n".join(map(printable, told)))
 
     def _vars(self) -> None:
         with importing():
@@ -278,30 +271,7 @@ class GpulogMagics(Magics):
             print(plain)
 
     def _help(self) -> None:
-        print(magic_help(Options))
-
-
-class _FirstLine:
-    """Remove ``%%gpulog`` from a cell, which then runs as any other; the logger sees its original text."""
-
-    has_side_effects = True  # so that IPython skips it when it asks whether a cell is complete
-
-    def __init__(self, logger: IPyGPULogger) -> None:
-        self._logger = logger
-
-    def __call__(self, lines: list[str]) -> list[str]:
-        options, body = options_of(lines[0]) if lines else None, lines[1:]
-        if options is None or _is_a_magics_body():
-            return lines
-        filled = next((i for i, line in enumerate(body) if line.strip()), None)
-        if filled is None:  # the magic refuses it; without the empty line IPython would
-            return [lines[0].rstrip("\n") + "\n", "\n"]
-        try:
-            request_in(options)
-        except ValueError:  # the magic will say so
-            return lines
-        self._logger.expect()
-        return body[filled:] if body[filled].startswith("%%") else ["\n", *body]
+        print(HELP)
 
 
 def _is_a_magics_body() -> bool:
@@ -315,12 +285,8 @@ def _is_a_magics_body() -> bool:
 def _path(command: str, words: Sequence[str]) -> Path:
     """Return the one path that a command takes."""
     if len(words) != 1:
-        raise _refusal(f"%gpulog {command} takes {COMMANDS[command]}, not {' '.join(words) or 'nothing'}")
+        raise _not_taken(command, words)
     return Path(words[0]).expanduser()
-
-
-def _unwritten(command: str, path: Path, error: OSError) -> UsageError:
-    return _refusal(f"%gpulog {command}: cannot write {path}: {error.strerror or error}")
 
 
 def _refusal(sentence: str) -> UsageError:
@@ -328,12 +294,17 @@ def _refusal(sentence: str) -> UsageError:
     return UsageError(printable(sentence))
 
 
+def _not_taken(command: str, words: Sequence[str]) -> UsageError:
+    given = repr(" ".join(words)) if words else "nothing"
+    return _refusal(f"%gpulog {command} takes {COMMANDS[command]}, not {given}")
+
+
 def _by(words: Sequence[str]) -> str:
     given = [part for word in words for part in word.split("=", 1)]
     if not given:
         return RANKED_BY[0]
     if len(given) != 2 or given[0] != "--by" or given[1] not in RANKED_BY:
-        raise _refusal(f"%gpulog summary takes {COMMANDS['summary']}, not {' '.join(words)!r}")
+        raise _not_taken("summary", words)
     return given[1]
 
 
@@ -342,7 +313,7 @@ def _cell_and_size(words: Sequence[str]) -> tuple[int | None, str | None]:
     cell, name = r"(?:(\d{1,18})|In ?\[(\d{1,18})\])?", r"([^\W\d][\w.()]*)?"
     found = re.fullmatch(f"{cell} ?{name}", " ".join(words), re.ASCII)
     if found is None:
-        raise _refusal(f"%gpulog fit takes {COMMANDS['fit']}, not {' '.join(words)!r}")
+        raise _not_taken("fit", words)
     count = found[1] or found[2]
     return int(count) if count else None, found[3]
 
@@ -354,8 +325,3 @@ def _option(word: str) -> tuple[str, Any]:
     if name == "metrics":
         return name, tuple(filter(None, value.split(",")))
     return name, {"True": True, "False": False, "None": None}.get(value, value)
-
-
-# By shell: the extension's magics, and all on offer, of which the last are in the shell.
-loaded: weakref.WeakKeyDictionary[Any, GpulogMagics] = weakref.WeakKeyDictionary()
-_offered: weakref.WeakKeyDictionary[Any, list[GpulogMagics]] = weakref.WeakKeyDictionary()

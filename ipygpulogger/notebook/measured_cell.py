@@ -16,7 +16,6 @@ from ..records.units import MB, rounded_mb
 from ..runtime.clock import this_thread
 from ..runtime.errors import is_from_a_handler
 from ..sources import Unavailable
-from .cell import is_gpulog_only
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
     from ..records import Sizes
     from ..sources.system.ram_limit import MemoryLimit
     from ..storage.history import History
-    from .cell import Cell, Request
+    from .cell import Cell
     from .cell_lines import CellLines
     from .live import LiveCell
 
@@ -37,8 +36,8 @@ if TYPE_CHECKING:
 class Gap:
     """The time from the end of a cell, and of our work after it, to the beginning of the next.
 
-    Memory is allocated or freed there by garbage that is collected, other threads, and code that a front end
-    runs silently. None of this is attributed to a cell. Memory that our own hooks take is excluded.
+    What garbage, other threads and code that a front end runs silently move there is no cell's; what our own
+    hooks take is excluded.
     """
 
     def __init__(self, after: Scope | None = None, *, freed: bool = False) -> None:
@@ -72,22 +71,20 @@ class Gap:
             self._context_on = on.frameworks.current_index()
             self._context_bytes = self._own_bytes - before_bytes
 
-    def moved(self, scope: Scope, before_bytes: int) -> Sizes:
-        """Return how much memory was allocated or freed before a cell, in bytes by device, where notable.
+    def told(self, scope: Scope, before_bytes: int) -> tuple[Sizes, tuple[str, ...]]:
+        """Return what was allocated or freed before a cell, by device; it began with so much resident.
 
-        Args:
-            scope: Of the cell.
-            before_bytes: Resident memory when it began.
+        And a note about a context that we created before it, if we did.
         """
         if self._ended is None or self._pid != os.getpid():  # in a forked child: the parent's cell
-            return ()
+            return (), self._notes(scope)
         began = {CPU: DeviceHolding(CPU, before_bytes - scope.ours_before_bytes - self._own_bytes)}
         for key, held in scope.held().items():
             began[key] = held._replace(outside_bytes=None) if self._has_our_context(held) else held
-        return moved_between(self._ended, began, 2 * machine().ram.counter.current_precision_bytes)
+        precision_bytes = machine().ram.counter.current_precision_bytes
+        return moved_between(self._ended, began, 2 * precision_bytes), self._notes(scope)
 
-    def notes(self, scope: Scope) -> tuple[str, ...]:
-        """Return a note about a context that we created before the cell, if we did."""
+    def _notes(self, scope: Scope) -> tuple[str, ...]:
         if self._context_on is None:
             return ()
         sizes = [
@@ -118,7 +115,6 @@ class MeasuredCell:
     """One running cell, what measures it from `begin` on, and what its record's enrichers need."""
 
     cell: Cell
-    request: Request  # the options that the cell itself gives
     scope: Scope
     growth: Growth  # finds out which names account for what it consumes
     history: History  # of the cells before it
@@ -191,22 +187,18 @@ class MeasuredCell:
         cell = self.cell
         return self.scope.result(
             CellRecord,
-            self.request.label or cell.label,
+            cell.request.label or cell.label,
             execution_count=cell.execution_count,
             cell_id=cell.cell_id,
             source=cell.source,
             status=cell.status,
             error=cell.error,
             current_gpu=machine().frameworks.current_index(),
-            gpulog_only=is_gpulog_only(cell.raw),
+            gpulog_only=cell.gpulog_only,
         )
 
     def drop(self) -> None:
-        """End everything that has not ended yet.
-
-        Raises:
-            Exception: The lines or the scope could not be ended, and never will be; everything else is.
-        """
+        """End everything that has not ended yet; raise at last what kept a part from ending."""
         if self.over:
             return
         failure = None

@@ -1,23 +1,23 @@
-"""The options of a logger: what each one takes, and the help that lists them.
-
-What help says of an option is what its trait says.
-"""
+"""The options of a logger: what each one takes, and the help that lists them in the words of its trait."""
 
 from __future__ import annotations
 
+import re
 import textwrap
+from contextlib import suppress
 from inspect import Parameter, Signature, cleandoc
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeVar
 
 import traitlets
 from traitlets import TraitError
 from traitlets.config import Configurable
 
 from ..engine.device_scope import METRICS
+from ..records.units import parse_size
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     Documented = TypeVar("Documented", bound=type["Options"])
 
@@ -83,6 +83,33 @@ For example: %gpulog start compact=True quiet=10MB
 """
 
 
+_TIME = re.compile(r"(\d{1,18}(?:\.\d{1,18})?|\.\d{1,18})\s*(ms|s|min|h)", re.ASCII | re.IGNORECASE)
+_SECONDS = {"ms": 0.001, "s": 1.0, "min": 60.0, "h": 3600.0}
+_BETWEEN = re.compile(r"(?<=[a-z])(?:\s*,\s*|\s+)", re.ASCII | re.IGNORECASE)  # not in "10 MB"
+
+
+class Threshold(NamedTuple):
+    """What a cell must reach to be reported: a size of memory, a time, or one of the two."""
+
+    size_bytes: int | None = None
+    time_s: float | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> Threshold:
+        """Return what a text means: a size as a budget has it, "10MB", a time, "1s", or both, "10MB 1s".
+
+        Raises:
+            ValueError: A part of the text is neither, has no unit, is zero, or comes twice.
+        """
+        parts = _BETWEEN.split(text.strip())
+        times_s = [float(m[1]) * _SECONDS[m[2].lower()] for m in map(_TIME.fullmatch, parts) if m]
+        with suppress(ValueError):
+            sizes_bytes = [parse_size(part) for part in parts if not _TIME.fullmatch(part)]
+            if len(sizes_bytes) <= 1 and len(times_s) <= 1 and 0 not in (*sizes_bytes, *times_s):
+                return cls(next(iter(sizes_bytes), None), next(iter(times_s), None))
+        raise ValueError(f"{text!r} is not a size, a time or both, such as '10MB', '1s' or '10MB 1s'")
+
+
 class BadOption(TraitError, ValueError):  # noqa: N818 - the user's mistake, reported in one sentence
     """An option does not take this value: a `ValueError` in a call, and what traitlets expects of a trait."""
 
@@ -102,17 +129,13 @@ class _Option:
 class Enum(_Option, traitlets.Enum):  # type: ignore[type-arg, misc, unused-ignore]
     """One of several words, True and False; ``%config`` lists them because the class has this name."""
 
-    def __init__(self, *choices: str | bool, default: str | bool, **more: Any) -> None:
-        super().__init__(choices, default, **more)
-        self.tag(config=True)
-        *others, last = map(repr, choices)
-        self.takes = f"{', '.join(others)} or {last}"
+    def __init__(self, *choices: str | bool, default: str | bool, help: str) -> None:  # noqa: A002 - traitlets'
+        super().__init__(choices, default, help=help, config=True)
         self.words = tuple(map(str, choices))
+        self.takes = f"{', '.join(map(repr, choices[:-1]))} or {choices[-1]!r}"
 
     def validate(self, obj: Any, value: Any) -> Any:
-        """Return the value; 1 and 0 are taken from a configuration alone. Called by traitlets."""
-        if not isinstance(value, (bool, str) if obj is None else (bool, str, int)):
-            self.error(obj, value)
+        """Return the value, of 1 and 0 as True and False; called by traitlets."""
         found = super().validate(obj, value)
         return found if isinstance(found, str) else bool(found)
 
@@ -121,19 +144,19 @@ class Enum(_Option, traitlets.Enum):  # type: ignore[type-arg, misc, unused-igno
         return {"True": True, "False": False}.get(s, s)
 
 
+def _switch(default: bool, help: str) -> Enum:  # noqa: A002
+    return Enum(True, False, default=default, help=help)
+
+
 class Tuple(_Option, traitlets.Tuple):  # type: ignore[type-arg, misc, unused-ignore]
     """Names of metrics."""
 
     takes = f"any of {', '.join(map(repr, METRICS))}"
     words = tuple(METRICS)
 
-    def __init__(self, **more: Any) -> None:
-        super().__init__(**more)
-        self.tag(config=True)
-
     def validate(self, obj: Any, value: Any) -> Any:
         """Return the names as a tuple; called by traitlets."""
-        if not isinstance(value, (tuple, list)) or any(name not in list(METRICS) for name in value):
+        if not isinstance(value, (tuple, list)) or any(name not in self.words for name in value):
             self.error(obj, value)
         return tuple(value)
 
@@ -142,8 +165,7 @@ class Text(_Option, traitlets.Unicode):  # type: ignore[type-arg, misc, unused-i
     """A text, or None; `understand` raises a `ValueError` for a text that means nothing."""
 
     def __init__(self, understand: Callable[[Any], object], takes: str, *kinds: type, **more: Any) -> None:
-        super().__init__(None, allow_none=True, **more)
-        self.tag(config=True)
+        super().__init__(None, allow_none=True, config=True, **more)
         self.takes, self._understand, self._kinds = f"{takes}, or None", understand, (str, *kinds)
 
     def validate(self, obj: Any, value: Any) -> Any:
@@ -157,18 +179,6 @@ class Text(_Option, traitlets.Unicode):  # type: ignore[type-arg, misc, unused-i
         return value
 
 
-def _size(text: str) -> None:
-    from ..records.units import parse_size
-
-    parse_size(text)
-
-
-def _threshold(text: str) -> None:
-    from .quiet import Threshold
-
-    Threshold.parse(text)
-
-
 def _log(path: str | Path) -> None:
     if Path(path).suffix.lower() != ".jsonl":
         raise ValueError(f"a log is a .jsonl file, not {str(path)!r}")
@@ -180,59 +190,47 @@ def _log(path: str | Path) -> None:
 class Options(Configurable):
     """The options of `IPyGPULogger`: set in a call, by ``%config``, or in a configuration file."""
 
-    compact = Enum(True, False, default=False, help="Report on one line.")
+    compact = _switch(False, "Report on one line.")
     gc_collect = Enum(
-        True,
-        False,
-        "full",
+        *(True, False, "full"),
         default=True,
         help="Collect garbage after each cell, before memory is read: young garbage always, all of it where"
         " that can give memory back. 'full' collects all of it each time, which takes 0.1 s once torch is"
         " imported.",
     )
-    clear_cache = Enum(True, False, default=True, help="Empty torch's cache before memory is read.")
-    preload = Enum(
+    clear_cache = _switch(True, "Empty torch's cache before memory is read.")
+    preload = _switch(
         True,
-        False,
-        default=True,
-        help="Create the GPU context before a cell, once torch is imported; False if you fork CUDA workers.",
+        "Create the GPU context before a cell, once torch is imported; False if you fork CUDA workers.",
     )
     report = Enum(
-        "text",
-        "rich",
-        "none",
+        *("text", "rich", "none"),
         default="text",
         help="Print the reports ('text'), display them as HTML ('rich', as %load_ext does) or show 'none'.",
     )
     quiet = Text(
-        _threshold,
+        Threshold.parse,
         "a size, a time or both, such as '10MB', '1s' or '10MB 1s'",
         help="Report no cell under this much memory moved ('10MB'), time ('1s'), or both ('10MB,1s').",
     )
     devices = Enum(
-        "used",
-        "all",
+        *("used", "all"),
         default="used",
         help="Report the devices that this process has 'used', or 'all' of the machine.",
     )
-    metrics = Tuple(help="Report 'energy', 'utilization' or both of each GPU, all processes together.")
-    lines = Enum(
-        True,
-        False,
-        default=False,
-        help="Measure each line of the cells, and of functions that earlier cells defined.",
+    metrics = Tuple(
+        help="Report 'energy', 'utilization' or both of each GPU, all processes together.", config=True
     )
+    lines = _switch(False, "Measure each line of the cells, and of functions that earlier cells defined.")
     peak = Enum(
-        True,
-        False,
-        "all",
+        *(True, False, "all"),
         default=False,
         help="Tell what was alive when memory was highest, by kind and line: on GPUs from torch's record of"
         " its allocations; in general RAM through memray, if it is installed, where no GPU is used. 'all'"
         " does both.",
     )
     budget = Text(
-        _size,
+        parse_size,
         "a size such as '10GB'",
         help="Mark each cell that uses more than this ('10GB') of a GPU, or of RAM where it uses no GPU.",
     )
@@ -242,11 +240,9 @@ class Options(Configurable):
         Path,
         help="Append each cell's record to this file ('run.jsonl') as the cell ends.",
     )
-    reset_peaks = Enum(
+    reset_peaks = _switch(
         True,
-        False,
-        default=True,
-        help="Reset the kernel's high-water mark, for exact peaks of RAM; lowers getrusage().ru_maxrss.",
+        "Reset the kernel's high-water mark, for exact peaks of RAM; lowers getrusage().ru_maxrss.",
     )
 
     @classmethod
@@ -257,12 +253,7 @@ class Options(Configurable):
 
     @classmethod
     def check(cls, options: dict[str, Any]) -> None:
-        """Refuse options that cannot be set, before any of them is.
-
-        Raises:
-            TypeError: There is no such option.
-            ValueError: The option does not take the value.
-        """
+        """Refuse options that cannot be set, before any is: with a `TypeError` one that there is not."""
         traits: dict[str, Any] = cls.class_traits(config=True)
         for name, value in options.items():
             if name not in traits:
@@ -280,46 +271,33 @@ class Options(Configurable):
         return TypeError(f"{cls.__name__} has no option {name!r}{near}; it has {', '.join(known)}")
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """Set an option; a name that no class declares is a mistyped option, and refused.
-
-        Raises:
-            TypeError: There is no such option.
-        """
+        """Set an option; a name that no class declares is a mistyped option, and refused."""
         if not name.startswith("_") and not hasattr(type(self), name):
             raise self._unknown(name)
         super().__setattr__(name, value)
 
 
-def magic_help(options: type[Options]) -> str:
-    """Return the help of the magics, with these options."""
-    listed = []
-    for name, trait in options.in_order().items():
-        head = f"  {name}={trait.default()!r}"
-        listed += textwrap.wrap(
-            trait.help,
-            _WIDTH,
-            initial_indent=f"{head:21} " if len(head) < 21 else f"{head}  ",
-            subsequent_indent=" " * 22,
-        )
-    return _MAGIC.strip().replace(_OPTIONS, "\n".join(listed))
+def _listed(name: str, trait: Any) -> str:
+    head = f"  {name}={trait.default()!r} "
+    return textwrap.fill(
+        trait.help, _WIDTH, initial_indent=f"{head:22}{' ' * (len(head) > 21)}", subsequent_indent=" " * 22
+    )
+
+
+HELP = _MAGIC.strip().replace(_OPTIONS, "\n".join(_listed(*one) for one in Options.in_order().items()))
 
 
 def documented(cls: Documented) -> Documented:
     """Give a class the signature of its options, and list them in its docstring."""
     constructor: Any = cls.__init__
-    constructor.__signature__ = Signature([Parameter("self", Parameter.POSITIONAL_ONLY), *_parameters(cls)])
-    if cls.__doc__:  # not under python -OO
-        cls.__doc__ = cleandoc(cls.__doc__).replace(_OPTIONS, "\n    ".join(_arguments(cls)))
-    return cls
-
-
-def _parameters(cls: type[Options]) -> Iterator[Parameter]:
+    parameters = [Parameter("self", Parameter.POSITIONAL_ONLY)]
+    lines = []
     for at, (name, trait) in enumerate(cls.in_order().items()):
         kind = Parameter.KEYWORD_ONLY if at > 1 else Parameter.POSITIONAL_OR_KEYWORD
-        yield Parameter(name, kind, default=trait.default())
-
-
-def _arguments(cls: type[Options]) -> Iterator[str]:
-    for name, trait in cls.in_order().items():
+        parameters.append(Parameter(name, kind, default=trait.default()))
         line = f"{name}: {trait.help} Default: {trait.default()!r}."
-        yield from textwrap.wrap(line, _WIDTH, subsequent_indent="    ")
+        lines += textwrap.wrap(line, _WIDTH, subsequent_indent="    ")
+    constructor.__signature__ = Signature(parameters)
+    if cls.__doc__:  # not under python -OO
+        cls.__doc__ = cleandoc(cls.__doc__).replace(_OPTIONS, "\n    ".join(lines))
+    return cls

@@ -3,32 +3,37 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
+from ..analysis.notable import nearly_full
 from ..engine.machine import importing, machine
 from ..records import MIME
+from ..records.note import WARNINGS, of_kind
 from ..records.units import printable
 from ..render import text
 from ..runtime.errors import is_from_a_handler, say, why
 from ..sources import Unavailable
-from .enrichers import over_budget
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from datetime import datetime
+    from collections.abc import Callable, Iterator, Sequence
 
+    from ..analysis.group import Group
     from ..records import CellRecord, LineUsage
-    from ..records.process import ProcessRecord
-    from ..storage.history import History
     from ..storage.log import Log
-    from .options import Options
+    from .options import Options, Threshold
 
 
 _RICH = f"{__package__.rpartition('.')[0]}.render.html"  # whether a rich report was loaded
-_NOTHING_MEASURED = "ipygpulogger measures nothing for now"
 _shells_warned: WeakSet[Any] = WeakSet()  # the shells whose users know that there is none
+
+
+def load_rich() -> None:
+    """Import what a rich report needs, so that no cell waits for it or holds its memory."""
+    if _RICH not in sys.modules:
+        with importing():
+            from ..render import html  # noqa: F401
+            from ..storage import embed  # noqa: F401
 
 
 class Reporter:
@@ -43,61 +48,47 @@ class Reporter:
         self._options = options
         self._warned: set[str] = set()
 
-    def load(self) -> None:
-        """Import what the rich report needs, so that no cell waits for it or holds its memory."""
-        if self._options.report == "rich" and _RICH not in sys.modules:
-            with importing():
-                from ..render import html  # noqa: F401 - for `bundle`
-                from ..storage import embed  # noqa: F401
-
     def show(
         self, record: CellRecord, publisher: Any, *, within: bool = False, beside_peak: bool = False
     ) -> None:
         """Report a cell; a rich report is the last output of the cell when the cell ends.
 
-        Args:
-            record: The cell's.
-            publisher: Displays a rich report.
-            within: The report of a cell around it has its figures as well. A rich report would only cut that
-                cell's output in two, or be captured by ``%%capture``. So it is displayed only if the cell
-                failed, because IPython then calls the cell around it successful.
-            beside_peak: `show_peak` shows the whole table of what was alive at the peak.
+        A cell `within` another has its figures in that one's report, too, which a rich report would only cut
+        in two; so it is displayed if the cell failed, as IPython then calls the cell around it successful.
+        Beside the peak, `show_peak` shows the whole table of what was alive then.
         """
         report, compact = self._options.report, self._options.compact
         if report == "none" or (within and report == "rich" and record.status == "ok"):
             return
         plain = text.report(record, compact=compact, timelines=True, beside_peak=beside_peak)
-        if report == "text":
-            self.print_text(plain)
-            return
-        from ..render import html  # `load` imported both
-        from ..storage.embed import embedded
+        if report == "rich":
+            from ..render import html  # `load_rich` imported both
+            from ..storage.embed import embedded
 
-        total_bytes = machine().limits.total_bytes
-        markup = html.report(record, compact=compact, ram_total_bytes=total_bytes, beside_peak=beside_peak)
-        self._display({"text/plain": plain, "text/html": markup, MIME: embedded(record)}, publisher)
+            ram_bytes = machine().limits.total_bytes
+            markup = html.report(record, compact=compact, ram_total_bytes=ram_bytes, beside_peak=beside_peak)
+            self._display({"text/plain": plain, "text/html": markup, MIME: embedded(record)}, publisher)
+        else:
+            self.print_text(plain)
 
     def show_lines(self, lines: Sequence[LineUsage], publisher: Any) -> None:
         """Show the whole table of a cell's lines; notes about them stand in the report."""
         with importing():
             from ..render import lines as lines_table
-        self._show_table(lines_table.table(lines), lambda: lines_table.html(lines), publisher)
+        self._show_table(lines_table.table, lines_table.html, publisher, lines)
 
     def show_peak(self, record: CellRecord, publisher: Any) -> None:
         """Show the whole table of what was alive at a cell's peak; notes about it stand in the report."""
-        if not record.at_peak:
-            return
-        with importing():
-            from ..render import at_peak
-        rows = record.at_peak, record.peak_times_s
-        self._show_table(at_peak.text(*rows), lambda: at_peak.html(*rows), publisher)
+        if record.at_peak:
+            with importing():
+                from ..render import at_peak
+            self._show_table(at_peak.text, at_peak.html, publisher, record.at_peak, record.peak_times_s)
 
-    def _show_table(self, plain: str, markup: Callable[[], str], publisher: Any) -> None:
-        """Show a table below or above the report, in the way of the report."""
+    def _show_table(self, plain: Callable[..., str], rich: Callable[..., str], to: Any, *rows: Any) -> None:
         if self._options.report == "text":
-            self.print_text(plain)
+            self.print_text(plain(*rows))
         elif self._options.report == "rich":
-            self._display({"text/plain": plain, "text/html": markup()}, publisher)
+            self._display({"text/plain": plain(*rows), "text/html": rich(*rows)}, to)
 
     def print_text(self, report: str) -> None:
         """Print a report; why it cannot be printed is said once."""
@@ -110,49 +101,24 @@ class Reporter:
             self._warned.add(sentence)
             say(printable(sentence), aside=True)
 
-    def keep(
-        self,
-        records: Sequence[ProcessRecord],
-        history: History,
-        log: Log | None,
-        budget_since: datetime | None,
-    ) -> list[ProcessRecord]:
-        """Keep the records of other processes, which have just ended, as a cell's own is kept.
-
-        Returns:
-            The same records, with what the history and the budget say of them as notes; a budget does not
-            hold for what began before it was set.
-        """
-        found = history.marked_all(records)
-        for i, record in enumerate(found):
-            if budget_since is None or record.started_at < budget_since:
-                continue
-            if over := over_budget(record, self._options.budget):
-                found[i] = replace(record, notes=(*record.notes, *over))
-        history.extend(found)
-        self.write(log, *found)
-        return found
-
-    def write(self, log: Log | None, *records: CellRecord) -> None:
-        """Add records to a log, if there is one; a log that cannot be written hurts no cell."""
-        if log is None:
-            return
+    def write(self, log: Log, *records: CellRecord) -> None:
+        """Add records to a log; one that cannot be written hurts no cell."""
         try:
             lost = log.append(*records)
         except Exception as error:  # the report is worth more than the log
             self.warn_once(f"ipygpulogger cannot write {log.path} and goes on trying: {why(error)}")
-        else:
-            if lost:
-                cells = "1 cell is" if lost == 1 else f"{lost} cells are"
-                self.warn_once(f"ipygpulogger writes {log.path} again; {cells} missing in it.")
+            return
+        if lost:
+            cells = "1 cell is" if lost == 1 else f"{lost} cells are"
+            self.warn_once(f"ipygpulogger writes {log.path} again; {cells} missing in it.")
 
     def cannot_measure(self, error: BaseException) -> None:
         """Say once why a cell could not be measured."""
         if isinstance(error, Unavailable):
-            self.warn_once(f"{_NOTHING_MEASURED}: {error}")
-            return
-        reason = "interrupted" if isinstance(error, KeyboardInterrupt) else why(error)
-        self.warn_once(f"ipygpulogger could not measure a cell: {reason}")
+            self.warn_once(f"ipygpulogger measures nothing for now: {error}")
+        else:
+            reason = "interrupted" if isinstance(error, KeyboardInterrupt) else why(error)
+            self.warn_once(f"ipygpulogger could not measure a cell: {reason}")
 
     def cannot_explain(self, what: str, error: Exception) -> None:
         """Say once why something could not be done; of an unavailable figure the record speaks itself."""
@@ -206,13 +172,53 @@ class Reporter:
         self.warn_once(f"ipygpulogger cannot show its reports and goes on measuring: {reason}")
 
 
-def publisher_of(shell: Any, *, nested: bool) -> Any:
-    """Return what displays the report of a cell that begins: within ``%%capture`` the shell's publisher."""
-    publisher = shell.display_pub
-    if nested:
-        from IPython.core.displaypub import CapturingDisplayPublisher
+def publisher_within(shell: Any) -> Any:
+    """Return what displays the report of a nested cell: within ``%%capture`` the shell's own publisher."""
+    from IPython.core.displaypub import CapturingDisplayPublisher
 
-        if isinstance(publisher, CapturingDisplayPublisher):
-            own = (one for one in shell.configurables if isinstance(one, shell.display_pub_class))
-            return next(own, publisher)
+    publisher = shell.display_pub
+    if isinstance(publisher, CapturingDisplayPublisher):
+        own = (one for one in shell.configurables if isinstance(one, shell.display_pub_class))
+        return next(own, publisher)
     return publisher
+
+
+# -- which cells have one -----------------------------------------------------------------------------------
+
+
+def _moved_bytes(record: CellRecord) -> Iterator[int]:
+    """Yield every amount of memory that a cell's report would speak of, but for that of other processes.
+
+    Of a peak that is not exact the lower bound counts, as for a budget: the upper one of a counter that
+    cannot be reset is the highest peak of the whole process, and would make every cell a large one.
+    """
+    for usage in (record.gen, *record.gpus, record.children, record.pinned):
+        if usage is not None:
+            yield abs(usage.consumed_bytes)
+            yield usage.needed_bytes
+    for gpu in record.gpus:
+        yield gpu.context_bytes
+        yield abs(gpu.unattributed_bytes)
+        yield gpu.unknown_rise_bytes
+    for _, size_bytes in record.between:
+        yield abs(size_bytes)
+
+
+def is_reported(record: CellRecord, quiet: Threshold | None, *, requested: bool) -> bool:
+    """Return whether a cell has a report: if it asks for one, or is neither ours alone nor `quiet`."""
+    if requested or record.gpulog_only:
+        return requested
+    if quiet is None or record.status != "ok" or of_kind(record.notes, *WARNINGS):
+        return True
+    if quiet.time_s is not None and record.time_s >= quiet.time_s:
+        return True
+    if quiet.size_bytes is not None and max(_moved_bytes(record)) >= quiet.size_bytes:
+        return True
+    return any(map(nearly_full, record.gpus))
+
+
+def has_table(group: Group, quiet: Threshold | None, *, requested: bool) -> bool:
+    """Return whether the records of other processes have a table, as if each were a cell's."""
+    if requested or quiet is None or group.missing or group.notes:
+        return True
+    return any(is_reported(record, quiet, requested=False) for record in group)

@@ -7,7 +7,6 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-import nbformat
 import pytest
 import yaml
 from command_line import MB, command, made, refused, saved
@@ -37,18 +36,12 @@ def test_a_closed_stdout(tmp_path, now_mb, status):
     assert (done.returncode, done.stderr) == (status, "")
 
 
+STATUS = {"report base": 0, "compare base base": 0, "compare base new": 1, "doctor": 0, "doctor --json": 0}
+
+
 @pytest.mark.parametrize("lines", [0, 1])
-@pytest.mark.parametrize(
-    ("words", "status"),
-    [
-        ("report base", 0),
-        ("compare base base", 0),
-        ("compare base new", 1),
-        ("doctor", 0),
-        ("doctor --json", 0),
-    ],
-)
-def test_a_reader_that_has_seen_enough(tmp_path, words, status, lines):
+@pytest.mark.parametrize("words", STATUS)
+def test_a_reader_that_has_seen_enough(tmp_path, words, lines):
     """`| head`: nothing on stderr, and the exit status that it would have been."""
     cells = range(3000)  # more than a pipe holds
     logs = {
@@ -66,7 +59,7 @@ def test_a_reader_that_has_seen_enough(tmp_path, words, status, lines):
     process.stdout.close()
     assert process.stderr.read() == ""
     process.stderr.close()
-    assert process.wait(timeout=60) == status
+    assert process.wait(timeout=60) == STATUS[words]
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="the system has no full disk to offer")
@@ -106,10 +99,8 @@ def test_the_ci_example(notebook, tmp_path):
     steps = workflow["jobs"]["train"]["steps"]
     commands = [shlex.split(step["run"]) for step in steps if step.get("run", "").startswith("ipygpulogger")]
     assert [words[1] for words in commands] == ["run", "compare"]
-    path = notebook("epochs = 10", "x = bytearray(epochs << 20)", name="train.ipynb")
-    nb = nbformat.read(path, as_version=4)
-    nb.cells[0].metadata["tags"] = ["parameters"]
-    nbformat.write(nb, path)
+    tags = {0: "parameters"}
+    path = notebook("epochs = 10", "x = bytearray(epochs << 20)", name="train.ipynb", tags=tags)
     (tmp_path / "memory").mkdir()
     assert command("run", path, "--log", tmp_path / "memory" / "base.jsonl").returncode == 0
     for words in commands:

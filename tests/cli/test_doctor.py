@@ -15,15 +15,6 @@ from ipygpulogger.engine.machine import Machine
 from ipygpulogger.sources import Framework
 from ipygpulogger.sources.system.ram_limit import RamLimits
 
-
-def test_doctor():
-    """Each source has its line; what is missing has a remedy; exit 0."""
-    done = command("doctor")
-    assert done.returncode == 0, done.stderr
-    for word in ("RAM", "NVML", "torch"):
-        assert any(line.startswith(word) for line in done.stdout.splitlines())
-
-
 WITHOUT_TORCH = """
 class Nowhere:
     def find_spec(self, name, *_):
@@ -35,16 +26,12 @@ sys.meta_path.insert(0, Nowhere())
 """
 
 
-BROKEN = {  # what torch's own import raises, by what is missing
-    "OSError('libcudart.so.12: cannot open shared object file\\nsecond line')": (
-        "OSError: libcudart.so.12: cannot open shared object file"
-    ),
-    "ImportError('libtorch_cpu.so: undefined symbol: x')": "ImportError: libtorch_cpu.so: undefined symbol: x",
-    "ValueError('libcublasLt.so.*[0-9] not found in the system path')": (
-        "ValueError: libcublasLt.so.*[0-9] not found in the system path"
-    ),
-    "ModuleNotFoundError('No module named sympy')": "ModuleNotFoundError: No module named sympy",
-}
+BROKEN = [  # what torch's own import raises, by the class of the error
+    ("OSError", "libcudart.so.12: cannot open shared object file", "\\nsecond line"),
+    ("ImportError", "libtorch_cpu.so: undefined symbol: x", ""),
+    ("ValueError", "libcublasLt.so.*[0-9] not found in the system path", ""),
+    ("ModuleNotFoundError", "No module named sympy", ""),
+]
 
 
 def torch_that(fails_with, folder):
@@ -91,11 +78,11 @@ def test_torch_that_is_not_installed(way):
     assert "import torch" not in said
 
 
-@pytest.mark.parametrize("error", BROKEN)
-def test_torch_whose_import_fails(tmp_path, error):
+@pytest.mark.parametrize(("name", "message", "more"), BROKEN)
+def test_torch_whose_import_fails(tmp_path, name, message, more):
     """The command line tries the import, tells the first line of its error whatever its type, and exits with 0."""
-    said = diagnosed(DOCTOR, env=torch_that(error, tmp_path))
-    assert f"installed, but import torch fails: {BROKEN[error]}\n" in said
+    said = diagnosed(DOCTOR, env=torch_that(f"{name}('{message}{more}')", tmp_path))
+    assert f"installed, but import torch fails: {name}: {message}\n" in said
     assert "-c 'import torch' shows where it fails" in said
 
 
@@ -137,13 +124,15 @@ def test_doctor_on_the_simulated_machine(kernel_env):
     assert "driver 580.65.06, 2 device(s): NVIDIA SimGPU 16GB, NVIDIA SimGPU 16GB" in done.stdout
 
 
-def test_doctor_as_json():
-    """The same diagnoses, for programs."""
-    done = command("doctor", "--json")
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
+def test_doctor():
+    """Each source has its line, and the same diagnoses are there for programs; exit 0."""
+    done, as_json = command("doctor"), command("doctor", "--json")
+    assert (done.returncode, as_json.returncode) == (0, 0), done.stderr + as_json.stderr
+    found = json.loads(as_json.stdout)
     assert {"source", "state", "says", "remedy"} == set(found[0])
-    assert {"RAM", "NVML", "torch"} <= {diagnosis["source"] for diagnosis in found}
+    sources = {diagnosis["source"] for diagnosis in found}
+    assert {"RAM", "NVML", "torch"} <= sources
+    assert all(any(line.startswith(one) for line in done.stdout.splitlines()) for one in sources)
 
 
 @pytest.mark.torch

@@ -1,14 +1,12 @@
 """The execution of a notebook in a real kernel: failures, interrupts, time limits, other kernels."""
 
-import json
 import os
 import re
 import subprocess
 import sys
 
-import nbformat
 import pytest
-from command_line import command, records, tracebacks_of_ours
+from command_line import command, executed, is_executed, records, refused, tracebacks_of_ours
 from limited import container
 
 from ipygpulogger.cli import execution, main
@@ -17,28 +15,24 @@ from ipygpulogger.sources.system.ram_limit import RamLimits
 
 
 def test_a_failing_cell(notebook, tmp_path):
-    """Its numbers and those before it are kept, it is marked, the rest is not run: exit 1."""
-    path, log = notebook("a = 1", "raise ValueError('oh')", "b = 2"), tmp_path / "log.jsonl"
-    done = command("run", path, "--log", log)
+    """Its numbers and those before it are kept, it is marked, the rest is not run: exit 1.
+
+    Its traceback is there once, as plain text without a control character, below what the cell printed.
+    """
+    path = notebook("def f():\n    print('in f')\n    raise ValueError('oh')", "f()", "b = 2")
+    log = tmp_path / "log.jsonl"
+    done = command("run", path, "--log", log, "--show-output")
     assert done.returncode == 1
     assert [(r["status"], r["error"]) for r in records(log)] == [("ok", None), ("error", "ValueError")]
-    assert "failed: ValueError" in done.stdout
+    first = r"\[1/3\]  \d\.\d\d s  .*def f\(\):\n"
+    second = r"\[2/3\] │ in f\n\[2/3\]  \d\.\d\d s  failed: ValueError .*f\(\)\n"
+    assert re.fullmatch(first + second, done.stdout)
+    assert done.stderr.count("Traceback (most recent call last)") == 1
+    assert done.stderr.count("    ValueError: oh\n") == 1
     assert "stopped at the cell that failed: ValueError: oh" in done.stderr
+    assert all(line.isprintable() for line in (done.stdout + done.stderr).splitlines())
     assert not tracebacks_of_ours(done.stderr)
-    executed = nbformat.read(path.with_name("nb.executed.ipynb"), as_version=4)
-    assert [cell.execution_count for cell in executed.cells] == [1, 2, None]
-
-
-def test_a_cell_that_may_fail(notebook):
-    """The tag raises-exception means what it means elsewhere."""
-    path = notebook("raise ValueError", "2")
-    nb = nbformat.read(path, as_version=4)
-    nb.cells[0].metadata["tags"] = ["raises-exception"]
-    nbformat.write(nb, path)
-    done = command("run", path)
-    assert done.returncode == 0, done.stderr
-    assert [line.split()[0] for line in done.stdout.splitlines()] == ["[1/2]", "[2/2]"]
-    assert "failed: ValueError" in done.stdout
+    assert [cell.execution_count for cell in executed(path).cells] == [1, 2, None]
 
 
 def test_allowed_errors(notebook, tmp_path):
@@ -55,56 +49,31 @@ def test_allowed_errors(notebook, tmp_path):
     assert command("run", deadly, "--allow-errors").returncode == 1
 
 
-def test_a_traceback_in_a_log(notebook):
-    """Once, as plain text without a control character, below no line that moves; also of a cell that prints."""
-    path = notebook("def f():\n    print('in f')\n    raise ValueError('oh')", "f()")
-    done = command("run", path, "--show-output")
-    assert re.fullmatch(
-        r"\[1/2\]  \d\.\d\d s  .*def f\(\):\n\[2/2\] │ in f\n\[2/2\]  \d\.\d\d s  failed: ValueError .*f\(\)\n",
-        done.stdout,
-    )
-    assert done.stderr.count("Traceback (most recent call last)") == 1
-    assert done.stderr.count("    ValueError: oh\n") == 1
-    assert all(line.isprintable() for line in (done.stdout + done.stderr).splitlines())
-
-
-def test_a_kernel_that_dies(notebook, tmp_path):
-    """What was measured before is kept, and it says which cell it was: exit 1."""
-    path, log = notebook("1", "import os; os._exit(7)"), tmp_path / "log.jsonl"
-    done = command("run", path, "--log", log)
-    assert done.returncode == 1
-    assert done.stderr.splitlines()[0] == "ipygpulogger: the kernel died while it ran cell 2 of 2"
-    assert not tracebacks_of_ours(done.stderr)
-    assert len(records(log)) == 1
-    assert path.with_name("nb.executed.ipynb").exists()
-
-
-def test_a_kernel_that_crashes(notebook):
-    """What its process said in the end is printed, once."""
+@pytest.mark.parametrize("end", ["os._exit(7)", "os.kill(os.getpid(), 9)"])
+def test_a_kernel_that_dies(notebook, tmp_path, end):
+    """It says which cell it was and what its process said in the end, once, and keeps what was measured: exit 1."""
     env = {name: value for name, value in os.environ.items() if name != "PYTEST_CURRENT_TEST"}
     says = "os.write(sys.stderr._original_stdstream_copy, b'the last \\x1b[2J words\\n')"
-    done = command("run", notebook(f"import os, sys; {says}; os.kill(os.getpid(), 9)"), env=env)
+    path, log = notebook("1", f"import os, sys; {says}; {end}"), tmp_path / "log.jsonl"
+    done = command("run", path, "--log", log, env=env)
     assert done.returncode == 1
-    *lines, said, problem, where = done.stderr.splitlines()
+    said, problem, where = done.stderr.splitlines()
     assert said == "    the last ?[2J words"
-    assert problem == "ipygpulogger: the kernel died while it ran cell 1 of 1"
+    assert problem == "ipygpulogger: the kernel died while it ran cell 2 of 2"
     assert where.startswith("executed notebook: ")
-    assert not lines
+    assert len(records(log)) == 1
+    assert is_executed(path)
 
 
-def test_a_kernel_that_does_not_start(notebook, tmp_path, bare_kernel):
+def test_a_kernel_that_does_not_start(notebook, kernel_of):
     """One sentence with the last that its process said, exit 2, nothing written."""
-    metadata, env = bare_kernel
-    spec = tmp_path / "share" / "kernels" / "bare" / "kernel.json"
-    argv = [sys.executable, "-c", "raise SystemExit('no such \x1b[2J device')"]
-    spec.write_text(json.dumps({"argv": argv, "display_name": "bare", "language": "python"}))
+    metadata, env = kernel_of(sys.executable, "-c", "raise SystemExit('no such \x1b[2J device')")
     path = notebook("1", **metadata)
     done = command("run", path, env=env)
     assert (done.returncode, done.stdout) == (2, "")
-    assert re.fullmatch(
-        r"ipygpulogger: the kernel 'bare' did not start: .*\(no such \?\[2J device\)\n", done.stderr
-    )
-    assert not path.with_name("nb.executed.ipynb").exists()
+    says = r"ipygpulogger: the kernel 'bare' did not start: .*\(no such \?\[2J device\)\n"
+    assert re.fullmatch(says, done.stderr)
+    assert not is_executed(path)
 
 
 # Ctrl-C comes when the second cell is about to be sent to the kernel, which is idle.
@@ -150,14 +119,13 @@ def test_a_cell_that_takes_too_long(notebook, tmp_path):
     assert not tracebacks_of_ours(done.stderr)
 
 
-@pytest.mark.parametrize(
-    "source",
-    [
-        "import time, signal; signal.signal(signal.SIGINT, signal.SIG_IGN); time.sleep(600)",
-        "import time\ntry: time.sleep(600)\nexcept KeyboardInterrupt: pass",
-    ],
-    ids=["deaf", "caught"],
-)
+SLEEPERS = {
+    "deaf": "import time, signal; signal.signal(signal.SIGINT, signal.SIG_IGN); time.sleep(600)",
+    "caught": "import time\ntry: time.sleep(600)\nexcept KeyboardInterrupt: pass",
+}
+
+
+@pytest.mark.parametrize("source", SLEEPERS.values(), ids=SLEEPERS)
 def test_a_cell_that_minds_no_interrupt(notebook, source, monkeypatch, capsys):
     """One that is deaf loses its kernel after a while; one that catches the interrupt is the last all the same."""
     monkeypatch.setattr(execution, "_GRACE_S", 1)
@@ -165,59 +133,54 @@ def test_a_cell_that_minds_no_interrupt(notebook, source, monkeypatch, capsys):
     assert main(["run", str(path), "--timeout", "1"]) == 1
     assert "stopped at cell 1 of 2, which ran longer than 1 s" in capsys.readouterr().err
     assert not path.with_name("ran").exists()
-    assert path.with_name("nb.executed.ipynb").exists()
+    assert is_executed(path)
 
 
 @pytest.mark.parametrize(
-    ("metadata", "says"),
+    ("language", "says"),
     [
-        ({"kernelspec": {"name": "nope", "language": "python", "display_name": "?"}}, "not installed here"),
-        ({"kernelspec": {"name": "ir", "language": "R", "display_name": "R"}}, "written in R"),
-        ({"kernelspec": {"name": "nope", "language": "Python", "display_name": "?"}}, "not installed here"),
-        ({"kernelspec": {"name": "nope", "language": "", "display_name": "?"}}, "not installed here"),
+        *((language, "; choose one with --kernel: python3") for language in ("python", "Python", "")),
+        ("R", "written in R"),
     ],
 )
-def test_no_such_kernel(notebook, metadata, says, tmp_path):
+def test_no_such_kernel(notebook, capsys, language, says):
     """A kernel that is not here, or of another language: one sentence, exit 2, nothing written."""
-    path = notebook("1", **metadata)
-    done = command("run", path, "--log", tmp_path / "log.jsonl")
-    assert (done.returncode, done.stdout) == (2, "")
-    assert says in done.stderr
-    assert len(done.stderr.splitlines()) == 1
-    assert ("; choose one with --kernel: python3" in done.stderr) == ("installed" in says)
-    assert [p.name for p in tmp_path.iterdir()] == ["nb.ipynb"]
+    path = notebook("1", kernelspec={"name": "nope", "language": language, "display_name": "?"})
+    assert refused(["run", path, "--log", path.with_name("log.jsonl")], capsys, says)
+    assert [p.name for p in path.parent.iterdir()] == ["nb.ipynb"]
 
 
-def test_a_kernel_without_us(notebook, bare_kernel):
-    """A kernel whose Python cannot import the package: one sentence with the command that fixes it."""
+def test_a_kernel_without_us(notebook, bare_kernel, tmp_path):
+    """A kernel whose Python cannot import the package: one sentence with the command that fixes it.
+
+    Exit 2 means nothing written, the log of an earlier run included.
+    """
     metadata, env = bare_kernel
-    path = notebook("1", **metadata)
-    done = command("run", path, env=env)
+    path, log = notebook("1", **metadata), tmp_path / "old.jsonl"
+    log.write_text("precious\n")
+    done = command("run", path, "--log", log, env=env)
     assert (done.returncode, done.stdout) == (2, "")
     assert "cannot load ipygpulogger (not this one)" in done.stderr
     assert "pip install ipygpulogger" in done.stderr
-    assert not path.with_name("nb.executed.ipynb").exists()
+    assert not is_executed(path)
+    assert log.read_text() == "precious\n"
 
 
-def test_another_kernel(notebook, bare_kernel, tmp_path):
+def test_another_kernel(notebook, bare_kernel, kernel_of, tmp_path):
     """--kernel wins over the notebook's own; one that is not here, or not Python's, is refused."""
-    foreign = {"kernelspec": {"name": "nope", "language": "python", "display_name": "?"}}
-    path = notebook("1", **foreign)
-    assert command("run", path, "--kernel", "python3").returncode == 0
+    path = notebook("1", kernelspec={"name": "nope", "language": "python", "display_name": "?"})
     _, env = bare_kernel
-    done = command("run", path, "--kernel", "bare", env=env)
-    assert (done.returncode, "'bare' cannot load" in done.stderr) == (2, True)
-    done = command("run", path, "--kernel", "gone")
-    assert done.returncode == 2
-    assert "the kernel 'gone' is not installed here; choose one with --kernel: python3" in done.stderr
-    spec = tmp_path / "share" / "kernels" / "ir"
-    spec.mkdir()
-    (spec / "kernel.json").write_text(json.dumps({"argv": ["R"], "display_name": "R", "language": "R"}))
-    done = command("run", path, "--kernel", "ir", env=env)
-    assert (done.returncode, "speaks R" in done.stderr) == (2, True)
-    (spec.parent / "broken").mkdir()
-    (spec.parent / "broken" / "kernel.json").write_text("{")
-    done = command("run", path, env=env)
+    kernel_of("R", name="ir", language="R")
+    (tmp_path / "share" / "kernels" / "broken").mkdir()
+    (tmp_path / "share" / "kernels" / "broken" / "kernel.json").write_text("{")
+    assert command("run", path, "--kernel", "python3").returncode == 0
+    for name, says in (
+        ("bare", "'bare' cannot load"),
+        ("ir", "speaks R"),
+        ("gone", "'gone' is not installed"),
+    ):
+        done = command("run", path, "--kernel", name, env=env)
+        assert (done.returncode, says in done.stderr) == (2, True)
     names = done.stderr.partition("--kernel: ")[2].strip().split(", ")
     assert {"bare", "python3"} <= set(names)
     assert not {"ir", "broken"} & set(names)  # neither can be chosen
@@ -236,10 +199,8 @@ def test_a_kernel_that_was_killed_for_lack_of_memory(notebook, tmp_path, monkeyp
     )
     assert main(["run", str(path), "--max-ram", "9GB"]) == 1
     said = capsys.readouterr().err.splitlines()
-    assert (
-        said[0]
-        == "ipygpulogger: Linux killed 3 processes of this container for lack of memory (limit 8.0 GB)."
-    )
+    told = "Linux killed 3 processes of this container for lack of memory (limit 8.0 GB)."
+    assert said[0] == f"ipygpulogger: {told}"
     why = ": killed for lack of memory (limit 8.0 GB)" if killed else ""
     assert f"ipygpulogger: the kernel died while it ran cell 1 of 1{why}" in said
     assert machine().limits.new_oom_kills() is None  # all of it was told

@@ -8,36 +8,28 @@ from command_line import command, refused
 
 from ipygpulogger.cli import main
 
+BEGIN = '{"nbformat": 4, "nbformat_minor": 5, '
+CONTENT = [
+    (None, "notebook not found:"),
+    ("", "no JSON"),
+    ("print(1)", "no JSON"),
+    ("[1, 2]", "names no nbformat"),
+    ('{"cells": []}', "names no nbformat"),
+    (BEGIN + '"cells": [{"cell_type": "nonsense"}], "metadata": {}}', "broken notebook"),
+    (BEGIN + '"metadata": {}}', "broken notebook"),
+    ('{"nbformat": 99, "nbformat_minor": 0, "cells": [], "metadata": {}}', "broken notebook"),
+    (b"\xff\xfe\x00", "cannot be read"),
+]
 
-@pytest.mark.parametrize(
-    ("content", "says"),
-    [
-        (None, "notebook not found:"),
-        ("", "no JSON"),
-        ("print(1)", "no JSON"),
-        ("[1, 2]", "names no nbformat"),
-        ('{"cells": []}', "names no nbformat"),
-        (
-            '{"nbformat": 4, "nbformat_minor": 5, "cells": [{"cell_type": "nonsense"}], "metadata": {}}',
-            "broken notebook",
-        ),
-        ('{"nbformat": 4, "nbformat_minor": 5, "metadata": {}}', "broken notebook"),
-        ('{"nbformat": 99, "nbformat_minor": 0, "cells": [], "metadata": {}}', "broken notebook"),
-        (b"\xff\xfe\x00", "cannot be read"),
-    ],
-)
-def test_not_a_notebook(tmp_path, content, says):
+
+@pytest.mark.parametrize(("content", "says"), CONTENT)
+def test_not_a_notebook(tmp_path, capsys, content, says):
     """A missing, broken or foreign file: one sentence, exit 2, nothing written."""
     path = tmp_path / "x.ipynb"
     if content is not None:
         path.write_bytes(content if isinstance(content, bytes) else content.encode())
     files = sorted(tmp_path.iterdir())
-    done = command("run", path, "--log", tmp_path / "log.jsonl")
-    assert done.returncode == 2
-    assert done.stdout == ""
-    assert says in done.stderr
-    assert done.stderr.startswith("ipygpulogger: ")
-    assert len(done.stderr.splitlines()) == 1
+    assert refused(["run", path, "--log", tmp_path / "log.jsonl"], capsys, says)
     assert sorted(tmp_path.iterdir()) == files
 
 

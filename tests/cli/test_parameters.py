@@ -2,6 +2,7 @@
 
 import math
 import sys
+from datetime import date
 
 import nbformat
 import pytest
@@ -29,26 +30,12 @@ def sources(nb):
     return [cell.source for cell in nb.cells]
 
 
-@pytest.mark.parametrize(
-    ("text", "value"),
-    [
-        ("True", True),
-        ("False", False),
-        ("None", None),
-        ("true", "true"),
-        ("3", 3),
-        ("-3", -3),
-        ("1_000", 1000),
-        ("0.5", 0.5),
-        ("1e-3", 0.001),
-        ("3.0", 3.0),
-        ("inf", math.inf),
-        ("", ""),
-        ("a b", "a b"),
-        ("[1]", "[1]"),
-        ("__import__('os')", "__import__('os')"),
-    ],
-)
+VALUES = {"True": True, "False": False, "None": None, "3": 3, "-3": -3, "1_000": 1000, "0.5": 0.5}
+VALUES |= {"1e-3": 0.001, "3.0": 3.0, "inf": math.inf}
+TEXTS = ("true", "", "a b", "[1]", "__import__('os')")
+
+
+@pytest.mark.parametrize(("text", "value"), [*VALUES.items(), *((text, text) for text in TEXTS)])
 def test_types(text, value):
     """None, a bool, an int, a float, else the very text: papermill's rule for -p."""
     assert (typed(text), type(typed(text))) == (value, type(value))
@@ -106,10 +93,8 @@ def test_every_value_arrives(value):
 
 def test_what_python_cannot_write():
     """nan is float('nan'); a date of YAML is text."""
-    import datetime as dt
-
     nb = tagged()
-    inject(nb, {"x": math.nan, "day": dt.date(2026, 1, 2)})
+    inject(nb, {"x": math.nan, "day": date(2026, 1, 2)})
     namespace = {}
     exec(nb.cells[0].source, namespace)
     assert math.isnan(namespace["x"])
@@ -125,34 +110,22 @@ def test_names(name):
     assert sources(nb) == ["'cell 0'"]
 
 
-@pytest.mark.parametrize(
-    ("content", "found"),
-    [
-        ('{"lr": 0.1, "names": ["a"]}', {"lr": 0.1, "names": ["a"]}),
-        ("lr: 0.1\nnames:\n  - a\n", {"lr": 0.1, "names": ["a"]}),
-    ],
-)
-def test_files(tmp_path, content, found):
+@pytest.mark.parametrize("content", ['{"lr": 0.1, "names": ["a"]}', "lr: 0.1\nnames:\n  - a\n"])
+def test_files(tmp_path, content):
     """JSON or YAML, told by what is in the file."""
     path = tmp_path / "parameters.yaml"
     path.write_text(content)
-    assert read(path) == found
+    assert read(path) == {"lr": 0.1, "names": ["a"]}
 
 
-@pytest.mark.parametrize(
-    ("content", "says"),
-    [
-        (None, "cannot be read"),
-        (b"\xff\xfe", "cannot be read"),
-        (b"", "holds no parameters"),
-        (b"[1, 2]", "holds no parameters"),
-        (b"just words", "holds no parameters"),
-        (b"a: [1", "neither JSON nor YAML"),
-        (b"\x00", "neither JSON nor YAML"),
-        (b"x: !!python/object/apply:os.getcwd []", "neither JSON nor YAML"),
-        (b"[" * 100_000, "neither JSON nor YAML"),
-    ],
-)
+MISSING, EMPTY, BROKEN = "cannot be read", "holds no parameters", "neither JSON nor YAML"
+CONTENT = [(None, MISSING), (b"\xff\xfe", MISSING), *((c, EMPTY) for c in (b"", b"[1, 2]", b"just words"))]
+CONTENT += [
+    (c, BROKEN) for c in (b"a: [1", b"\x00", b"x: !!python/object/apply:os.getcwd []", b"[" * 100_000)
+]
+
+
+@pytest.mark.parametrize(("content", "says"), CONTENT)
 def test_files_without_parameters(tmp_path, content, says):
     """Missing, binary, empty, a list, broken, code: one sentence that names the file; nothing is run."""
     path = tmp_path / "parameters.yaml"

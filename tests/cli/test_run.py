@@ -7,7 +7,7 @@ from pathlib import Path
 
 import nbformat
 import pytest
-from command_line import MB, command, made, records, refused
+from command_line import MB, command, executed, is_executed, made, records, refused
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -40,12 +40,12 @@ def test_run_reports_every_cell(notebook, tmp_path):
     assert done.stderr.splitlines() == [f"executed notebook: {path.with_name('nb.executed.ipynb')}"]
     assert "Traceback" not in done.stderr
     assert path.read_bytes() == before
-    executed = nbformat.read(path.with_name("nb.executed.ipynb"), as_version=4)
-    nbformat.validate(executed)
-    reports = [o for cell in executed.cells for o in cell.outputs if o.output_type == "display_data"]
+    nb = executed(path)
+    nbformat.validate(nb)
+    reports = [o for cell in nb.cells for o in cell.outputs if o.output_type == "display_data"]
     assert len(reports) == 3
     assert {"text/plain", "text/html", MIME} == set(reports[0].data)
-    ids = [cell.id for cell in executed.cells if cell.outputs]
+    ids = [cell.id for cell in nb.cells if cell.outputs]
     assert [report.data[MIME]["cell_id"] for report in reports] == ids
     assert sorted(p.name for p in tmp_path.iterdir()) == ["log.jsonl", "nb.executed.ipynb", "nb.ipynb"]
 
@@ -69,21 +69,27 @@ def test_a_notebook_without_code(tmp_path, capsys, cells, budget):
     assert "left no record" not in err
     assert log.read_text() == ""
     assert f"<p class=said>{said}</p>" in page.read_text(encoding="utf-8")
-    executed = nbformat.read(tmp_path / "nb.executed.ipynb", as_version=4)
-    assert [cell.cell_type for cell in executed.cells] == cells
-    assert not any(cell.get("outputs") or cell.get("execution_count") for cell in executed.cells)
+    after = executed(path).cells
+    assert [cell.cell_type for cell in after] == cells
+    assert not any(cell.get("outputs") or cell.get("execution_count") for cell in after)
 
 
-def test_the_notebook_runs_in_its_own_folder_and_numbering(notebook):
-    """As in Jupyter: relative paths, In [1] first, and a notebook that loads the extension itself is fine."""
+def test_the_notebook_runs_in_its_own_folder_and_numbering(notebook, tmp_path):
+    """As in Jupyter: relative paths, In [1] first; a notebook may load the extension itself.
+
+    c.IPyGPULogger.report = 'none' is for notebooks that are open; run reports all the same.
+    """
+    profile = tmp_path / "ipython" / "profile_default"
+    profile.mkdir(parents=True)
+    (profile / "ipython_config.py").write_text("c = get_config()\nc.IPyGPULogger.report = 'none'\n")
     path = notebook("%load_ext ipygpulogger", "import os; print(sorted(os.listdir('.')), il.running)")
-    done = command("run", path)
+    done = command("run", path, env={**os.environ, "IPYTHONDIR": str(tmp_path / "ipython")})
     assert done.returncode == 0, done.stderr
-    executed = nbformat.read(path.with_name("nb.executed.ipynb"), as_version=4)
-    first, second = executed.cells
-    assert [cell.execution_count for cell in executed.cells] == [1, 2]
+    assert re.search(r"^\[2/2\]  \d\.\d\d s  RAM .*\d+ MB ", done.stdout, re.MULTILINE)
+    first, second = executed(path).cells
+    assert [first.execution_count, second.execution_count] == [1, 2]
     assert first.outputs == []  # our own magics report nothing on themselves
-    assert second.outputs[0].text == "['nb.ipynb'] True\n"
+    assert second.outputs[0].text == "['ipython', 'nb.ipynb'] True\n"
 
 
 def test_the_page(notebook, tmp_path):
@@ -132,7 +138,7 @@ def test_a_budget_of_ram(notebook, tmp_path):
         f" {round(peak / MB - 256)} MB over --max-ram 256 MB"
     )
     assert len(records(log)) == 3
-    assert path.with_name("nb.executed.ipynb").exists()
+    assert is_executed(path)
     assert command("run", path, "--max-ram", "100GB", "--max-gpu", "1GB").returncode == 0
 
 
@@ -173,26 +179,20 @@ def test_cells_without_a_record(notebook):
     assert done.stdout.count("  not measured  ") == 3
 
 
-@pytest.mark.parametrize(
-    "before",
-    [
-        "il.report = 'text'",
-        "il.report = 'none'; get_ipython = json = None",
-        "get_ipython().run_cell('1', store_history=True); il = None",
-    ],
-)
+BEFORE = ["il.report = 'text'", "il.report = 'none'; get_ipython = json = None"]
+BEFORE += ["get_ipython().run_cell('1', store_history=True); il = None"]
+
+
+@pytest.mark.parametrize("before", BEFORE)
 def test_records_whatever_the_notebook_does(notebook, tmp_path, before):
     """A silenced report, shifted counts, shadowed names: every cell's record, and the budget sees its peak."""
-    path = notebook(before, "len(b'x' * (300 << 20))", "1 / 0", "2")
-    nb = nbformat.read(path, as_version=4)
-    nb.cells[2].metadata["tags"] = ["raises-exception"]
-    nbformat.write(nb, path)
+    path = notebook(before, "len(b'x' * (300 << 20))", "1 / 0", "2", tags={2: "raises-exception"})
     log = tmp_path / "log.jsonl"
     done = command("run", path, "--log", log, "--max-ram", "256MB")
     assert done.returncode == 1, done.stderr
     assert "left no record" not in done.stderr
     assert done.stderr.count("over --max-ram 256 MB") == 1
-    assert [r["cell_id"] for r in records(log)] == [cell.id for cell in nb.cells]
+    assert [r["cell_id"] for r in records(log)] == [cell.id for cell in executed(path).cells]
     assert [r["status"] for r in records(log)] == ["ok", "ok", "error", "ok"]
     assert [line.split()[0] for line in done.stdout.splitlines()] == [f"[{i}/4]" for i in (1, 2, 3, 4)]
     assert "not measured" not in done.stdout
@@ -200,10 +200,7 @@ def test_records_whatever_the_notebook_does(notebook, tmp_path, before):
 
 def test_old_outputs_are_not_new(notebook, tmp_path):
     """A run that ends early leaves no outputs, counts or records of an earlier one."""
-    path = notebook("1 / 0", "2")
-    nb = nbformat.read(path, as_version=4)
-    nb.cells[0].metadata["tags"] = ["raises-exception"]
-    nbformat.write(nb, path)
+    path = notebook("1 / 0", "2", tags={0: "raises-exception"})
     old = tmp_path / "old.ipynb"
     assert command("run", path, "--output", old).returncode == 0
     nb = nbformat.read(old, as_version=4)
@@ -211,8 +208,8 @@ def test_old_outputs_are_not_new(notebook, tmp_path):
     nb.cells[0].metadata["tags"] = []
     nbformat.write(nb, old)
     assert command("run", old).returncode == 1
-    executed = nbformat.read(old.with_name("old.executed.ipynb"), as_version=4)
-    assert (executed.cells[1].execution_count, executed.cells[1].outputs) == (None, [])
+    second = executed(old).cells[1]
+    assert (second.execution_count, second.outputs) == (None, [])
     assert [record.status for record in History.load(old.with_name("old.executed.ipynb"))] == ["error"]
 
 
@@ -231,38 +228,24 @@ def test_the_records_limit_holds_with_the_id(size):
     assert set(values.get("left_out", ())) <= set(kept.get("left_out", ()))
 
 
-def test_the_users_configuration_does_not_silence_run(notebook, tmp_path):
-    """c.IPyGPULogger.report = 'none' is for notebooks that are open; run reports all the same."""
-    profile = tmp_path / "ipython" / "profile_default"
-    profile.mkdir(parents=True)
-    (profile / "ipython_config.py").write_text("c = get_config()\nc.IPyGPULogger.report = 'none'\n")
-    done = command("run", notebook("1"), env={**os.environ, "IPYTHONDIR": str(tmp_path / "ipython")})
-    assert done.returncode == 0, done.stderr
-    assert re.match(r"\[1/1\]  \d\.\d\d s  RAM \d+ MB ", done.stdout)
-
-
 def test_parameters(notebook, tmp_path):
     """-p and -f: a cell after the tagged one, typed as papermill does, dashes and all; -p wins; numbering as it is."""
-    path = notebook(
-        "lr = 1.0; name = 'a'; n = 0", "assert (lr, name, n) == (-1e-3, '--fast', 7), (lr, name, n)"
-    )
-    nb = nbformat.read(path, as_version=4)
-    nb.cells[0].metadata["tags"] = ["parameters"]
-    nbformat.write(nb, path)
+    check = "assert (lr, name, n) == (-1e-3, '--fast', 7), (lr, name, n)"
+    path = notebook("lr = 1.0; name = 'a'; n = 0", check, tags={0: "parameters"})
+    before = path.read_bytes()
     values = tmp_path / "values.yaml"
     values.write_text("lr: 5\nn: 7\n")
     done = command("run", path, "-p", "lr", "-1e-3", "--parameters", "name", "--fast", "-f", values)
     assert done.returncode == 0, done.stderr
-    executed = nbformat.read(path.with_name("nb.executed.ipynb"), as_version=4)
-    assert executed.cells[1].metadata["tags"] == ["injected-parameters"]
-    assert executed.cells[1].source == "# Parameters\nlr = -0.001\nn = 7\nname = '--fast'"
-    assert len(nbformat.read(path, as_version=4).cells) == 2
+    injected = executed(path).cells[1]
+    assert injected.metadata["tags"] == ["injected-parameters"]
+    assert injected.source == "# Parameters\nlr = -0.001\nn = 7\nname = '--fast'"
+    assert path.read_bytes() == before
 
 
-def test_parameters_are_code(tmp_path):
+def test_parameters_are_code(notebook):
     """A parameter makes a cell of code, on top where no cell is tagged, which is said; it is measured like any."""
-    path = tmp_path / "nb.ipynb"
-    nbformat.write(nbformat.v4.new_notebook(cells=[nbformat.v4.new_markdown_cell("words")]), path)
+    path = notebook()
     done = command("run", path, "-p", "x", "1")
     assert (done.returncode, "no cell with code" in done.stderr) == (0, False)
     assert done.stdout.endswith("  # Parameters\n")
@@ -305,9 +288,8 @@ def test_all_processes_are_logged_and_judged(notebook, tmp_path):
     log, page = tmp_path / "log.jsonl", tmp_path / "page.html"
     done = command("run", path, "--log", log, "--html", page, "--max-ram", "8GB")
     assert done.returncode == 1, done.stderr
-    assert "In [1], rank 1: x: peaked at 9500 MB in RAM, 1308 MB over --max-ram 8192 MB" in done.stderr, (
-        done.stderr
-    )
+    over = "In [1], rank 1: x: peaked at 9500 MB in RAM, 1308 MB over --max-ram 8192 MB"
+    assert over in done.stderr, done.stderr
     assert done.stderr.count("over --max-ram") == 1
     ranks = [one.get("process", {}).get("rank") for one in records(log)]
     assert ranks == [None, None, 0, 1, None, None, 7]

@@ -7,23 +7,7 @@ from pathlib import Path
 
 import nbformat
 import pytest
-from command_line import command, records, tracebacks_of_ours
-
-
-@pytest.mark.parametrize("option", ["--output", "--log"])
-def test_places_that_cannot_be_written(notebook, tmp_path, option):
-    """The notebook itself, a folder, or a folder that is not there: said before anything runs."""
-    path = notebook("open('ran', 'w')")
-    for target, says in (
-        (path, "the notebook itself"),
-        (tmp_path, "a folder"),
-        (tmp_path / "no" / "x", "no folder"),
-    ):
-        done = command("run", path, option, target)
-        assert (done.returncode, done.stdout) == (2, "")
-        assert says in done.stderr
-        assert len(done.stderr.splitlines()) == 1
-    assert [p.name for p in tmp_path.iterdir()] == ["nb.ipynb"]
+from command_line import command, executed, records, tracebacks_of_ours
 
 
 def test_links_and_devices_stay_what_they_are(notebook, tmp_path):
@@ -35,17 +19,6 @@ def test_links_and_devices_stay_what_they_are(notebook, tmp_path):
     assert nbformat.read(real, as_version=4).cells
     assert command("run", path, "--output", os.devnull).returncode == 0
     assert not Path(os.devnull).is_file()
-
-
-def test_an_old_log_outlives_a_refused_request(notebook, bare_kernel, tmp_path):
-    """Exit 2 means nothing written, the log of an earlier run included."""
-    metadata, env = bare_kernel
-    path = notebook("1", **metadata)
-    log = tmp_path / "old.jsonl"
-    log.write_text("precious\n")
-    done = command("run", path, "--log", log, env=env)
-    assert done.returncode == 2
-    assert log.read_text() == "precious\n"
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="the system has no full disk to offer")
@@ -79,8 +52,7 @@ def test_a_reader_of_run_that_has_seen_enough(notebook, tmp_path):
             process.stderr.close()
         assert process.wait(timeout=60) == 0
         assert [record["label"] for record in records(log)] == ["In [1]", "In [2]", "In [3]"]
-        executed = nbformat.read(path.with_name("nb.executed.ipynb"), as_version=4)
-        assert [cell.execution_count for cell in executed.cells] == [1, 2, 3]
+        assert [cell.execution_count for cell in executed(path).cells] == [1, 2, 3]
         path.with_name("nb.executed.ipynb").unlink()
         assert page.exists()
         page.unlink()

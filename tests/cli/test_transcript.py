@@ -6,24 +6,18 @@ from dataclasses import replace
 import pytest
 from command_line import MB, made
 from nbformat.v4 import new_output
+from sessions import gpu, ram
 
 from ipygpulogger.cli.progress import Progress, Transcript, _collapsed
 from ipygpulogger.cli.streams import Columns, fitted, foreign, styled, width
-from ipygpulogger.records import MIME, DeviceUsage, Note, OutOfMemory, Peak, RamUsage
+from ipygpulogger.records import MIME, Note, OutOfMemory
 
 GB = 1024 * MB
 
 
-def device(before_gb, after_gb, peak_gb, used_gb, index=0):
-    before, after, peak, used = (round(size * GB) for size in (before_gb, after_gb, peak_gb, used_gb))
-    return DeviceUsage(
-        before, after, Peak(peak, peak, "exact"), index=index, name="x", total_bytes=16 * GB, used_bytes=used
-    )
-
-
-def ram(before_mb, after_mb):
-    peak = max(before_mb, after_mb) * MB
-    return RamUsage(before_mb * MB, after_mb * MB, Peak(peak, peak, "exact"))
+def device(before_gb, after_gb, peak_gb, used_gb):
+    sizes_mb = (round(1024 * size_gb) for size_gb in (before_gb, after_gb, peak_gb))
+    return gpu(*sizes_mb, total_bytes=16 * GB, used_bytes=round(used_gb * GB))
 
 
 def told(capsys, *cells, count=None, traceback=()):
@@ -61,16 +55,16 @@ def test_the_line_of_a_cell(capsys):
     ]
 
 
-@pytest.mark.parametrize(
-    ("room", "shown"),
-    [
-        (None, "[1/1]  1.00 s  GPU +1.0 GB → 5.0 of 16 GB · RAM +300 MB → 768 MB  load()"),
-        (120, "[1/1]  1.00 s  GPU +1.0 GB → 5.0 of 16 GB · RAM +300 MB → 768 MB  load()"),
-        (80, "[1/1]  1.00 s  GPU +1.0 GB → 5.0 of 16 GB      load()"),
-        (50, "[1/1]  1.00 s  GPU +1.0 GB → 5.0 of 16 GB      lo…"),
-        (30, "[1/1]  1.00 s  GPU +1.0 GB → …"),
-    ],
-)
+BOTH = "[1/1]  1.00 s  GPU +1.0 GB → 5.0 of 16 GB · RAM +300 MB → 768 MB  load()"
+SHOWN = {
+    **dict.fromkeys((None, 120), BOTH),
+    80: "[1/1]  1.00 s  GPU +1.0 GB → 5.0 of 16 GB      load()",
+    50: "[1/1]  1.00 s  GPU +1.0 GB → 5.0 of 16 GB      lo…",
+    30: "[1/1]  1.00 s  GPU +1.0 GB → …",
+}
+
+
+@pytest.mark.parametrize(("room", "shown"), SHOWN.items())
 def test_what_a_narrow_terminal_leaves_out(room, shown):
     """First the lesser memory, then the end of the source."""
     moved = [
@@ -86,10 +80,8 @@ def test_a_failed_cell(capsys):
     """Its line says so; traceback and the report of a failed allocation are on stderr, the traceback without colours."""
     card = OutOfMemory("cuda:0", 8000 * MB, 3000 * MB, 12000 * MB, 0, 0, None, 0, 0, (), "Do this.")
     cell = replace(made(), status="error", error="OutOfMemoryError", out_of_memory=card)
-    rule, lines = (
-        "\x1b[31m" + "-" * 75 + "\x1b[39m",
-        ["\x1b[31mOutOfMemoryError\x1b[39m: no\x1b[2J", "", "  room"],
-    )
+    rule = "\x1b[31m" + "-" * 75 + "\x1b[39m"
+    lines = ["\x1b[31mOutOfMemoryError\x1b[39m: no\x1b[2J", "", "  room"]
     out, err = told(capsys, (cell, "step()"), traceback=[rule, "\n".join(lines)])
     assert re.fullmatch(r"\[1/1\]  1\.00 s  failed: OutOfMemoryError .* step\(\)\n", out)
     assert err.splitlines()[:4] == ["    OutOfMemoryError: no?[2J", "", "      room", ""]
@@ -142,15 +134,10 @@ def test_wide_characters():
     assert fitted([("漢字", "plain"), ("x", "faint")], 5) == [("漢字", "plain"), ("x", "faint")]
 
 
-@pytest.mark.parametrize(
-    ("line", "shown"),
-    [
-        ("plain", "plain"),
-        ("\r 10%\r 20%", " 20%"),
-        ("50%\rdone", "done"),
-        ("50%\r", "50%"),
-    ],
-)
+REWRITTEN = {"plain": "plain", "\r 10%\r 20%": " 20%", "50%\rdone": "done", "50%\r": "50%"}
+
+
+@pytest.mark.parametrize(("line", "shown"), REWRITTEN.items())
 def test_a_line_that_is_rewritten(line, shown):
     """What a terminal would show in the end."""
     assert _collapsed(line) == shown

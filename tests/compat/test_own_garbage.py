@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from ipygpulogger import IPyGPULogger
 from ipygpulogger.experiments import IPyExperimentsCPU
-from ipygpulogger.notebook.magics import loaded
+from ipygpulogger.notebook.magics import GpulogMagics
 
-LOAD = "%load_ext ipygpulogger\nloaded[get_ipython()].logger.gc_collect = False"
+LOAD = "%load_ext ipygpulogger\nMagics.of(get_ipython()).logger.gc_collect = False"
 OURS = [
     "exp = X(cl_gc_collect=False)",
     "exp = X(cl_enable=False)",
@@ -35,7 +35,7 @@ CLEARED = re.compile(r"^cleared (\d+) objects", re.MULTILINE)
 
 def found(shell, capsys, steps, *, ours):
     """By step: the objects that the collector finds after it, and those that an experiment's end says it found."""
-    shell.user_ns.update(X=IPyExperimentsCPU, L=IPyGPULogger, loaded=loaded, exp=None, il=None, c=None)
+    shell.user_ns.update(X=IPyExperimentsCPU, L=IPyGPULogger, Magics=GpulogMagics, exp=None, il=None, c=None)
     counts = []
     gc.collect()
     for captured, code in steps:

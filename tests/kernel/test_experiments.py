@@ -4,6 +4,7 @@ import re
 from contextlib import contextmanager
 
 import pytest
+from kernels import LEFT, NOTHING_LEFT, SERVANTS
 
 MB = 2**20
 STARTED = "*** Experiment started with the CPU-only backend"
@@ -23,16 +24,9 @@ def deleted(ran):
 
 
 BEGIN = (
-    "import threading, os, gc\n"
-    "from ipygpulogger.notebook import cell as cell_module; from ipygpulogger.engine import machine\n"
-    "from ipygpulogger.experiments import IPyExperimentsCPU\n"
-    "from ipygpulogger.compat import experiment as experiment_module"
-)
-LEFT = (
-    "[[t.name for t in threading.enumerate() if 'ipygpulogger' in t.name],"
-    " [len(machine.machine().scopes), len(machine.machine().scopes.loggers), len(experiment_module._unfinished)],"
-    " [repr(c) for cs in get_ipython().events.callbacks.values() for c in cs if 'CellEvents' in repr(c)],"
-    " len(cell_module.CellEvents.of(get_ipython())._running)]"
+    SERVANTS,
+    "from ipygpulogger.experiments import IPyExperimentsCPU",
+    "from ipygpulogger.compat import experiment as experiment_module",
 )
 
 
@@ -42,10 +36,11 @@ def abandoned(kernel):
     yield
     kernel.run("for one in list(experiment_module._unfinished): one._abandon()", silent=True)
     kernel.run("for name in ('exp', 'other', 'one'): globals().pop(name, None)", silent=True)
-    assert kernel.value(LEFT) == [[], [0, 0, 0], [], 0]
+    assert kernel.value(LEFT) == NOTHING_LEFT
+    assert kernel.value("len(experiment_module._unfinished)") == 0
 
 
-pytestmark = pytest.mark.kernel(shared=True, begin=[BEGIN], around=abandoned)
+pytestmark = pytest.mark.kernel(shared=True, begin=BEGIN, around=abandoned)
 
 
 def test_a_session(kernel):
@@ -72,15 +67,14 @@ def test_a_session(kernel):
     kernel.run("del data", silent=True)
 
 
-@pytest.mark.parametrize(
-    "again",
-    [
-        "exp = IPyExperimentsCPU()",
-        "exp = IPyExperimentsCPU(cl_compact=False)  # edited",
-        "import asyncio\nawait asyncio.sleep(0)\nexp = IPyExperimentsCPU()",
-        "%time exp = IPyExperimentsCPU()",
-    ],
-)
+AGAIN = ["exp = IPyExperimentsCPU()", "exp = IPyExperimentsCPU(cl_compact=False)  # edited"]
+AGAIN += [
+    "import asyncio\nawait asyncio.sleep(0)\nexp = IPyExperimentsCPU()",
+    "%time exp = IPyExperimentsCPU()",
+]
+
+
+@pytest.mark.parametrize("again", AGAIN)
 def test_the_constructors_cell_again(kernel, again):
     """The old experiment ends in the cell where the new one begins; each deletes its own, and has its own figures."""
     kernel.run("exp = IPyExperimentsCPU()")
@@ -104,26 +98,18 @@ def test_an_experiment_that_out_holds_goes_on(kernel):
     number = kernel.run("exp").reply["execution_count"]
     ran = kernel.run("exp = IPyExperimentsCPU(cl_enable=False)")
     assert FINISHED not in ran.stdout
-    assert kernel.value(f"[Out[{number}]._running, exp._running, Out[{number}] is exp]") == [
-        True,
-        True,
-        False,
-    ]
+    state = f"[Out[{number}]._running, exp._running, Out[{number}] is exp]"
+    assert kernel.value(state) == [True, True, False]
     kernel.run(f"Out[{number}].finish(); exp.finish(); del exp, Out[{number}], _{number}, _")
 
 
-@pytest.mark.parametrize(
-    "block",
-    [
-        "import time\n    while True: time.sleep(0.01)",
-        "import asyncio\n    while True: await asyncio.sleep(0.01)",
-    ],
-    ids=["sync", "await"],
-)
-def test_an_interrupt_ends_the_block(kernel, block):
+@pytest.mark.parametrize("sleep", ["time.sleep", "await asyncio.sleep"])
+def test_an_interrupt_ends_the_block(kernel, sleep):
     """Interrupted within `with`: the experiment has finished, and the interrupt is the user's."""
-    code = "with IPyExperimentsCPU() as one:\n    a = 1\n    print('under way')\n    " + block
-    asked = kernel.send(code)
+    asked = kernel.send(
+        "import asyncio, time\nwith IPyExperimentsCPU() as one:\n    a = 1\n    print('under way')\n"
+        f"    while True: {sleep}(0.01)"
+    )
     kernel.wait_for_print(asked, "under way")
     kernel.manager.interrupt_kernel()
     ran = kernel.wait(asked)

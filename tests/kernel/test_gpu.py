@@ -7,7 +7,7 @@ import pytest
 from kernels import WAIT_FOR
 from memory import MB
 
-START = "from ipygpulogger import IPyGPULogger; il = IPyGPULogger({options}).start()"
+START = "from ipygpulogger import IPyGPULogger; il = IPyGPULogger().start()"
 TENSOR = "{name} = torch.empty({size_mb} << 20, dtype=torch.uint8, device='cuda:{device}')"
 
 
@@ -22,7 +22,7 @@ def neighbours(kernel):
 
 
 THEIRS_MB = {}
-pytestmark = [pytest.mark.torch, pytest.mark.kernel(gpu=True, begin=[WAIT_FOR], around=neighbours)]
+pytestmark = [pytest.mark.torch, pytest.mark.kernel(gpu=True, begin=[WAIT_FOR, START], around=neighbours)]
 
 
 def keep(name, size_mb, device=0):
@@ -49,14 +49,8 @@ def rows(ran):
     return found
 
 
-def value_of(ran):
-    assert ran.status == "ok", ran.reply
-    return ran.result
-
-
 def test_a_session(kernel):
     """Import, keep, need for a moment, free: exact to the MB, the context is nobody's cell, the import is named."""
-    kernel.run(START.format(options=""))
     imported = kernel.run("import torch")
     assert "GPU" not in rows(imported)
     assert "libraries loaded: torch" in imported.stdout
@@ -66,13 +60,11 @@ def test_a_session(kernel):
     assert rows(kernel.run(transient(700)))["GPU"] == (0, 700, 600, "")
     assert rows(kernel.run(keep("y", 300) + "; " + transient(200)))["GPU"] == (300, 200, 900, "")
     assert rows(kernel.run("del x, y"))["GPU"] == (-400, 0, 500, "")
-    used_mb = 500 + THEIRS_MB["GPU"]
-    assert value_of(kernel.run("tuple(il.data)[3:6]")) == f"(-400, 0, {used_mb})"
+    assert kernel.value("il.data[3:6]") == [-400, 0, 500 + THEIRS_MB["GPU"]]
 
 
 def test_what_moves_between_cells(kernel, gpu):
     """The context made before a cell is named; a tensor that goes in no cell is told, a neighbour is not ours."""
-    kernel.run(START.format(options=""))
     kernel.run("import torch")
     first = kernel.run("1")
     assert "before this cell: + context 500 MB (cuda:0)" in first.stdout
@@ -88,19 +80,17 @@ def test_what_moves_between_cells(kernel, gpu):
 
 def test_two_devices_in_one_cell(kernel):
     """Each device its own row and numbers; il.data speaks of the current one."""
-    kernel.run(START.format(options=""))
     kernel.run("import torch")
     ran = kernel.run(keep("x", 64, 0) + "; " + keep("y", 32, 1) + "; " + transient(256, 1))
     assert rows(ran)["GPU0"] == (64, 0, 564, "")
     assert rows(ran)["GPU1"] == (32, 256, 532, "+ context 500 MB")
-    assert value_of(kernel.run("il.data.gpu_mem_used_delta")) == "64"
+    assert kernel.value("il.data.gpu_mem_used_delta") == 64
     kernel.run("torch.cuda.set_device(1); del y")
-    assert value_of(kernel.run("il.data.gpu_mem_used_delta, il.record.current_gpu")) == "(-32, 1)"
+    assert kernel.value("[il.data.gpu_mem_used_delta, il.record.current_gpu]") == [-32, 1]
 
 
 def test_a_neighbour_is_not_this_cells(kernel, gpu):
     """3000 MB of another process's that appear during a cell: consumed 0, and the row shows them."""
-    kernel.run(START.format(options=""))
     kernel.run("import torch")
     kernel.run("1")
     go = kernel.folder / "go"
@@ -111,15 +101,12 @@ def test_a_neighbour_is_not_this_cells(kernel, gpu):
     now_mb = 3000 + THEIRS_MB["GPU"]
     assert rows(kernel.wait(asked))["GPU"] == (0, 0, 3500, f"(other processes {now_mb} MB)")
     assert rows(kernel.run("1"))["GPU"] == (0, 0, 3500, "")
-    assert value_of(kernel.run("il.record.gpus[0].neighbours_bytes >> 20")) == str(3000 + THEIRS_MB["GPU"])
+    assert kernel.value("il.record.gpus[0].neighbours_bytes >> 20") == now_mb
 
 
 def test_the_size_that_fits(kernel):
     """%gpulog fit: the size at which the room ends is the last that runs; the next one is out of memory."""
-    kernel.run(
-        START.format(options="")
-        + "; import torch; other = torch.empty(1 << 30, dtype=torch.uint8, device='cuda')"
-    )
+    kernel.run("import torch; other = torch.empty(1 << 30, dtype=torch.uint8, device='cuda')")
     kernel.run(
         "def step(n):\n    return len(torch.empty((100 + 4 * n) << 20, dtype=torch.uint8, device='cuda'))"
     )

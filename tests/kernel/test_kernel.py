@@ -5,6 +5,7 @@ from contextlib import contextmanager
 
 import ipykernel
 import pytest
+from kernels import LEFT, NOTHING_LEFT, SERVANTS
 
 MB = 2**20
 REPORT = re.compile(
@@ -22,35 +23,12 @@ def labels(printed):
     return found
 
 
-# What the programs below ask in the kernel.
-SERVANTS = (
-    "from ipygpulogger import IPyGPULogger\n"
-    "from ipygpulogger.engine import machine\n"
-    "from ipygpulogger.notebook import cell as cell_module"
-)
-
-
 def last(kernel):
     """The last record, as plain values."""
     return kernel.value("{**il.record.to_dict(), 'records': len(il.history)}")
 
 
-def consumed(record):
-    return record["gen"]["after_bytes"] - record["gen"]["before_bytes"]
-
-
-def peaked(record):
-    gen = record["gen"]
-    return max(0, gen["peak"]["lo_bytes"] - max(gen["before_bytes"], gen["after_bytes"]))
-
-
-BEGIN = "import threading, time, os, asyncio", SERVANTS
-LEFT = (
-    "[[t.name for t in threading.enumerate() if 'ipygpulogger' in t.name],"
-    " [len(machine.machine().scopes), len(machine.machine().scopes.loggers)],"
-    " [repr(c) for cs in get_ipython().events.callbacks.values() for c in cs if 'CellEvents' in repr(c)],"
-    " len(cell_module.CellEvents.of(get_ipython())._running)]"
-)
+BEGIN = SERVANTS, "from ipygpulogger import IPyGPULogger"
 
 
 @contextmanager
@@ -59,7 +37,7 @@ def nothing_left(kernel):
     yield
     for name in ("il", "other"):
         kernel.run(f"if {name!r} in dir(): {name}.stop(); del {name}", silent=True)
-    assert kernel.value(LEFT) == [[], [0, 0], [], 0]
+    assert kernel.value(LEFT) == NOTHING_LEFT
 
 
 @contextmanager
@@ -87,61 +65,49 @@ def test_the_report_follows_the_cells_own_output(kernel):
     assert ran.stderr == ""
 
 
-@pytest.mark.parametrize(
-    ("code", "status", "error"),
-    [
-        ("# only a comment", "ok", None),
-        ("1 +", "error", "SyntaxError"),
-        ("%nosuch", "error", "UsageError"),
-        ("import sys; sys.exit(3)", "error", "SystemExit"),
-        ("await asyncio.sleep(0)", "ok", None),
-        ("await asyncio.sleep(0); 1 / 0", "error", "ZeroDivisionError"),
-        ("await asyncio.wait_for(asyncio.sleep(60), 0)", "error", "TimeoutError"),
-        ("!true", "ok", None),
-        ("%%bash\ntrue", "ok", None),
-        ("%%time\nx = 1", "ok", None),
-        ("%timeit -n1 -r1 pass", "ok", None),
-        ("%%html\n<b>x</b>", "ok", None),
-        ("%reset -f array", "ok", None),
-        ("pid = os.fork()\nif not pid: os._exit(0)\nos.waitpid(pid, 0);", "ok", None),
-    ],
+FORK = "pid = os.fork()\nif not pid: os._exit(0)\nos.waitpid(pid, 0);"
+CODES = dict.fromkeys(
+    ("# only a comment", "await asyncio.sleep(0)", "!true", "%%bash\ntrue", "%%time\nx = 1")
 )
+CODES |= dict.fromkeys(("%timeit -n1 -r1 pass", "%%html\n<b>x</b>", "%reset -f array", FORK))
+CODES |= {
+    "1 +": "SyntaxError",
+    "%nosuch": "UsageError",
+    "import sys; sys.exit(3)": "SystemExit",
+    "await asyncio.sleep(0); 1 / 0": "ZeroDivisionError",
+    "await asyncio.wait_for(asyncio.sleep(60), 0)": "TimeoutError",
+}
+
+
+@pytest.mark.parametrize(("code", "error"), CODES.items())
 @pytest.mark.filterwarnings("ignore")
-def test_each_kind_of_cell_has_one_report(kernel, code, status, error):
+def test_each_kind_of_cell_has_one_report(kernel, code, error):
     """One report and one record, with the cell's number and how it ended."""
     ran = kernel.run(code)
     assert len(labels(ran.stdout)) == 1
     record = last(kernel)
-    assert (record["records"], record["status"], record["error"]) == (1, status, error)
+    assert (record["records"], record["status"], record["error"]) == (1, "error" if error else "ok", error)
     assert record["label"] == f"In [{ran.reply['execution_count']}]"
     assert record["source"] == code.splitlines()[0]
 
 
-@pytest.mark.parametrize(
-    "code",
-    [
-        "print('under way')\nimport time\nwhile True: time.sleep(0.01)",
-        "print('under way')\nimport asyncio\nwhile True: await asyncio.sleep(0.01)",
-        "%%capture\nopen(path, 'w').close()\nwhile True: time.sleep(0.01)",
-    ],
-    ids=["sync", "await", "nested"],
-)
-def test_an_interrupted_cell_says_so(kernel, tmp_path, code):
+CALLS = [("", "time.sleep"), ("", "await asyncio.sleep"), ("%%capture\n", "time.sleep")]
+
+
+@pytest.mark.parametrize(("above", "sleep"), CALLS, ids=["sync", "await", "nested"])
+def test_an_interrupted_cell_says_so(kernel, tmp_path, above, sleep):
     """The kernel's own interrupt: one report marked so, and the next cell is whole again."""
     flag = tmp_path / "under way"
     kernel.run(f"path = {str(flag)!r}", silent=True)
-    asked = kernel.send(code)
-    if "capture" in code:
-        kernel.wait_for(flag.exists)
-    else:
-        kernel.wait_for_print(asked, "under way")
+    asked = kernel.send(f"{above}open(path, 'w').close()\nwhile True: {sleep}(0.01)")
+    kernel.wait_for(flag.exists)
     kernel.manager.interrupt_kernel()
     ran = kernel.wait(asked)
     records = kernel.value("[(r.status, r.error, r.label.partition('In')[0]) for r in il.history]")
-    if "capture" in code:  # the inner cell was interrupted; IPython lets the outer one run on
+    if above:  # the inner cell was interrupted; IPython lets the outer one run on
         assert records == [["interrupted", "KeyboardInterrupt", "nested in "], ["ok", None, ""]]
     else:
-        error = "CancelledError" if "await" in code else "KeyboardInterrupt"
+        error = "CancelledError" if "await" in sleep else "KeyboardInterrupt"
         assert records == [["interrupted", error, ""]]
         (match,) = REPORT.finditer(ran.stdout)
         assert match["after"].endswith("  interrupted")
@@ -155,13 +121,19 @@ def test_an_interrupted_cell_says_so(kernel, tmp_path, code):
 
 @without_a_logger
 def test_the_extension_comes_and_goes(kernel):
-    """Load, one display a cell of the user's, reload, unload: nothing left, and the next cell has no report."""
+    """Load, one display a cell of the user's, none of a quiet one, reload, unload: nothing left."""
     assert kernel.run("%load_ext ipygpulogger").displays == []
     for code in ("x = 1", "1 / 0", "await asyncio.sleep(0)", "%reload_ext ipygpulogger", "x = 2"):
         ran = kernel.run(code)
         assert len(ran.displays) == (not code.startswith("%"))
         assert labels(ran.stdout) == []
     assert kernel.value("len(il.history)") == 2
+    kernel.run("il.quiet = '10MB'")
+    assert kernel.run("x = 1").kinds == []
+    assert kernel.run("6 * 7").kinds == ["execute_result"]
+    assert len(kernel.run("kept = bytearray(b'x') * (30 << 20)").displays) == 1
+    assert kernel.run("1 / 0").kinds == ["error", "display_data"]
+    assert kernel.run("%%gpulog\nx = 1").kinds == ["display_data"]
     assert kernel.run("%unload_ext ipygpulogger").kinds == []
     assert kernel.run("x = 1").kinds == []
     assert kernel.value("'il' in globals()") is False
@@ -184,10 +156,11 @@ def test_cells_of_a_subshell_have_their_own_reports(kernel):
     kernel.run("go.set()", subshell=subshell)
     long = kernel.wait(long)
     records = kernel.value("[[r.label, r.source, r.time_s, r.error] for r in il.history]")
-    by_source = {source: (label, time_s, error) for label, source, time_s, error in records}
+    by_source = {source: (label, error) for label, source, _, error in records}
+    times_s = {source: time_s for _, source, time_s, _ in records}
     assert len(records) == len(by_source) == 7
     number = int(re.search(r"\d+", by_source["print('under way')"][0])[0])
-    expected = {
+    assert by_source == {
         "print('under way')": (f"In [{number}]", None),
         "nested = 1": (f"nested in In [{number}]", None),
         "short = 1": (f"In [{number + 1}]", None),
@@ -196,11 +169,9 @@ def test_cells_of_a_subshell_have_their_own_reports(kernel):
         "x = 1": (f"nested in In [{number + 3}]", None),
         "go.set()": (f"In [{number + 4}]", None),
     }
-    assert {source: (label, error) for source, (label, _, error) in by_source.items()} == expected
-    assert by_source["print('under way')"][1] > by_source["1 / 0"][1]
-    assert labels(first.stdout) == [f"In [{number + 1}]"]
-    assert labels(second.stdout) == [f"In [{number + 2}]"]
-    assert labels(third.stdout) == [f"In [{number + 3}]"]
+    assert times_s["print('under way')"] > times_s["1 / 0"]
+    for at, ran in enumerate((first, second, third), 1):
+        assert labels(ran.stdout) == [f"In [{number + at}]"]
     assert labels(long.stdout) == [f"nested in In [{number}]", f"In [{number}]"]
 
 
@@ -226,16 +197,16 @@ def test_a_subshell_may_start(kernel):
 def test_a_moments_need_is_seen_20_times_of_20_without_a_thread(kernel):
     """A block that lives within one expression peaks at its size, to 2 MB, with no thread of ours."""
     threads = kernel.value("sorted(t.name for t in threading.enumerate())")
+    figures = "[il.record.gen.peaked_bytes, il.record.gen.consumed_bytes, il.record.gen.peak.quality, seen]"
     for size_mb in range(40, 440, 20):
         ran = kernel.run(
             f"seen = sorted(t.name for t in threading.enumerate()); len(b'x' * ({size_mb} << 20))"
         )
         assert ran.result == str(size_mb * MB)
-        record = last(kernel)
-        assert abs(peaked(record) - size_mb * MB) < 2 * MB
-        assert abs(consumed(record)) < 2 * MB
-        assert record["gen"]["peak"]["quality"] == "exact"
-        assert kernel.value("seen") == threads
+        peaked, consumed, *others = kernel.value(figures)
+        assert abs(peaked - size_mb * MB) < 2 * MB
+        assert abs(consumed) < 2 * MB
+        assert others == ["exact", threads]
 
 
 def test_500_cells_leave_500_records_and_nothing_else(kernel):
@@ -279,9 +250,8 @@ def test_with_a_gpu_the_row_comes_with_its_use_and_the_thread_goes_with_stop(ker
         "import threading, os\nfrom ipygpulogger import IPyGPULogger\nil = IPyGPULogger().start()"
     )
     assert "GPU" not in ran.stdout
-    kernel.run(
-        "import ipygpulogger.sources.nvidia.driver as d; d.absent = lambda: False"
-    )  # CUDA's library is loaded
+    # As if CUDA's library were loaded.
+    kernel.run("import ipygpulogger.sources.nvidia.driver as d; d.absent = lambda: False")
     pid = kernel.value("os.getpid()")
     row = gpu.dev[0].add_process(pid, 512 << 20)
     ran = kernel.run("x = 1")

@@ -1,52 +1,23 @@
 """Long cells in a real Jupyter kernel: one display, rewritten while the cell runs and then emptied; then the report."""
 
 import re
-from contextlib import contextmanager
 
 import ipykernel
 import pytest
+from kernels import OURS, SOON, rich
 
 MIME = "application/vnd.ipygpulogger.v1+json"
 SHOWN = ("display_data", "update_display_data")
 SUBSHELLS = pytest.mark.skipif(ipykernel.version_info[0] < 7, reason="ipykernel has subshells since 7.0")
-SETUP = """
-import asyncio, os, sys, threading, time
-from ipygpulogger import IPyGPULogger
-from ipygpulogger.notebook import live
-live.AFTER_S, live.EVERY_S = 0.1, 0.02
-def wait_for(path):
-    while not os.path.exists(path): time.sleep(0.01)
-"""
-OURS = "[t.name for t in threading.enumerate() if 'ipygpulogger' in t.name]"
-TAPPED = "'send' in vars(get_ipython().display_pub.session)"
-CLEAR = "from IPython.display import clear_output\n"
 
 
-@contextmanager
-def rich(kernel):
-    """A rich logger runs; a cell that waits for the file `go` is long. Afterwards nothing is tapped."""
-    kernel.go = kernel.folder / "go"
-    kernel.begin([f"go = {str(kernel.go)!r}\nil = IPyGPULogger(report='rich').start()"])
-    yield
-    for name in ("go", "go1", "go2"):  # where the test failed
-        (kernel.folder / name).touch()
-    kernel.begin(["il.stop()"])
-    assert kernel.value(OURS) == []
-    assert kernel.value(TAPPED) is False
-
-
-pytestmark = pytest.mark.kernel(shared=True, begin=[SETUP], around=rich)
+pytestmark = pytest.mark.kernel(shared=True, begin=[SOON], around=rich)
 
 
 def shown(ran):
     """The displays of a cell and their updates: kind, id, data; all the kernel sent belongs to some cell."""
     contents = [(m["msg_type"], m["content"]) for m in ran.messages if m["msg_type"] in SHOWN]
     return [(kind, content["transient"].get("display_id"), content["data"]) for kind, content in contents]
-
-
-def so_far(kernel, asked):
-    """What the cell has shown until now."""
-    return shown(kernel.so_far(asked))
 
 
 def until(kernel, asked, happened):
@@ -101,7 +72,7 @@ def test_figures_so_far_are_the_cells(kernel):
     until(kernel, asked, lambda found: found and "Gen: 200/0/" in found[-1][2]["text/plain"])
     kernel.go.touch()
     until(kernel, asked, lambda found: "Gen: 50/150/" in found[-1][2]["text/plain"])
-    data = so_far(kernel, asked)[-1][2]
+    data = shown(kernel.so_far(asked))[-1][2]
     used = data["text/plain"].partition("50/150/")[2].split()[0]
     assert f"RAM {used} MB, peak " in data["text/html"].replace("\xa0", " ")
     kernel.go.with_name("go2").touch()
@@ -110,35 +81,13 @@ def test_figures_so_far_are_the_cells(kernel):
     kernel.run("del block", silent=True)
 
 
-def test_a_long_cell_is_warned_when_little_ram_is_left(kernel):
-    """On the line that is shown while it runs, and in its report once more, though there is enough again."""
-    kernel.begin(
-        [
-            (
-                "from ipygpulogger.engine.machine import machine\n"
-                "from ipygpulogger.sources.system.ram_limit import MemoryLimit\n"
-                "tight = MemoryLimit('container limit', 'memory.max', 8 << 30, (8 << 30) - (92 << 20))\n"
-                "limits = machine().limits; limits.short = lambda *_: tight"
-            )
-        ]
-    )
-    said = "RAM left: 92 MB of 8.0 GB (container limit)"
-    asked = kernel.send("wait_for(go); del limits.short")
-    until(kernel, asked, lambda found: found and said in found[-1][2]["text/plain"])
-    html = so_far(kernel, asked)[-1][2]["text/html"]
-    assert "92\xa0MB" in html
-    kernel.go.touch()
-    *_, report = is_settled(kernel.wait(asked))
-    assert "RAM left at the peak: 92 MB of 8.0 GB (container limit)" in report["text/plain"]
-
-
 def test_a_task_of_an_earlier_cell_clears_whom_the_kernel_says(kernel):
     """That cell's output on ipykernel 7, this one's on 6: the message tells, and the report is never lost."""
     code = "while not os.path.exists(go): await asyncio.sleep(0.01)"
     earlier = (
         f"async def later():\n    {code}\n    clear_output(); print('after', flush=True); open(go + '1', 'w')"
     )
-    kernel.run(f"{CLEAR}{earlier}\ntask = asyncio.create_task(later())")
+    kernel.run(f"{earlier}\ntask = asyncio.create_task(later())")
     asked = kernel.send(f"{code.replace('(go)', '(go + chr(50))')}")
     until(kernel, asked, times(2))
     kernel.go.touch()
@@ -161,7 +110,7 @@ def test_two_cells_at_once_have_a_display_each(kernel):
     until(kernel, main, times(1))
     side = kernel.send("wait_for(go)", subshell=subshell)
     until(kernel, side, times(3))
-    known = len(so_far(kernel, main))
+    known = len(shown(kernel.so_far(main)))
     until(kernel, main, times(known + 3))
     kernel.go.touch()
     ids = {shown(ran)[0][1] for ran in map(kernel.wait, (main, side)) if is_settled(ran)}
@@ -179,7 +128,7 @@ def test_a_stop_in_a_long_cell_wipes_it_out(kernel):
     assert kernel.value("names") == []
 
 
-@pytest.mark.kernel(begin=[SETUP])
+@pytest.mark.kernel(begin=[SOON])
 def test_a_shutdown_in_a_long_cell_ends_the_kernel(kernel):
     """Our thread keeps no kernel alive."""
     kernel.begin(["il = IPyGPULogger(report='rich').start()"])

@@ -47,10 +47,8 @@ def test_a_kernel_killed_while_it_writes(driverless_env, tmp_path):
             for _ in range(200):
                 told = int(process.stdout.readline())
             process.kill()
-            rest = [
-                int(line) for line in process.stdout.read().splitlines(keepends=True) if line.endswith("\n")
-            ]
-        written.append((rest or [told])[-1])
+            rest = [line for line in process.stdout.read().splitlines(keepends=True) if line.endswith("\n")]
+        written.append(int((rest or [told])[-1]))
     with warnings.catch_warnings():  # a line that the kill cut short is left out, and said to be
         warnings.filterwarnings("ignore", message=".*cut short")
         sizes = [record.gen.after_bytes for record in History.load(path)]

@@ -60,9 +60,8 @@ lanes = pytest.mark.parametrize(
 
 
 def cells_of(path):
-    return [
-        cell for cell in json.loads(path.read_text(encoding="utf-8"))["cells"] if cell["cell_type"] == "code"
-    ]
+    cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+    return [cell for cell in cells if cell["cell_type"] == "code"]
 
 
 def outputs_of(path):
@@ -100,18 +99,16 @@ def visible(cell):
     return [output for output in cell["outputs"] if output.get("data") != {"text/html": []}]
 
 
+VARY = "smaller ones|libraries loaded|kept by malloc|search cut short|(?:RAM limit|OOM kills):"
+
+
 def masked(said):
     """A text without its figures, and without what comes and goes with them, or with the machine."""
     said = re.sub(r"\x1b\[[0-9;]*m", "", said)
     # What was alive in general RAM: it needs memray, and small rows come and go.
     said = re.sub(r"(?:\n|\A)At the peak.* of general RAM asked for(?:\n  .*)*", "", said)
     said = re.sub(r"(?:\n|\A)What was alive at the peak in general RAM is not known.*", "", said)
-    said = re.sub(
-        r"^.*(?:smaller ones|libraries loaded|kept by malloc|search cut short|(?:RAM limit|OOM kills):).*\n?",
-        "",
-        said,
-        flags=re.MULTILINE,
-    )
+    said = re.sub(rf"^.*(?:{VARY}).*\n?", "", said, flags=re.MULTILINE)
     said = re.sub(r"0x[0-9a-f]+|[<\u2212+-]?\d[\d.,]*", "#", said)
     return re.sub(r"[ ─-▟]+", " ", said)
 
@@ -125,31 +122,23 @@ def test_what_we_show(name):
     for cell in cells:
         reports = [number for number, output in enumerate(visible(cell)) if MIME in output.get("data", {})]
         after = visible(cell)[reports[0] :] if reports else ()
-        assert {output["output_type"] for output in after} <= {"display_data"}, (
-            "a report amid the cell's output"
-        )
+        assert {output["output_type"] for output in after} <= {"display_data"}, "a report amid the output"
     for cell, output in outputs_of(path):
         if output["output_type"] == "error":
             assert "raises-exception" in cell["metadata"]["tags"]
         assert len(of_mime(output, "image/png")) < PICTURE_BYTES
         assert len(of_mime(output, "image/svg+xml")) < PICTURE_BYTES
         data = output.get("data", {})
-        if (
-            MIME in data
-            and not data[MIME].get("left_out")
-            and not re.search("[▁-█]", of_mime(output, "text/plain"))
-        ):
-            record = record_from(data[MIME])  # all of it: no time series, nothing left out
+        whole = MIME in data and not data[MIME].get("left_out")  # and without time series
+        if whole and not re.search("[▁-█]", of_mime(output, "text/plain")):
+            record = record_from(data[MIME])
             for mime, render in (("text/plain", text.report), ("text/html", html.report)):
                 today = [
-                    render(record, compact=compact, beside_peak=beside)
+                    render(record, compact=compact, beside_peak=beside).replace("<details open", "<details")
                     for compact in (False, True)
                     for beside in {False, bool(record.at_peak)}
-                ]
-                shown = of_mime(output, mime).replace(
-                    "<details open", "<details"
-                )  # which also RAM's size decides
-                assert shown in [one.replace("<details open", "<details") for one in today], again
+                ]  # whether it is open, RAM's size decides, too
+                assert of_mime(output, mime).replace("<details open", "<details") in today, again
     said = path.read_text(encoding="utf-8")
     said = re.sub(r'"image/png": "[^"]*"', "", said)
     for place in (str(NOTEBOOKS.parent), str(Path.home()), tempfile.gettempdir(), platform.node()):
@@ -160,15 +149,10 @@ def test_what_we_show(name):
 
 def test_the_demo_shows_it_all():
     """Reports, a live cell's in one piece, lines, holders, out of memory, the summary and the plot; in forty seconds."""
-    kinds = {
-        cell["id"]: [output["output_type"] for output in visible(cell)]
-        for cell in cells_of(NOTEBOOKS / "demo.ipynb")
-    }
-    records = [
-        record_from(o["data"][MIME])
-        for _, o in outputs_of(NOTEBOOKS / "demo.ipynb")
-        if MIME in o.get("data", {})
-    ]
+    path = NOTEBOOKS / "demo.ipynb"
+    kinds = {cell["id"]: [output["output_type"] for output in visible(cell)] for cell in cells_of(path)}
+    found = [output["data"] for _, output in outputs_of(path) if MIME in output.get("data", {})]
+    records = [record_from(data[MIME]) for data in found]
     first, last = min(r.started_at for r in records), max(r.started_at for r in records)
     assert (last - first).total_seconds() < 40
     assert "stream" in kinds["long-run"]
@@ -181,9 +165,9 @@ def compare(name, tmp_path):
     kept, anew = (
         {cell["id"]: shape(cell) for cell in cells_of(folder / name)} for folder in (NOTEBOOKS, tmp_path)
     )
+    assert list(kept) == list(anew)
     for cell, shown in kept.items():
         assert shown == anew[cell], f"{cell}: nox -s notebooks"
-    assert list(kept) == list(anew)
 
 
 @lanes
@@ -207,15 +191,13 @@ def test_demo(tmp_path, env, gpu):
 
 
 def printed(path):
-    """What each code cell of an executed notebook printed or came to, our own reports apart."""
+    """The lines that each code cell of an executed notebook printed or came to, our own reports apart."""
     found = {}
-    for cell in json.loads(path.read_text())["cells"]:
-        if cell["cell_type"] != "code":
-            continue
+    for cell in cells_of(path):
         texts = [
             output.get("text") or output.get("data", {}).get("text/plain") or []
             for output in cell["outputs"]
-            if "application/vnd.ipygpulogger.v1+json" not in output.get("data", {})
+            if MIME not in output.get("data", {})
         ]
         lines = "".join("".join(text) + "\n" for text in texts).splitlines()
         found[cell["id"]] = [line for line in lines if line.strip()]

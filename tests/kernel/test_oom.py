@@ -8,35 +8,26 @@ from memory import MB
 
 START = """
 %load_ext ipygpulogger
-%gpulog start report=text {options}
+%gpulog start report=text
 import torch
+from types import SimpleNamespace as Small
 def gpu(size_mb):
     return torch.empty(int(size_mb * 2**20), dtype=torch.uint8, device='cuda')
 class Box:
     def __init__(self, *values):
         self.values = values
-class Small:
-    pass
 """
 # The device has 16384 MB. Sizes below leave room for the context of the tests' own process, and do without it.
 
 
-def begin(kernel, options=""):
-    for ran in (kernel.run(START.format(options=options)), kernel.run("torch.cuda.synchronize()")):
-        assert ran.status == "ok", ran.reply
-    kernel.run("__import__('gc').freeze()", silent=True)  # torch's objects, which each cell would look at
-
-
-WITHOUT_SETTINGS = {"PYTORCH_CUDA_ALLOC_CONF": None}
-pytestmark = [pytest.mark.torch, pytest.mark.kernel(gpu=True, env=WITHOUT_SETTINGS)]
+BEGIN = [START, "torch.cuda.synchronize()", "__import__('gc').freeze(); _begun = set(globals())"]
+KERNEL = {"gpu": True, "env": {"PYTORCH_CUDA_ALLOC_CONF": None}, "begin": BEGIN}
+pytestmark = [pytest.mark.torch, pytest.mark.kernel(**KERNEL)]
 
 
 @contextmanager
-def begun(kernel):
-    """A kernel that has begun, without a name or a tensor more; the next test has the same one."""
-    if not kernel.value("'_begun' in globals()"):
-        begin(kernel)
-        kernel.run("_begun = set(globals())", silent=True)
+def cleared(kernel):
+    """Afterwards there is no name and no tensor more; the next test has the same kernel."""
     yield
     new = "[name for name in globals() if name[0] != '_' and name not in _begun]"
     kernel.run(f"for _name in {new}:\n    del globals()[_name]")
@@ -52,7 +43,7 @@ def theirs_mb(gpu):
 
 def kernels_mb(gpu, kernel):
     """What the driver says that the kernel holds: the truth."""
-    return gpu.dev[0].mine(kernel.value("__import__('os').getpid()")).used // MB
+    return gpu.dev[0].mine(int(kernel.pid)).used // MB
 
 
 def allocated_mb(kernel):
@@ -77,7 +68,6 @@ def step(n):
 
 def test_a_death_in_a_function(kernel, gpu):
     """The card names the variable that holds the most and the frame that still does; free gives it back."""
-    begin(kernel)
     gpu.dev[0].add_process(4242, 1000 * MB)
     kernel.run("x = gpu(6000)")
     out = f"Out[{kernel.value('get_ipython().execution_count')}]"
@@ -106,7 +96,6 @@ def test_a_death_in_a_function(kernel, gpu):
 
 def test_advice_free(kernel):
     """Where `Out` holds what is missing: free, run again, and it fits."""
-    begin(kernel)
     kernel.run("Box(gpu(6000))")
     ran = kernel.run("y = gpu(10000)")
     out = re.search(r"Out\[\d+\]", ran.stdout)[0]
@@ -121,7 +110,6 @@ IN_PIECES = "a = gpu(12000); del a\n[gpu(100), gpu(11950)]"  # the smaller one i
 
 def test_advice_that_did_not_help_is_not_repeated(kernel):
     """Run again as advised, it fails again: then why it failed is said. With --peak it is the same cell."""
-    begin(kernel)
     assert advice(kernel.run(IN_PIECES)) == AGAIN
     for first_line in ("", "%%gpulog --peak\n", ""):
         told = advice(kernel.run(first_line + IN_PIECES))
@@ -147,7 +135,6 @@ def cyclic(n):
 
 def test_the_second_failure_in_a_row(kernel, gpu):
     """What the first failed call held is counted neither as used nor as missing, though it is in a cycle."""
-    begin(kernel)
     kernel.run(CYCLE)
     kernel.run("from ipygpulogger.runtime import collector; collector.cost_s = lambda: 9.0")
     kernel.run("cyclic(8000)")
@@ -167,7 +154,6 @@ def test_the_second_failure_in_a_row(kernel, gpu):
 
 def test_no_advice_to_free_what_is_needed_again(kernel):
     """What the failed cell's frames hold would be enough, but the cell makes it again."""
-    begin(kernel)
     kernel.run("x = gpu(6000)")
     ran = kernel.run(DEATH + "step(8500)")
     assert re.search(r"Use less at once: about \d+ MB too much were asked for\.$", advice(ran))
@@ -182,7 +168,7 @@ FRAGMENTED = "a = gpu(12000); del a; b = gpu(100); c = gpu(11950)"
 
 def test_advice_expandable_segments(kernel, kernel_env, tmp_path):
     """Cached memory would be enough, but lies beside a tensor; not said to those who have them on."""
-    begin(kernel, "clear_cache=False")
+    kernel.run("%gpulog start clear_cache=False")
     ran = kernel.run(FRAGMENTED)
     assert advice(ran) == (
         "Restart the kernel and run `%env PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True` before torch is"
@@ -198,7 +184,6 @@ def test_advice_expandable_segments(kernel, kernel_env, tmp_path):
 
 def test_advice_other_processes(kernel, gpu):
     """The neighbour is named; without it the cell runs."""
-    begin(kernel)
     neighbour = gpu.dev[0].add_process(4242, 9000 * MB)
     ran = kernel.run("y = gpu(10000)")
     assert f"without the {9000 + theirs_mb(gpu)} MB of other processes it would have fit." in advice(ran)
@@ -209,7 +194,6 @@ def test_advice_other_processes(kernel, gpu):
 
 def test_advice_limit(kernel):
     """The process's own limit is named; without it the cell runs."""
-    begin(kernel)
     kernel.run("torch.cuda.set_per_process_memory_fraction(0.25)")
     ran = kernel.run("y = gpu(5000)")
     assert "Raise the limit that this process set itself" in advice(ran)
@@ -230,7 +214,7 @@ BATCH = {
 @pytest.mark.parametrize(
     ("fixed", "parts", "batch"), [(2000, (30, 20, 40), 200), (100, (1, 1, 150), 900), (9000, (7, 1, 1), 720)]
 )
-@pytest.mark.kernel(gpu=True, shared=True, around=begun)
+@pytest.mark.kernel(**KERNEL, shared=True, around=cleared)
 def test_advice_batch(kernel, how, fixed, parts, batch):
     """The number it names fits, and two more do not; they fail at the last of three allocations."""
     kernel.run(f"x = gpu({fixed})")
@@ -253,7 +237,6 @@ def test_advice_batch(kernel, how, fixed, parts, batch):
 
 def test_the_second_device(kernel):
     """The card is of the device that was full; the other's owners are not on it."""
-    begin(kernel)
     kernel.run("x = gpu(3000); y = torch.empty(4000 << 20, dtype=torch.uint8, device='cuda:1')")
     ran = kernel.run("z = torch.empty(20000 << 20, dtype=torch.uint8, device='cuda:1')")
     assert card(ran)[0].startswith("Out of memory on cuda:1: asked ")
@@ -263,7 +246,6 @@ def test_the_second_device(kernel):
 @pytest.mark.parametrize("report", ["text", "rich", "none", "stopped"])
 def test_it_pins_nothing(kernel, report):
     """Memory comes back exactly when it does without us, and the debugger's traceback is whole."""
-    begin(kernel)
     kernel.run("il.stop()" if report == "stopped" else f"%gpulog start report={report}")
     kernel.run(DEATH + "step(30000)")
     inspect = "__import__('sys').last_traceback.tb_next.tb_next.tb_frame.f_locals['act'].numel()"

@@ -1,9 +1,8 @@
 """What a cell's outputs are in the end, in a real kernel: the user's as without us, then the report, last."""
 
-from contextlib import contextmanager
-
 import nbformat
 import pytest
+from kernels import SOON, rich
 from nbclient import NotebookClient
 from outputs import MIME, saved, shown
 
@@ -11,30 +10,9 @@ from ipygpulogger import History
 
 EMPTY = {"text/html": ""}
 OUTPUTS = ("stream", "display_data", "execute_result", "error")
-SETUP = """
-import asyncio, logging, os, subprocess, sys, threading, time, warnings
-from IPython.display import HTML, clear_output, display, update_display
-from ipygpulogger import IPyGPULogger
-from ipygpulogger.notebook import live
-live.AFTER_S, live.EVERY_S = 0.1, 0.02
-def wait_for(path):
-    while not os.path.exists(path): time.sleep(0.01)
-"""
 
 
-@contextmanager
-def rich(kernel):
-    """A rich logger runs; a cell that waits for the file `go` is long. Afterwards nothing is tapped."""
-    kernel.go = kernel.folder / "go"
-    kernel.begin([f"go = {str(kernel.go)!r}\nil = IPyGPULogger(report='rich').start()"])
-    yield
-    for name in ("go", "go2"):  # where the test failed
-        (kernel.folder / name).touch()
-    kernel.begin(["il.stop()"])
-    assert kernel.value("'send' in vars(get_ipython().display_pub.session)") is False
-
-
-pytestmark = pytest.mark.kernel(shared=True, begin=[SETUP], around=rich)
+pytestmark = pytest.mark.kernel(shared=True, begin=[SOON], around=rich)
 
 
 def is_live(ran):
@@ -67,6 +45,8 @@ def ends_with_the_report(ran):
     return shown(saved(ran.messages))
 
 
+WARNS, SHOWN_HTML = "WARNING:root:", "<IPython.core.display.HTML object>"
+DIVIDED = "error", "ZeroDivisionError"
 PRINTS = {
     "print": ("print('a')", "print('b')", [("stdout", "a\nb\n")]),
     "print, unflushed": ("print('a', flush=True)", "sys.stdout.write('b');", [("stdout", "a\nb")]),
@@ -76,29 +56,16 @@ PRINTS = {
         "print('b', file=sys.stderr, flush=True); print('c')",
         [("stdout", "a\n"), ("stderr", "b\n"), ("stdout", "c\n")],
     ),
-    "logging": (
-        "logging.warning('a')",
-        "logging.warning('b')",
-        [("stderr", "WARNING:root:a\nWARNING:root:b\n")],
-    ),
-    "display": (
-        "display('a')",
-        "display(HTML('b'))",
-        [("display", "'a'"), ("display", "<IPython.core.display.HTML object>")],
-    ),
+    "logging": ("logging.warning('a')", "logging.warning('b')", [("stderr", f"{WARNS}a\n{WARNS}b\n")]),
+    "display": ("display('a')", "display(HTML('b'))", [("display", "'a'"), ("display", SHOWN_HTML)]),
     "result": ("print('a')", "'b'", [("stdout", "a\n"), ("execute", "'b'")]),
     "an updated display": (
-        "display('a', display_id='x')",
-        "update_display('b', display_id='x')",
+        *("display('a', display_id='x')", "update_display('b', display_id='x')"),
         [("display", "'b'")],
     ),
     "magic": ("!echo a", "!echo b", [("stdout", "a\r\nb\r\n")]),
-    "failed": ("print('a')", "1 / 0", [("stdout", "a\n"), ("error", "ZeroDivisionError")]),
-    "print, failed": (
-        "print('a')",
-        "print('b'); 1 / 0",
-        [("stdout", "a\nb\n"), ("error", "ZeroDivisionError")],
-    ),
+    "failed": ("print('a')", "1 / 0", [("stdout", "a\n"), DIVIDED]),
+    "print, failed": ("print('a')", "print('b'); 1 / 0", [("stdout", "a\nb\n"), DIVIDED]),
     "await": ("print('a')\nawait asyncio.sleep(0)", "print('b')", [("stdout", "a\nb\n")]),
     "nothing": ("x = 1", "x = 2", []),
 }
@@ -118,13 +85,8 @@ def test_each_kind_of_output(kernel, before, after, expected, long):
 @pytest.mark.parametrize("end", ["", "\\r"], ids=["dots", "rewritten"])
 def test_a_line_in_pieces_is_never_cut(kernel, end):
     """A line that grows, or is rewritten as progress bars are: no display comes into the middle of it."""
-    ran = long_cell(
-        kernel,
-        f"for i in range(40): print(i, end={end!r}, flush=True); time.sleep(0.01)\nprint()".replace(
-            "\\\\", "\\"
-        ),
-        live=False,
-    )
+    pieces = f"for i in range(40): print(i, end='{end}', flush=True); time.sleep(0.01)"
+    ran = long_cell(kernel, f"{pieces}\nprint()", live=False)
     assert len(saved(ran.messages)) == 2
     (stream, text), (kind, _) = ends_with_the_report(ran)
     assert (stream, kind) == ("stdout", "report")
@@ -214,6 +176,9 @@ def test_a_printed_report_clears_nothing_either(kernel, report, code, expected):
 # -- %%capture and its siblings --------------------------------------------------------------------------
 
 
+LABELS = "[r.label for r in il.history[-2:]]"
+
+
 @pytest.mark.parametrize("long", [True, False], ids=["long", "short"])
 def test_a_capture_has_what_it_has_without_us(kernel, long):
     """%%capture: the user's own outputs alone; the report with the totals is under the cell."""
@@ -228,10 +193,7 @@ def test_a_capture_has_what_it_has_without_us(kernel, long):
     assert kernel.value("[o.data for o in inner.outputs]") == [{"text/plain": "'this'"}]
     assert kernel.value("[inner.stdout, inner.stderr]") == ["mine\n", ""]
     assert 60 << 20 < kernel.value("il.record.gen.consumed_bytes") < 70 << 20
-    assert kernel.value("[r.label for r in il.history[-2:]]") == [
-        f"nested in In [{number}]",
-        f"In [{number}]",
-    ]
+    assert kernel.value(LABELS) == [f"nested in In [{number}]", f"In [{number}]"]
     kernel.run("del block", silent=True)
 
 
@@ -253,10 +215,7 @@ def test_a_nested_cell_has_no_display_of_its_own(kernel):
     ran = kernel.run("print('a'); get_ipython().run_cell('x = 1'); print('b')")
     number = ran.reply["execution_count"]
     assert ends_with_the_report(ran) == [("stdout", "a\nb\n"), ("report", f"In [{number}]")]
-    assert kernel.value("[r.label for r in il.history[-2:]]") == [
-        f"nested in In [{number}]",
-        f"In [{number}]",
-    ]
+    assert kernel.value(LABELS) == [f"nested in In [{number}]", f"In [{number}]"]
 
 
 def test_what_is_asked_for_is_shown_outside(kernel):
@@ -282,7 +241,7 @@ def test_no_update_comes_after_the_report(kernel):
 def test_an_executed_notebook(driverless_env, tmp_path):
     """nbclient, as nbconvert and papermill use it: each record once, the last output of its cell."""
     cells = [
-        SETUP,
+        SOON,
         "%load_ext ipygpulogger",
         "print('a')\ntime.sleep(0.5)\nprint('b')",
         "%%capture caught\nprint('a')\ntime.sleep(0.5)\ndisplay('b')",

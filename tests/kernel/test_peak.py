@@ -50,10 +50,8 @@ def test_its_table_and_nothing_left(kernel, how):
     """The rows are those of the function's line in the earlier cell, to the byte; torch is as it was."""
     before = kernel.value("torch.autograd._engine_run_backward.__module__")
     ran = kernel.run(f"%%gpulog {OPTIONS.get(how, '--peak')}\n{CELLS[how]}")
-    rows = kernel.value(
-        "[(row.kind, row.name, row.place, row.size_bytes) for row in il.record.at_peak if row.device == 'cuda:0']"
-    )
-    assert [tuple(row) for row in rows] == [MOMENT, HELD]
+    rows = "[(r.kind, r.name, r.place, r.size_bytes) for r in il.record.at_peak if r.device == 'cuda:0']"
+    assert [tuple(row) for row in kernel.value(rows)] == [MOMENT, HELD]
     assert kernel.value("il.record.status") == STATUS.get(how, "ok")
     assert "At the peak" in ran.stdout
     assert not kernel.value("torch._C._cuda_isHistoryEnabled()")

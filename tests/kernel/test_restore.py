@@ -181,9 +181,8 @@ def test_never(kernel):
     """With "0" the debugger sees every value; without a reason too; the variable is read per call."""
     begin(kernel, FAILING["a chain"], "import os\nos.environ['FASTAI_TB_CLEAR_FRAMES'] = '0'")
     kernel.run("gpu_mem_restore(fails)()")
-    assert kernel.value(
-        "len(__import__('sys').last_value.__cause__.__traceback__.tb_next.tb_frame.f_locals['mine'])"
-    )
+    inner = "__import__('sys').last_value.__cause__.__traceback__.tb_next.tb_frame"
+    assert kernel.value(f"len({inner}.f_locals['mine'])")
     kernel.run("os.environ['IPYGPULOGGER_TB_CLEAR_FRAMES'] = '1'; held.clear()")
     kernel.run("gpu_mem_restore(fails)()")
     assert alive(kernel) == 0
@@ -241,13 +240,8 @@ def test_two_gigabytes(kernel, gpu, extension):
 @TORCH
 def test_the_card(kernel):
     """What the report says of an out-of-memory cell is right: no traceback holds anything any more."""
-    begin(
-        kernel,
-        START_ON_GPU,
-        "%load_ext ipygpulogger\n%gpulog start report=text",
-        ON_GPU,
-        "kept = memory(100)",
-    )
+    load = "%load_ext ipygpulogger\n%gpulog start report=text"
+    begin(kernel, START_ON_GPU, load, ON_GPU, "kept = memory(100)")
     ran = kernel.run("fails()")
     assert "last traceback: step.act 1024 MB" in ran.stdout
     assert "hidden: the last traceback 2048 MB" in ran.stdout

@@ -1,9 +1,8 @@
-"""Who holds what, `%gpulog vars` and `%gpulog free`, in a real kernel; `%debug` works until one frees."""
+"""Who holds what, `%gpulog vars` and `%gpulog free`, in a real kernel."""
 
 import re
 
 import pytest
-from kernels import TIMEOUT_S
 from memory import MB
 
 START = "%load_ext ipygpulogger\n%gpulog start report=none\nimport numpy as np"
@@ -27,25 +26,6 @@ def rows(text):
         size = re.search(r"(<?\d+) MB", rest)
         found[name] = (size and size[1], rest[size.end() :].strip() if size else rest)
     return found
-
-
-def debug(kernel, *says):
-    """What `%debug` says, told these words when it asks."""
-    heard, waiting = [], [*says, "q"]
-
-    def hear(message):
-        if message["msg_type"] in ("stream", "error"):
-            heard.append(message["content"].get("text") or "\n".join(message["content"]["traceback"]))
-
-    kernel.client.execute_interactive(
-        "%debug",
-        allow_stdin=True,
-        stop_on_error=False,
-        stdin_hook=lambda _: kernel.client.input(waiting.pop(0)),
-        output_hook=hear,
-        timeout=TIMEOUT_S,
-    )
-    return "".join(heard)
 
 
 @pytest.mark.parametrize("made", ["bytearray", "numpy", pytest.param("torch", marks=pytest.mark.torch)])

@@ -1,11 +1,17 @@
 """What the tests of the notebook share."""
 
+from types import SimpleNamespace
+
 import pytest
+from places import Recorder, begun
 
 from ipygpulogger import IPyGPULogger
-from ipygpulogger.engine import scope
+from ipygpulogger.engine import scope as scope_module
+from ipygpulogger.engine.scope import Scope
 from ipygpulogger.engine.settling import Settling
 from ipygpulogger.notebook import cell as cell_module
+from ipygpulogger.notebook import live
+from ipygpulogger.notebook.live import Live
 from ipygpulogger.runtime.clock import utc_now
 
 
@@ -33,7 +39,7 @@ def clock(monkeypatch):
             self.now_s += seconds
 
     clock = Clock()
-    for module in (scope, cell_module):
+    for module in (scope_module, cell_module):
         monkeypatch.setattr(module, "clock", clock)
 
     def slow(real):
@@ -46,3 +52,31 @@ def clock(monkeypatch):
     monkeypatch.setattr(Settling, "settle", slow(Settling.settle))
     monkeypatch.setattr(IPyGPULogger, "_show", slow(IPyGPULogger._show))
     return clock
+
+
+@pytest.fixture
+def extension(shell, capsys):
+    """The shell with the extension loaded; what that prints is thrown away."""
+    shell.run_cell("%load_ext ipygpulogger", store_history=True)
+    capsys.readouterr()
+    yield shell
+    shell.run_cell("%unload_ext ipygpulogger", store_history=True)
+
+
+@pytest.fixture
+def at_once(monkeypatch):
+    """Every cell is long."""
+    monkeypatch.setattr(live, "AFTER_S", 0.0)
+    monkeypatch.setattr(live, "EVERY_S", 0.001)
+
+
+@pytest.fixture
+def running(at_once):
+    """One cell that runs and is shown."""
+    shown = Live(lambda _: ("Over budget",))
+    scope, place = Scope().open(), Recorder()
+    cell = begun(shown.cell("In [4]", scope, place))
+    yield SimpleNamespace(live=shown, cell=cell, scope=scope, place=place)
+    scope.close()
+    cell.drop()
+    shown.close()

@@ -114,21 +114,9 @@ def test_our_own_work_is_left_out(il, run, monkeypatch):
         one.free()
 
 
-def test_cells_within_cells(shell, il, run):
-    """A nested cell has no gap of its own; the cell around it and the next one have theirs."""
-    run("x = 1")
-    block = Block(30)
-    outer = run("%%capture\nb = Block(20)")
-    inner = il.history[-2]
-    assert inner.label.startswith("nested")
-    assert inner.between == ()
-    assert between(outer) == {"cpu": 30}
-    block.free()
-    assert between(run("b.free()")) == {"cpu": -30}
-
-
-def test_cells_at_the_same_time(shell, il, run):
-    """One that begins while another runs has none; from the end of the last there is one again."""
+@pytest.mark.parametrize("code", ["%%capture\nb = Block(20)", "aside('b = Block(20)')"])
+def test_cells_within_cells_and_at_the_same_time(shell, il, run, code):
+    """A cell that begins while another runs has no gap of its own; the outer one and the next have theirs."""
 
     def aside(source):
         thread = threading.Thread(target=shell.run_cell, args=(source,), kwargs={"store_history": True})
@@ -138,12 +126,13 @@ def test_cells_at_the_same_time(shell, il, run):
     shell.user_ns["aside"] = aside
     run("x = 1")
     block = Block(30)
-    outer = run("aside('y = Block(20)')")
-    other = il.history[-2]
-    assert other.between == ()
+    outer = run(code)
+    inner = il.history[-2]
+    assert inner.label.startswith("nested") == ("capture" in code)
+    assert inner.between == ()
     assert between(outer) == {"cpu": 30}
     block.free()
-    assert between(run("y.free()")) == {"cpu": -30}
+    assert between(run("b.free()")) == {"cpu": -30}
 
 
 @pytest.mark.parametrize("how", ["stopped", "a fork", "not measured", "one cell alone"])

@@ -16,6 +16,7 @@ import pynvml
 import pytest
 from IPython.core.error import UsageError
 from memory import MB, Block
+from reports import run
 
 from ipygpulogger import measure, measure_lines
 from ipygpulogger.compat.gpu_mem_trace import gpu_mem_trace
@@ -34,21 +35,16 @@ def refuse(error):
     return refused
 
 
-def no_proc(patch):
-    patch.setattr(linux, "read", refuse(FileNotFoundError(errno.ENOENT, "No such file or directory")))
-
-
-def psutil_fails(error):
+def without_proc(break_psutil):
     def broken(patch):
-        no_proc(patch)
-        patch.setattr(psutil, "Process", refuse(error))
+        patch.setattr(linux, "read", refuse(FileNotFoundError(errno.ENOENT, "No such file or directory")))
+        break_psutil(patch)
 
     return broken
 
 
-def psutil_is_missing(patch):
-    no_proc(patch)
-    patch.setitem(sys.modules, "psutil", None)
+def psutil_fails(error):
+    return without_proc(lambda patch: patch.setattr(psutil, "Process", refuse(error)))
 
 
 def no_descriptors(patch):
@@ -62,16 +58,14 @@ def no_machine(patch):
 
 FAULTS = {
     "no descriptors": no_descriptors,
-    "no psutil": psutil_is_missing,
+    "no psutil": without_proc(lambda patch: patch.setitem(sys.modules, "psutil", None)),
     "no process": psutil_fails(psutil.NoSuchProcess(1)),
     "SystemError": psutil_fails(SystemError("broken")),
     "no machine": no_machine,
 }
 
 
-UNREADABLE = pytest.mark.parametrize(
-    "broken", [name for name in FAULTS if name != "no machine"], indirect=True
-)
+UNREADABLE = pytest.mark.parametrize("broken", sorted({*FAULTS} - {"no machine"}), indirect=True)
 
 
 @pytest.fixture(params=FAULTS)
@@ -165,30 +159,25 @@ def test_a_call_runs(broken, decorate, about):
 @UNREADABLE
 def test_cells_run(broken, shell, capsys):
     """%load_ext says one sentence, the cells after it none; it measures as soon as that is possible."""
-
-    def run(code):
-        return shell.run_cell(code, store_history=True)
-
-    run("%load_ext ipygpulogger")
+    run(shell, "%load_ext ipygpulogger")
     out, err = capsys.readouterr()
     assert out == ""
     assert re.fullmatch(r"ipygpulogger measures nothing[^\n]*: [^\n]+\n", err)
     for _ in range(3):
-        assert run("6 * 7").result == 42
+        assert run(shell, "6 * 7").result == 42
         out, err = capsys.readouterr()
-        assert "RAM:" not in out
-        assert err == ""
-    assert isinstance(run("raise KeyError('mine')").error_in_exec, KeyError)
+        assert ("RAM:" in out, err) == (False, "")
+    assert isinstance(run(shell, "raise KeyError('mine')").error_in_exec, KeyError)
     capsys.readouterr()
     for command in ("doctor", "status", "summary"):
-        assert run(f"%gpulog {command}").success
+        assert run(shell, f"%gpulog {command}").success
     assert len(re.findall(r"\bRAM:? +absent", capsys.readouterr().out)) == 2
     for command in ("vars", "free"):
-        assert isinstance(run(f"%gpulog {command}").error_in_exec, UsageError)
+        assert isinstance(run(shell, f"%gpulog {command}").error_in_exec, UsageError)
     broken()
-    run("x = 1")
+    run(shell, "x = 1")
     assert shell.user_ns["il"].record.status == "ok"
-    run("%unload_ext ipygpulogger")
+    run(shell, "%unload_ext ipygpulogger")
 
 
 @ON_LINUX
@@ -212,31 +201,22 @@ def test_descriptors_that_run_out_between_cells(shell, monkeypatch, capsys):
         with monkeypatch.context() as patch:
             no_descriptors(patch)
             for _ in range(3):
-                assert shell.run_cell("6 * 7", store_history=True).result == 42
+                assert run(shell, "6 * 7").result == 42
         said += capsys.readouterr().err
-        shell.run_cell("1", store_history=True)
+        run(shell, "1")
         assert len(il.history) == kept
     il.stop()
-    assert re.fullmatch(r"ipygpulogger measures nothing for now: [^\n]+Too many open files[^\n]*\n", said), (
-        said
-    )
+    sentence = r"ipygpulogger measures nothing for now: [^\n]+Too many open files[^\n]*\n"
+    assert re.fullmatch(sentence, said), said
+
+
+NVML = "Init DeviceGetCount DeviceGetHandleByIndex DeviceGetMemoryInfo DeviceGetComputeRunningProcesses"
 
 
 @pytest.mark.parametrize(
     "error", [ValueError("broken"), OSError("broken"), AttributeError("broken"), MemoryError()]
 )
-@pytest.mark.parametrize(
-    "function",
-    [
-        "nvmlInit",
-        "nvmlDeviceGetCount",
-        "nvmlDeviceGetHandleByIndex",
-        "nvmlDeviceGetMemoryInfo",
-        "nvmlDeviceGetComputeRunningProcesses",
-        "nvmlDeviceGetTotalEnergyConsumption",
-        "nvmlDeviceGetSamples",
-    ],
-)
+@pytest.mark.parametrize("function", f"{NVML} DeviceGetTotalEnergyConsumption DeviceGetSamples".split())
 def test_nvml_that_raises_anything(gpu, monkeypatch, function, error):
     """Whatever pynvml raises, at the start or later: RAM is measured, and a note says what is missing."""
     from ipygpulogger.engine.machine import Machine
@@ -247,9 +227,9 @@ def test_nvml_that_raises_anything(gpu, monkeypatch, function, error):
         on = Machine()
         with monkeypatch.context() as patch:
             if not late:
-                patch.setattr(pynvml, function, refuse(error))
+                patch.setattr(pynvml, f"nvml{function}", refuse(error))
             scope = Scope(on, all_devices=True, metrics=("energy", "utilization")).open()
-            patch.setattr(pynvml, function, refuse(error))
+            patch.setattr(pynvml, f"nvml{function}", refuse(error))
             on.sample()
             gpu.dev[0].add_process(1, 700 * MB)
             scope.close()

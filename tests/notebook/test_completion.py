@@ -10,6 +10,7 @@ from ipygpulogger import IPyGPULogger
 from ipygpulogger.notebook.completion import offered
 from ipygpulogger.notebook.options import COMMANDS
 
+WITH_WORDS = ("start", "summary", "save", "snapshot")
 OPTIONS = [f"{name}=" for name in IPyGPULogger.in_order()]
 LINES = {  # what stands before the cursor, and what is offered there
     "%gpulog ": list(COMMANDS),
@@ -46,10 +47,7 @@ LINES = {  # what stands before the cursor, and what is offered there
     "%gpulog save -": [],
     "%gpulog snapshot -": ["--failed"],
     "%gpulog snapshot --failed -": [],
-    **{
-        f"%gpulog {command} ": []
-        for command in ("stop", "status", "plot", "fit", "vars", "free", "doctor", "help")
-    },
+    **{f"%gpulog {command} ": [] for command in COMMANDS if command not in WITH_WORDS},
     "%gpulog free s": [],
     "%gpulog fly ": [],
     "%%gpulog ": ["--lines", "--peak", "--peak=all", "--label"],
@@ -99,19 +97,17 @@ def test_no_line_is_too_strange(text):
 
 
 @pytest.fixture(params=[True, False], ids=["jedi", "no jedi"])
-def complete(request, shell, capsys):
+def complete(request, extension):
     """Complete a cell at its end; the text that each completion makes of it."""
-    shell.run_cell("%load_ext ipygpulogger", store_history=True)
-    shell.Completer.use_jedi = request.param
+    extension.Completer.use_jedi = request.param
 
     def complete(cell, at=None):
         at = len(cell) if at is None else at
         with provisionalcompleter():
-            found = list(shell.Completer.completions(cell, at))
+            found = list(extension.Completer.completions(cell, at))
         return [cell[: one.start] + one.text + cell[one.end :] for one in found if one.text]
 
-    yield complete
-    shell.run_cell("%unload_ext ipygpulogger", store_history=True)
+    return complete
 
 
 @pytest.mark.parametrize("line", LINES)

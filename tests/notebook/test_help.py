@@ -6,19 +6,14 @@ import subprocess
 import sys
 
 import pytest
+from reports import run
 
 from ipygpulogger import IPyGPULogger
 from ipygpulogger.notebook.cell import OPTIONS
 from ipygpulogger.notebook.magics import GpulogMagics
-from ipygpulogger.notebook.options import COMMANDS, RANKED_BY, magic_help
+from ipygpulogger.notebook.options import COMMANDS, HELP, RANKED_BY
 
 TRAITS = IPyGPULogger.class_traits(config=True)
-HELP = magic_help(IPyGPULogger)
-
-
-def run(shell, code):
-    """Run a cell the way a front end does."""
-    return shell.run_cell(code, store_history=True)
 
 
 # -- IPyGPULogger? -------------------------------------------------------------------------------------------
@@ -27,16 +22,13 @@ def run(shell, code):
 def test_the_signature_has_every_option_with_its_default(shell):
     """The first two by position too, as in the original; a call as the signature says is one that is taken."""
     parameters = inspect.signature(IPyGPULogger).parameters
-    assert {name: one.default for name, one in parameters.items()} == {
-        name: trait.default() for name, trait in TRAITS.items()
-    }
+    defaults = {name: trait.default() for name, trait in TRAITS.items()}
+    assert {name: one.default for name, one in parameters.items()} == defaults
     kinds = [one.kind for one in parameters.values()]
     assert list(parameters)[:2] == ["compact", "gc_collect"]
-    assert kinds == [inspect.Parameter.POSITIONAL_OR_KEYWORD] * 2 + [inspect.Parameter.KEYWORD_ONLY] * (
-        len(TRAITS) - 2
-    )
-    il = IPyGPULogger(**{name: one.default for name, one in parameters.items()})
-    assert il.trait_values(config=True) == {name: trait.default() for name, trait in TRAITS.items()}
+    assert kinds[:2] == [inspect.Parameter.POSITIONAL_OR_KEYWORD] * 2
+    assert set(kinds[2:]) == {inspect.Parameter.KEYWORD_ONLY}
+    assert IPyGPULogger(**defaults).trait_values(config=True) == defaults
     il = IPyGPULogger(True, False)
     assert (il.compact, il.gc_collect) == (True, False)
 
@@ -71,34 +63,16 @@ def test_without_docstrings_it_is_imported_all_the_same():
 # -- %gpulog -h ----------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def loaded(shell, capsys):
-    """The extension loaded, and what it printed thrown away."""
-    run(shell, "%load_ext ipygpulogger")
-    capsys.readouterr()
-    yield shell
-    run(shell, "%unload_ext ipygpulogger")
+ASKED = ["%gpulog help", "%gpulog -h", "%gpulog --help", "%gpulog start --help", "%gpulog summary --by -h"]
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        "%gpulog help",
-        "%gpulog -h",
-        "%gpulog --help",
-        "%gpulog start --help",
-        "%gpulog summary --by -h",
-        "%gpulog save --help",
-        "%%gpulog --help",
-        "%%gpulog -h\nx = 1 / 0",
-    ],
-)
-def test_help_that_was_asked_for(loaded, capsys, line):
+@pytest.mark.parametrize("line", [*ASKED, "%gpulog save --help", "%%gpulog --help", "%%gpulog -h\nx = 1 / 0"])
+def test_help_that_was_asked_for(extension, capsys, line):
     """One text, however it is asked for; nothing else is done."""
-    il = loaded.user_ns["il"]
+    il = extension.user_ns["il"]
     before = il.running, il.trait_values(config=True)
     il.report = "text"
-    assert run(loaded, line).success
+    assert run(extension, line).success
     assert capsys.readouterr().out.startswith(HELP + "\n")
     il.report = "rich"
     assert (il.running, il.trait_values(config=True)) == before
@@ -117,11 +91,11 @@ def test_the_help_has_all_that_the_magics_take():
 
 
 @pytest.mark.parametrize("asked", ["%gpulog?", "%%gpulog?", "?%gpulog", "gpulog?"])
-def test_the_question_mark(loaded, capsys, monkeypatch, asked):
+def test_the_question_mark(extension, capsys, monkeypatch, asked):
     """IPython's own help shows it whole."""
     shown = []
     monkeypatch.setattr("IPython.core.page.page", lambda text, **_: shown.append(text))
-    assert run(loaded, asked).success
+    assert run(extension, asked).success
     (text,) = (one["text/plain"] if isinstance(one, dict) else one for one in shown)
     plain = re.sub(r"\x1b\[[\d;]*m", "", text)
     assert [line.rstrip() for line in HELP.splitlines() if line.strip()] == [

@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from places import Publisher, begun, here, in_a_thread, standing
 
-from ipygpulogger.notebook.live import display_for
-from ipygpulogger.notebook.live_display import LiveDisplay, Tap
+from ipygpulogger.notebook.live import LiveDisplay, Tap, display_for
 from ipygpulogger.records import MIME
 from ipygpulogger.render import html, text
 

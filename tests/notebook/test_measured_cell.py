@@ -7,7 +7,7 @@ import pytest
 
 from ipygpulogger.engine.machine import machine
 from ipygpulogger.engine.scope import Scope
-from ipygpulogger.notebook.cell import Request
+from ipygpulogger.notebook.cell import Cell
 from ipygpulogger.notebook.measured_cell import MeasuredCell
 
 
@@ -22,7 +22,6 @@ class Part:
             self.asked.append(step)
             if step == "stop" and self.fails is not None:
                 raise self.fails
-            return {"moved": (), "notes": (), "result": ()}.get(step)
 
         return noted
 
@@ -30,12 +29,9 @@ class Part:
 @pytest.fixture
 def measured():
     """A cell that runs, all of whose parts note what they are asked for."""
-    cell = SimpleNamespace(
-        label="In [4]", execution_count=4, cell_id=None, source="x = 1", raw="x = 1", status="ok", error=None
-    )
-    cell.hooks_s = 0.0
-    gap = SimpleNamespace(moved=lambda *_: (), notes=lambda _: ())
-    one = MeasuredCell(cell, Request(), Scope(), None, None, gap=gap, live=Part(), lines=Part())
+    cell = Cell(SimpleNamespace(raw_cell="x = 1", store_history=True), 4, None)
+    gap = SimpleNamespace(told=lambda *_: ((), ()))
+    one = MeasuredCell(cell, Scope(), None, None, gap=gap, live=Part(), lines=Part())
     one.begin()
     yield one
     with contextlib.suppress(Exception):

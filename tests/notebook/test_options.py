@@ -63,18 +63,13 @@ def test_configuration_is_obeyed_and_keywords_win(shell, capsys):
     assert IPyGPULogger(False, True).gc_collect is True
 
 
-def test_percent_config_lists_what_each_option_takes(shell, il, capsys):
-    """%config IPyGPULogger names the kind of each option, and the words where it takes one of several."""
+def test_percent_config_changes_a_running_logger(shell, il, capsys):
+    """It lists what each option takes; a change works on the next report; a bad value changes nothing."""
     run(shell, "%config IPyGPULogger")
     listed = capsys.readouterr().out
-    assert "IPyGPULogger.compact=<Enum>\n" in listed
-    assert "IPyGPULogger.report=<Enum>\n" in listed
-    assert "Choices: any of ['text', 'rich', 'none']\n" in listed
-    assert "Choices: any of ['used', 'all']\n" in listed
-
-
-def test_percent_config_changes_a_running_logger(shell, il, capsys):
-    """%config IPyGPULogger.compact = True works on the next report; a bad value changes nothing."""
+    for name, words in {"report": "['text', 'rich', 'none']", "devices": "['used', 'all']"}.items():
+        assert f"IPyGPULogger.{name}=<Enum>\n" in listed
+        assert f"Choices: any of {words}\n" in listed
     run(shell, "%config IPyGPULogger.compact = True")
     run(shell, "x = 1")
     assert capsys.readouterr().out.endswith(text.report(il.record, compact=True) + "\n")
@@ -92,10 +87,7 @@ BAD = {
     "devices": ["some", None],
     "metrics": ["energy", ("watts",), None, {"energy": 1}],
     "budget": ["ten parsecs", "10", 10, b"10GB"],
-    "quiet": [
-        *("10", 10, True, "", "-10MB", "0MB", "0s", "0.0 s", "10 parsecs", "10MB 5MB", "1s 2s", b"10MB"),
-        *(("10MB", "1s"), "10MB and 1s", "10MB1s", "1m30s"),
-    ],
+    "quiet": [*("10", 10, True, "", "0MB", "10 parsecs", "10MB 5MB", b"10MB", ("10MB", "1s"), "1m30s")],
     "log": ["run.csv", 3, "no/such/folder/run.jsonl"],
 }
 

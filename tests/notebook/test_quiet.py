@@ -12,34 +12,29 @@ from reports import REPORT, run
 
 from ipygpulogger import History
 from ipygpulogger.analysis.group import Group, Missing
-from ipygpulogger.notebook.quiet import Threshold, has_table, is_reported
+from ipygpulogger.notebook.options import Threshold
+from ipygpulogger.notebook.report import has_table, is_reported
 from ipygpulogger.records import ChildrenUsage, Note, NoteKind, Peak, Usage
 from ipygpulogger.records.process import Process, ProcessRecord
 
 # -- what a threshold is ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("text", "threshold"),
-    [
-        ("10MB", Threshold(10 * MB)),
-        ("10 MB", Threshold(10 * MB)),
-        (" 1.5g ", Threshold(3 * 512 * MB)),
-        ("10m", Threshold(10 * MB)),
-        ("1s", Threshold(None, 1)),
-        ("500 ms", Threshold(None, 0.5)),
-        (".5S", Threshold(None, 0.5)),
-        ("2min", Threshold(None, 120)),
-        ("1 h", Threshold(None, 3600)),
-        ("10MB 1s", Threshold(10 * MB, 1)),
-        ("1s 10MB", Threshold(10 * MB, 1)),
-        ("10 MB, 1 s", Threshold(10 * MB, 1)),
-        ("1s,10MB", Threshold(10 * MB, 1)),
-    ],
-)
-def test_what_a_text_means(text, threshold):
+MEANT = {
+    **dict.fromkeys(("10MB", "10 MB", "10m"), Threshold(10 * MB)),
+    " 1.5g ": Threshold(3 * 512 * MB),
+    "1s": Threshold(None, 1),
+    **dict.fromkeys(("500 ms", ".5S"), Threshold(None, 0.5)),
+    "2min": Threshold(None, 120),
+    "1 h": Threshold(None, 3600),
+    **dict.fromkeys(("10MB 1s", "1s 10MB", "10 MB, 1 s", "1s,10MB"), Threshold(10 * MB, 1)),
+}
+
+
+@pytest.mark.parametrize("text", MEANT)
+def test_what_a_text_means(text):
     """A size as a budget has it, a time, or both in any order."""
-    assert Threshold.parse(text) == threshold
+    assert Threshold.parse(text) == MEANT[text]
 
 
 @pytest.mark.parametrize(
@@ -188,40 +183,27 @@ def test_small_cells_say_nothing_and_are_recorded(shell, il, said, tmp_path, way
     assert said("x = 1") == []
     assert il.data.time_delta == il.record.time_s > 0
     assert il.record.source == "x = 1"
-    for code, speaks in (
-        ("kept = Block(30)", True),
-        ("small = Block(2)", False),
-        ("blip(30)", True),
-        ("blip(2)", False),
-        ("kept.free()", True),
-        ("small.free()", False),
-    ):
-        assert bool(said(code)) == speaks, code
+    big = "kept = Block(30)", "blip(30)", "kept.free()"
+    for code in (*big[:1], "small = Block(2)", big[1], "blip(2)", big[2], "small.free()"):
+        assert bool(said(code)) == (code in big), code
         assert il.record.source == code
     assert len(il.history) == before + 7
-    assert [record.source for record in History.load(il.log)][-7:] == [
-        record.source for record in il.history[-7:]
-    ]
+    logged = History.load(il.log)[-7:]
+    assert [record.source for record in logged] == [record.source for record in il.history[-7:]]
     said("il.quiet = None")
     assert len(said("x = 1")) == 1
 
 
-@pytest.mark.parametrize(
-    "magic",
-    [
-        "%gpulog status",
-        "%gpulog summary",
-        "%gpulog vars",
-        "%gpulog free",
-        "%gpulog doctor",
-        "%gpulog fly",
-        "%gpulog start compact=False",
-        "%config IPyGPULogger.compact = False",
-        "%%gpulog",
-        "%gpulog?",
-        "# mine\n%gpulog free\n\n%gpulog status",
-    ],
-)
+OURS = [*(f"%gpulog {word}" for word in ("status", "summary", "vars", "free", "doctor", "fly", "start"))]
+OURS += [
+    "%config IPyGPULogger.compact = False",
+    "%%gpulog",
+    "%gpulog?",
+    "# mine\n%gpulog free\n\n%gpulog status",
+]
+
+
+@pytest.mark.parametrize("magic", OURS)
 def test_our_own_magics_report_nothing_on_themselves(shell, il, said, magic):
     """They are recorded, and marked; with a line of the user's the cell is the user's."""
     before = len(il.history)
