@@ -6,7 +6,6 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..allocator.replay import Replay
-from ..allocator.rules import blocks_of, live
 from ..engine.machine import machine
 from ..engine.sampler import Measuring
 from ..records.explained import BEFORE, AtPeak
@@ -18,7 +17,6 @@ from ..sources import Unavailable
 from ..sources.system.linux import heap
 from ..sources.torch.history import TorchHistory, position_now
 from ..sources.torch.snapshot import EVENT_BYTES, MAX_EVENTS, Position
-from .kinds import workspaces
 from .rows import Breakdown
 
 if TYPE_CHECKING:
@@ -204,14 +202,7 @@ class DeviceRecording(Measuring):
         histories = history.read()
         self._is_long = sum(len(one.events) for one in histories) > _MANY_EVENTS
         self.failed = history.failed
-        # Workspaces of libraries, which no name holds, would make the search for names a long one.
-        known = workspaces()
-        self._breakdown.read_names(
-            (one.index, address)
-            for one in histories
-            for address, block in live(blocks_of(one.end.segments)).items()
-            if block["size"] not in known
-        )
+        self._breakdown.read_names()
         self.notes += self._breakdown.notes
         # `read_names` walks the frames of this call, and what it read of them may stay until garbage is
         # collected: no variable of theirs shall hold the events then.

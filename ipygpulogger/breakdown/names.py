@@ -1,34 +1,26 @@
-"""Which names hold what was alive at the peak.
-
-The nearest name of a block is looked for, and no more than needed: the search begins at all names at once,
-ends when every block has a name, and visits a number of objects in proportion to the blocks. So it takes the
-same time whatever is imported.
-"""
+"""Which names hold what was alive at the peak, and what that memory is for."""
 
 from __future__ import annotations
 
 import itertools
 import sys
 import weakref
-from collections import deque
 from contextlib import suppress
-from types import FunctionType, TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..allocator.graph import Graphs
 from ..allocator.places import is_users
-from ..owners.attribution import GRAPH, Root
-from ..owners.exceptions import LOCALS_LEAVE_A_COPY, function_name, is_function, locals_of
-from ..owners.memory_blocks import read, readers_of
-from ..owners.referents import TICK, in_pieces, referents_of
-from ..owners.roots import LAST, roots_at, users_globals
-from ..runtime.objects import bases_of, walk_stack
+from ..owners.attribution import GRAPH
+from ..owners.exceptions import LOCALS_LEAVE_A_COPY, is_function
+from ..owners.roots import LAST, roots_at
+from ..owners.walk import walk
+from ..runtime.objects import walk_stack
 from ..runtime.shell import is_shell_code
 from ..sources.torch import tensors
 from ..sources.torch.state import module
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Iterable, Iterator
     from types import FrameType, ModuleType
 
     from ..allocator.graph import Address, Graph
@@ -36,99 +28,36 @@ if TYPE_CHECKING:
     from ..records.explained import Kind
     from ..sources import Holding
 
-_OBJECTS, _EACH = 1024, 16  # objects that are visited beyond the names' own values, and for each block more
-_AT_ONCE = 64  # of them from one object, or as much time, before others have their turn
-
-_Pending = tuple[str, str, "Iterator[Any]"]  # a name, what stands before the variables of its frames, values
-
-
-class Search:
-    """Finds what names hold, the nearest first; none of the user's code runs."""
-
-    def __init__(self, shell: Any, frame: FrameType | None, readers: ArrayReaders, blocks: int) -> None:
-        self._roots, closed = roots_at(user_frames(frame), shell, sys.exc_info()[1])
-        self._readers, self._left = readers, _OBJECTS + _EACH * blocks
-        self._module = getattr(getattr(module(), "nn", None), "Module", None)
-        self._visited = {id(one): one for one in closed}  # kept, so that no id is used twice
-        self._kinds: dict[int, tuple[type, ArrayReaders, Callable[[Any], Iterable[Any]] | None, bool]] = {}
-        self._queue: deque[_Pending] = deque()
-
-    def found(self) -> Iterator[tuple[str, Any, Holding]]:
-        """Yield what is found: a name, a value, its memory; first all that the names themselves refer to."""
-        for root in self._roots:
-            yield from self._visit("", "", root)
-        queue = self._queue
-        queue.append(("", "", users_globals()))
-        while queue and self._left > 0:
-            name, label, values = queue.popleft()
-            turn_ends = self._left - _AT_ONCE
-            with suppress(RuntimeError):  # another thread changed the container
-                for value in values:
-                    self._left -= _AT_ONCE if value is TICK else 1
-                    yield from self._visit(name, label, value)
-                    if self._left <= turn_ends:
-                        queue.append((name, label, values))
-                        break
-
-    def _visit(self, name: str, label: str, value: Any) -> Iterator[tuple[str, Any, Holding]]:
-        """Yield the memory behind a value, and queue what it leads to."""
-        if type(value) is Root:
-            name, value, label = value.name, value.value, value.label or value.name
-        kind = type(value)
-        # There are thousands of functions where a library is imported with a star.
-        is_librarys = kind is FunctionType and not is_users(value.__code__.co_filename)
-        if id(value) in self._visited or is_librarys:
-            return
-        self._visited[id(value)] = value
-        queue = self._queue
-        if kind is TracebackType:
-            frame, where = value.tb_frame, f"{label}: {function_name(value.tb_frame)}"
-            own = locals_of(frame) if is_function(frame) and not is_shell_code(frame) else []
-            found = [Root(f"{where}.{variable}", "traceback", one, label) for variable, one in own]
-            queue.append((name, label, iter([*found, value.tb_next])))
-            return
-        _, readers, referents, is_module = self._kinds.get(id(kind)) or self._learn(kind)
-        if is_module:  # however deep they are
-            queue.append((name, label, tensors_of(value)))
-        holding = read(value, readers)
-        if holding is not None:
-            yield name, value, holding
-            if type(holding.parts) is tuple:  # a gradient goes with its parameter
-                for part in holding.parts:
-                    yield from self._visit(name, label, part)
-            else:
-                queue.append((name, label, in_pieces(iter(holding.parts))))
-            if holding.graph is not None:
-                queue.append((name.removesuffix(GRAPH) + GRAPH, label, iter((holding.graph,))))
-        if referents is not None:
-            queue.append((name, label, iter(referents(value))))
-
-    def _learn(self, kind: type) -> Any:
-        is_module = self._module is not None and self._module in bases_of(kind)
-        how = self._kinds[id(kind)] = kind, readers_of(kind, self._readers), referents_of(kind), is_module
-        return how
-
-
 Labels = dict["Address", "Label"]
 
 
-def names_at_end(shell: Any, frame: FrameType | None, wanted: Iterable[Address]) -> Labels:
-    """Return what names hold now, by address."""
-    torch, missing = module(), set(wanted)
-    if torch is None or not missing:
+def names_at_end(shell: Any, frame: FrameType | None) -> Labels:
+    """Return what names hold now of CUDA's memory, by address."""
+    torch = module()
+    if torch is None:
         return {}
     reader = _Reader(torch)
     names: dict[Address, str] = {}
     # The code of a tensor's subclass, and that of a mode, is the user's.
     with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
-        for name, value, _ in Search(shell, frame, [reader.holding], len(missing)).found():
-            for address in reader.graphs.addresses_of(value):
-                names.setdefault(address, name.removeprefix(f"{LAST}: "))  # "step.act", a function's variable
-                missing.discard(address)
-            if not missing:
-                break
+        for (device, address), name in names_of_blocks(shell, frame, [reader.holding]).items():
+            if device.startswith("cuda:"):
+                at = int(device.partition(":")[2]), address
+                names[at] = name.removeprefix(f"{LAST}: ")  # "step.act", a function's variable
     add(reader.labels, [at for at, name in names.items() if name.endswith(GRAPH)], Label("activations"))
-    return {address: reader.labels[address]._replace(name=name) for address, name in names.items()}
+    return {at: reader.labels[at]._replace(name=name) for at, name in names.items() if at in reader.labels}
+
+
+def names_of_blocks(shell: Any, frame: FrameType | None, readers: ArrayReaders) -> dict[tuple[str, int], str]:
+    """Return the names to which blocks are attributed, by device and address."""
+    roots, closed = roots_at(shell, sys.exc_info()[1], user_frames(frame))
+    found = walk(roots, readers, closed=closed)
+    return {
+        key: name
+        for (name, device, _), sizes in found.blocks.items()
+        for key in sizes
+        if type(key) is tuple and key[0] == device and type(key[1]) is int
+    }
 
 
 class _Reader:

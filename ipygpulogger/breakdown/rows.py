@@ -18,7 +18,7 @@ from ..records.explained import BEFORE, OTHERS, UNRECORDED, AtPeak, folded
 from ..runtime.errors import is_from_a_handler, named
 from ..runtime.shell import current_shell
 from .kinds import Kinds, TrainingHistory
-from .names import Labels, Search, names_at_end, user_frames
+from .names import Labels, names_at_end, names_of_blocks, user_frames
 from .training import training
 
 if TYPE_CHECKING:
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
     from memray import AllocationRecord as Event
 
-    from ..allocator.graph import Address
     from ..allocator.places import Frame
     from ..allocator.replay import Block, Moment
     from ..records.explained import Kind
@@ -84,7 +83,7 @@ class Breakdown:
         training.begin(self)
         with self._unnamed_at_worst():
             shell = self._shell = current_shell() if self._shell is None else self._shell
-            roots, _ = roots_at(user_frames(sys._getframe(1)), shell)
+            roots, _ = roots_at(shell, None, user_frames(sys._getframe(1)))
             first = training.snapshot_of((root.name, root.value) for root in roots)
             self._first = (first,) if first is not None else ()
 
@@ -93,13 +92,13 @@ class Breakdown:
         """Whether no backward pass ran from `begin` to `read_names`."""
         return self._history.exact and not self._history.passes
 
-    def read_names(self, wanted: Iterable[Address]) -> None:
+    def read_names(self) -> None:
         """Find what names hold at the end of the measurement, and stop watching."""
         self.end()
         if not self._history.exact:
             self.notes.append(_INEXACT)
         with self._unnamed_at_worst():
-            self._names = names_at_end(self._shell, sys._getframe(1), wanted)
+            self._names = names_at_end(self._shell, sys._getframe(1))
 
     @contextmanager
     def _unnamed_at_worst(self) -> Iterator[None]:
@@ -282,12 +281,8 @@ def _names_of_blocks(blocks: Iterable[RamBlock], shell: Any) -> dict[int, str]:
         return {}
     starts = [address for address, _ in kept]
     found: dict[int, str] = {}
-    for name, _, holding in Search(shell, sys._getframe(), array_readers(), len(kept)).found():
-        key = holding.key
-        if holding.device == CPU and type(key) is tuple and type(key[1]) is int:
-            address, size_bytes = kept[bisect_right(starts, key[1]) - 1]
-            if address <= key[1] < address + size_bytes:
-                found.setdefault(address, name)
-                if len(found) == len(kept):
-                    break
+    for (device, at), name in names_of_blocks(shell, sys._getframe(), array_readers()).items():
+        address, size_bytes = kept[bisect_right(starts, at) - 1]
+        if device == CPU and address <= at < address + size_bytes:
+            found.setdefault(address, name)
     return found

@@ -13,7 +13,7 @@ import re
 import sys
 from functools import partial
 from itertools import compress, repeat
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..engine.machine import machine
@@ -31,7 +31,6 @@ from .walk import BUDGET_S, walk
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable, Iterator
     from types import FrameType, TracebackType
-    from typing import TypeGuard
 
     from ..records import Owner
     from .attribution import WalkResult
@@ -54,69 +53,47 @@ def owners_in(
     budget_s: float = BUDGET_S,
     urgent: Container[str] = (),
 ) -> WalkResult:
-    """Attribute the memory that is reachable from a shell's user namespace and its hidden references.
-
-    Memory that is reachable from several names counts once, for the first of: variables, what exceptions and
-    autograd graphs in variables keep, `Out`, the last traceback and that of `exception`, pyplot's figures,
-    the user's modules. The `urgent` names are visited first, without preceding any other.
-    """
+    """Attribute the memory that is reachable from the names of a shell, as `walk` does."""
     ends_s = clock.monotonic_s() + budget_s
-    modules = _modules()
-    roots = [*_shells_names(shell, exception), *_modules_globals(filter(is_users_module, modules))]
-    closed = [shell, shell.user_ns, *_shells_own(shell), *map(module_namespace, modules)]
-    return walk(
-        roots, readers, closed=closed, budget_s=max(budget_s / 3, ends_s - clock.monotonic_s()), urgent=urgent
-    )
+    roots, closed = roots_at(shell, exception)
+    left_s = max(budget_s / 3, ends_s - clock.monotonic_s())
+    return walk(roots, readers, closed=closed, budget_s=left_s, urgent=urgent)
 
 
 def held_by(shell: Any, names: Container[str], readers: ArrayReaders, budget_s: float) -> WalkResult:
     """Return the memory that is reachable from these variables of a shell."""
     roots = [root for root in _variables(shell) if root.name in names]
-    closed = [shell, shell.user_ns, *_shells_own(shell), *map(module_namespace, _modules())]
+    closed = [*_shells_own(shell), *map(module_namespace, _modules())]
     return walk(roots, readers, closed=closed, budget_s=budget_s)
 
 
 def roots_at(
-    frames: Iterable[FrameType], shell: Any, exception: BaseException | None = None
+    shell: Any, exception: BaseException | None = None, frames: Iterable[FrameType] = ()
 ) -> tuple[list[Root], list[Any]]:
-    """Return the names of functions that run and of a shell, and what leads out of what names hold.
+    """Return the names to start from, in the order in which memory is theirs, and what leads out of them.
 
-    Without a shell, the names of the program's main module come instead, and what `exception` holds.
+    That order is: variables of the functions of `frames` and of the shell, `Out`, the last traceback and that
+    of `exception`, pyplot's figures, the user's modules. Without a shell, the program's main module has the
+    variables.
     """
+    modules = _modules()
     functions = [frame for frame in frames if is_function(frame)]
     roots = [Root(name, "variable", value) for frame in functions for name, value in locals_of(frame)]
-    if shell is not None:
-        own = [shell, shell.user_ns, *_shells_own(shell)]
-        return roots + _shells_names(shell, exception), [*functions, *own]
-    main = sys.modules.get("__main__")
-    names = module_namespace(main) if _is_module(main) else {}
-    roots += [Root(name, "variable", value) for name, value in list(names.items()) if name[:2] != "__"]
-    errors = exception_chain(exception)
-    entries = [entry for error in errors for entry in walk_tb(traceback_of(error))]
-    return [*roots, *_last_errors(errors, entries)], [*functions, names]
-
-
-_users: tuple[tuple[int, Any], list[str]] = (0, None), []
-
-
-def users_globals() -> Iterator[Root]:
-    """Yield the variables of the user's modules; these are looked up again once something is imported."""
-    global _users  # noqa: PLW0603 - one for the process: thousands of modules take milliseconds
-    state = len(sys.modules), next(reversed(sys.modules), None)
-    if _users[0] != state:
-        _users = state, [name for name, one in list(sys.modules.items()) if is_users_module(one)]
-    yield from _modules_globals(filter(_is_module, map(sys.modules.get, _users[1])))
-
-
-def _shells_names(shell: Any, exception: BaseException | None = None) -> list[Root]:
-    errors = exceptions_of(shell, exception)
-    return [
-        *_variables(shell),
-        *_outputs(shell),
-        *_last_errors(errors, traceback_entries(shell, [])),
-        *_debuggers(shell),
-        *_figures(),
-    ]
+    roots.sort(key=lambda root: type(root.value) is FunctionType)  # a closure holds what a variable does
+    if shell is None:
+        main = sys.modules.get("__main__")
+        names = module_namespace(main) if issubclass(type(main), ModuleType) else {}
+        roots += [Root(name, "variable", value) for name, value in list(names.items()) if name[:2] != "__"]
+        errors = exception_chain(exception)
+        roots += _last_errors(errors, [entry for error in errors for entry in walk_tb(traceback_of(error))])
+    else:
+        roots += _variables(shell)
+        roots += _outputs(shell)
+        roots += _last_errors(exceptions_of(shell, exception), traceback_entries(shell, []))
+        roots += _kept_by_libraries(shell)
+    roots += _modules_globals(filter(is_users_module, modules))
+    own = [] if shell is None else _shells_own(shell)
+    return roots, [*functions, *own, *map(module_namespace, modules)]
 
 
 def _variables(shell: Any) -> Iterator[Root]:
@@ -155,20 +132,14 @@ def _last_errors(errors: list[BaseException], entries: list[TracebackType]) -> I
         yield Root(LAST, "traceback", entry)
 
 
-def _debuggers(shell: Any) -> Iterator[Root]:
-    """Yield pdb's convenience variables."""
+def _kept_by_libraries(shell: Any) -> Iterator[Root]:
+    """Yield pdb's convenience variables, and the figures that pyplot keeps open."""
     kept = shell.user_ns.get(DEBUGGERS)
-    if isinstance(kept, dict):
-        for name, value in list(kept.items()):
-            yield Root(f"debugger: ${name}", "traceback", value)
-
-
-def _figures() -> Iterator[Root]:
-    """Yield the figures that pyplot keeps open."""
-    managers = getattr(getattr(sys.modules.get("matplotlib._pylab_helpers"), "Gcf", None), "figs", None)
-    if isinstance(managers, dict):
-        for number, manager in list(managers.items()):
-            yield Root(f"pyplot figure {number}", "other", manager)
+    for name, value in list(kept.items()) if isinstance(kept, dict) else ():
+        yield Root(f"debugger: ${name}", "traceback", value)
+    figures = getattr(getattr(sys.modules.get("matplotlib._pylab_helpers"), "Gcf", None), "figs", None)
+    for number, manager in list(figures.items()) if isinstance(figures, dict) else ():
+        yield Root(f"pyplot figure {number}", "other", manager)
 
 
 def _modules_globals(modules: Iterable[ModuleType]) -> Iterator[Root]:
@@ -181,16 +152,12 @@ def _modules_globals(modules: Iterable[ModuleType]) -> Iterator[Root]:
 
 
 def _modules() -> list[ModuleType]:
-    return [module for module in list(sys.modules.values()) if _is_module(module)]
-
-
-def _is_module(value: Any) -> TypeGuard[ModuleType]:
-    return issubclass(type(value), ModuleType)
+    return [module for module in list(sys.modules.values()) if issubclass(type(module), ModuleType)]
 
 
 def _shells_own(shell: Any) -> list[Any]:
-    """Return the parts of the shell that the walk does not visit: they hold what is hidden."""
-    return [shell.user_ns.get("_oh"), *(getattr(shell, name, None) for name in _PARTS)]
+    """Return a shell and the parts of it that the walk does not visit: they hold what is hidden."""
+    return [shell, shell.user_ns.get("_oh"), *(getattr(shell, name, None) for name in _PARTS)]
 
 
 def traceback_entries(shell: Any, errors: list[BaseException]) -> list[TracebackType]:

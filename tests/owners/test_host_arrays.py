@@ -268,7 +268,7 @@ def test_of_memory_whose_owner_is_hidden_what_is_resident():
 
 def test_a_hidden_owner_where_the_system_tells_nothing(monkeypatch):
     """What the view can touch counts."""
-    monkeypatch.setattr(address_space, "address_space", lambda: None)
+    monkeypatch.setattr(address_space, "mapped_ranges", list)
     assert held(shown=hidden(sparse_mapping(8)[MB::2])) == {"shown": (7 * MB - 1, ())}
 
 
