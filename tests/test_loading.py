@@ -23,7 +23,7 @@ UNUSED = {  # parts of the package that a user meets later, or never
     *("sources.torch", "sources.frameworks", "storage.log"),
     *("render.plot", "render.page", "render.summary", "render.owners"),
     "sources.system.limit_diagnosis",
-    *("owners.oom_snapshot", "compat", "cli", "callbacks", "render.displays"),
+    *("owners.out_of_memory", "compat", "cli", "callbacks", "render.displays"),
     *("estimation", "records.estimate", "render.estimate"),
 }
 

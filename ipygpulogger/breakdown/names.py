@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ..allocator.graph import Graphs
 from ..allocator.places import is_users
 from ..owners.attribution import GRAPH
-from ..owners.exceptions import LOCALS_LEAVE_A_COPY, is_function
+from ..owners.referents import LOCALS_LEAVE_A_COPY, is_function
 from ..owners.roots import LAST, roots_at
 from ..owners.walk import walk
 from ..runtime.objects import walk_stack

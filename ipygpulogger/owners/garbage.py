@@ -34,9 +34,8 @@ if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Mapping
 
     from ..records import CellRecord
-    from .growth import Growth
+    from .growth import Growth, OwnedBlock, Snapshot
     from .memory_blocks import ArrayReaders
-    from .snapshot import OwnedBlock, Snapshot
 
 _LOOK_AT_CLOCK = 1024  # objects
 

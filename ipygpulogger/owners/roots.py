@@ -23,9 +23,8 @@ from ..runtime import clock
 from ..runtime.objects import walk_tb
 from ..runtime.shell import is_users_module, module_namespace
 from .attribution import Root
-from .exceptions import exception_chain, is_function, locals_of, traceback_of, unique_frames
 from .memory_blocks import array_readers
-from .referents import worth_visiting
+from .referents import exception_chain, is_function, locals_of, traceback_of, unique_frames, worth_visiting
 from .walk import BUDGET_S, walk
 
 if TYPE_CHECKING:

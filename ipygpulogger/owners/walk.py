@@ -21,9 +21,17 @@ from ..runtime import clock
 from ..runtime.collector import undisturbed
 from ..runtime.shell import is_shell_code
 from .attribution import GRAPH, Attribution, Branch, Entry, Kind, Root, Span, Traversal, WalkResult
-from .exceptions import function_name, is_function, locals_of
 from .memory_blocks import LARGE, MemoryBlocks, read, readers_of
-from .referents import PLAIN_CONTAINERS, TICK, in_pieces, referents_of, worth_visiting
+from .referents import (
+    PLAIN_CONTAINERS,
+    TICK,
+    function_name,
+    in_pieces,
+    is_function,
+    locals_of,
+    referents_of,
+    worth_visiting,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable, Iterator, Sequence

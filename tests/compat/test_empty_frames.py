@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from ipygpulogger.compat import tracebacks
 from ipygpulogger.compat.tracebacks import gpu_mem_restore_ctx
-from ipygpulogger.owners import exceptions
+from ipygpulogger.owners import referents
 
 # -- what is not ours to let go --------------------------------------------------------------------
 
@@ -68,7 +68,7 @@ def test_names_of_a_module_stay(guard):
     error = caught(guard(lambda: exec(code, names)))
     assert type(names["x"]) is Thing
     assert names["y"] == [names["x"]]
-    assert exceptions.frames_of(error)[-1].f_locals is names
+    assert referents.frames_of(error)[-1].f_locals is names
 
 
 def test_a_namespace_that_the_user_holds_stays(guard):

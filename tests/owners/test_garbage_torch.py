@@ -12,7 +12,7 @@ from memory import MB
 from ipygpulogger import IPyGPULogger
 from ipygpulogger.owners import garbage, growth
 from ipygpulogger.owners.garbage import garbage_below
-from ipygpulogger.owners.snapshot import OwnedBlock
+from ipygpulogger.owners.growth import OwnedBlock
 from ipygpulogger.runtime import collector
 from ipygpulogger.sources.torch.allocators import Torch
 

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from made import plain
 from memory import MB
 
+from ipygpulogger.owners import address_space
 from ipygpulogger.owners import growth as growth_module
 from ipygpulogger.owners.attribution import WalkResult
-from ipygpulogger.owners.growth import Growth, Loaded, bindings
-from ipygpulogger.owners.snapshot import OwnedBlock, Snapshot, growth
+from ipygpulogger.owners.growth import Growth, OwnedBlock, Snapshot, bindings, growth
 from ipygpulogger.records import DeviceUsage, Owner, Peak, RamUsage, notable
 from ipygpulogger.sources import Device, Unavailable
 
@@ -337,13 +337,12 @@ def test_a_cell_that_begins_unannounced():
 
 @pytest.mark.parametrize(("held", "asked"), [(0, True), (10 * MB, True), (50 * MB, False), (90 * MB, False)])
 @pytest.mark.parametrize("imported", [True, False])
-def test_imported_libraries_are_asked_for_what_no_name_explains(held, asked, imported):
+def test_imported_libraries_are_asked_for_what_no_name_explains(held, asked, imported, monkeypatch):
     """Between the two looks of the cell; where all of RAM is explained, or nothing was imported, nothing is said."""
     shell, looks = Counted(), []
-    found = Loaded(("torch",), 30 * MB) if imported else None
-    shell.growth._libraries = SimpleNamespace(
-        now=lambda: looks.append("before") or looks, loaded=lambda before: looks.append(before) or found
-    )
+    found = (("torch",), 30 * MB) if imported else ((), 0)
+    monkeypatch.setattr(address_space, "libraries", lambda: looks.append("before") or looks)
+    monkeypatch.setattr(address_space, "libraries_since", lambda before: looks.append(before) or found)
     shell.growth.refresh()
     shell.blocks = {("a", "cpu", "variable"): {1: held}}
     told = shell.cell({"cpu": 50 * MB}, refresh=False)

@@ -14,8 +14,8 @@ from memory import MB
 
 from ipygpulogger.owners import garbage, growth
 from ipygpulogger.owners.garbage import garbage_below
+from ipygpulogger.owners.growth import OwnedBlock
 from ipygpulogger.owners.memory_blocks import HOST
-from ipygpulogger.owners.snapshot import OwnedBlock
 
 HOLDINGS = [HOST.holding]
 

@@ -12,9 +12,9 @@ from ipygpulogger import IPyGPULogger
 from ipygpulogger.owners import growth
 from ipygpulogger.owners.attribution import Root
 from ipygpulogger.owners.garbage import garbage_below
+from ipygpulogger.owners.growth import OwnedBlock
 from ipygpulogger.owners.memory_blocks import array_readers
 from ipygpulogger.owners.roots import drop_hidden_references
-from ipygpulogger.owners.snapshot import OwnedBlock
 from ipygpulogger.owners.walk import walk
 
 pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore:Sparse CSR tensor support")]
