@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import sys
 import weakref
+from collections import Counter
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -48,13 +49,9 @@ class Before(NamedTuple):
 
 
 class Growth:
-    """The growth of names over cells, which may nest and overlap.
+    """The growth of names over cells, which may nest and overlap; `of` makes that of a shell.
 
-    Args:
-        find: Walks from every name, with a time budget in seconds, these names first; or from some only.
-        used: Returns the memory in use now, in bytes by device.
-        bound: Returns, by name, the `id` of what it is bound to now.
-        values: Returns what the user's variables are bound to now.
+    `find` walks from every name, with a time budget in seconds, these names first; or from some only.
     """
 
     def __init__(
@@ -66,7 +63,7 @@ class Growth:
     ) -> None:
         self._find, self._used, self._bound, self._values = find, used, bound, values
         self._last: Snapshot | None = None
-        self._ran_s = 0.0  # cells, since the last walk
+        self._ran_s = 0.0  # how long cells ran since that
         self._filled = False  # whether one took memory that malloc had kept, so that none was consumed
 
     @classmethod
@@ -88,23 +85,21 @@ class Growth:
         """Whether it is known which names held memory at some moment."""
         return self._last is not None
 
-    def refresh(self, around: Callable[[], AbstractContextManager[None]] = nullcontext) -> None:
+    def refresh(self, around: Callable[[], AbstractContextManager[None]] = nullcontext) -> Snapshot:
         """Walk again, in this context, before a cell begins, if notable memory has changed since the last."""
-        used = self._used()
-        if self._last is None or self._is_stale(self._last, used):
+        used, last = self._used(), self._last
+        if last is None or self._is_stale(last, used):
             with around(), undisturbed():
-                self._last = self._take(used)
+                last = self._last = self._take(used)
+        return last
 
-    def begin(self) -> Before | None:
-        """Return what is known as a cell begins, for `end`; None where nothing is."""
-        if self._last is None:
-            self.refresh()
-        if self._last is None:
-            return None
+    def begin(self) -> Before:
+        """Return what is known as a cell begins, for `end`."""
+        last = self._last or self.refresh()
         from .address_space import libraries  # as the walk: not while the extension loads
 
         # Which names the cell binds matters only where the walk before it was not complete.
-        return Before(self._last, {} if self._last.complete else self._bound(), libraries())
+        return Before(last, {} if last.complete else self._bound(), libraries())
 
     def end(self, before: Before | None, record: CellRecord) -> CellRecord:
         """Return the cell's record with its owners; the same record where it consumed next to nothing."""
@@ -115,8 +110,9 @@ class Growth:
         with undisturbed():
             after = self._last = self._take(self._used())
             anew = set() if before.snapshot.complete else _bound_anew(before.bound, after.bound)
-            found = growth(before.snapshot, after, anew, record.grown())
-            record = record.explained(found.owners, found.gone_bytes, complete=found.complete)
+            owners, gone_bytes = growth(before.snapshot, after, anew, record.grown())
+            complete = before.snapshot.complete and after.complete
+            record = record.explained(owners, gone_bytes, complete=complete)
             if dict(record.unexplained).get(CPU, 0) > 0:
                 from .address_space import libraries_since
 
@@ -128,9 +124,7 @@ class Growth:
 
     def rebound(self, before: Snapshot) -> set[str]:
         """Return the names of large blocks that are bound to something else than before, or to nothing."""
-        if not before.large:
-            return set()
-        now = self._bound()
+        now = self._bound() if before.large else {}
         return {name for name in before.large if name in before.bound and now.get(name) != before.bound[name]}
 
     def missing(self, held: Mapping[Hashable, OwnedBlock], budget_s: float) -> dict[Hashable, OwnedBlock]:
@@ -150,7 +144,7 @@ class Growth:
         """
         if not record.grown():  # else `end` has walked
             with undisturbed():
-                self._last = self._take(self._used(), BUDGET_S)
+                self._last = self._take(self._used(), whole=True)
         now = self._last
         if now is None or not (before.complete and now.complete):
             return {}
@@ -165,7 +159,7 @@ class Growth:
                     # What malloc reuses or keeps of its own is neither consumed nor waits for a collection.
                     used_bytes = usage.heap_after.in_use_bytes - usage.heap_before.in_use_bytes
                     consumed_bytes = min(consumed_bytes, used_bytes)
-            found[device] = consumed_bytes - held.get(device, 0) + was.get(device, 0)
+            found[device] = consumed_bytes - held[device] + was[device]
         return found
 
     def held(self) -> Mapping[Hashable, OwnedBlock]:
@@ -183,26 +177,22 @@ class Growth:
 
     def _is_stale(self, snapshot: Snapshot, used: Mapping[str, int]) -> bool:
         """Return whether a notable amount of memory has changed since, or a name of a large block."""
-        if self._filled or any(
-            abs(size - snapshot.used.get(device, 0)) >= MB for device, size in used.items()
-        ):
-            return True
-        if any(weak() is None for weak in snapshot.alive):
-            return True
-        return bool(self.rebound(snapshot))
+        return (
+            self._filled
+            or any(abs(size - snapshot.used.get(device, 0)) >= MB for device, size in used.items())
+            or any(weak() is None for weak in snapshot.alive)
+            or bool(self.rebound(snapshot))
+        )
 
-    def _budget_s(self, used: Mapping[str, int]) -> float:
-        """Return the time budget of a walk now, with this memory in use."""
-        if self._last is None:
-            return BUDGET_S
-        were = self._last.used
-        changed_bytes = sum(abs(size - were.get(device, 0)) for device, size in used.items())
-        return BUDGET_S * min(1.0, _LEAST + _PER_S * self._ran_s + _PER_BYTE * changed_bytes)
-
-    def _take(self, used: dict[str, int], budget_s: float = 0.0) -> Snapshot:
-        bound = self._bound()
-        urgent = set() if self._last is None else _bound_anew(self._last.bound, bound)
-        found = self._find(budget_s or self._budget_s(used), urgent)
+    def _take(self, used: dict[str, int], *, whole: bool = False) -> Snapshot:
+        """Walk with the time budget that is in proportion; with the `whole` of it, if so said."""
+        bound, last = self._bound(), self._last
+        share, urgent = 1.0, set[str]()
+        if last is not None:
+            changed_bytes = sum(abs(size - last.used.get(device, 0)) for device, size in used.items())
+            share = min(1.0, _LEAST + _PER_S * self._ran_s + _PER_BYTE * changed_bytes)
+            urgent = _bound_anew(last.bound, bound)
+        found = self._find(BUDGET_S if whole else BUDGET_S * share, urgent)
         self._ran_s, self._filled = 0.0, False
         return snapshot_of(found, used, bound, self._values())
 
@@ -212,15 +202,10 @@ def _bound_anew(before: Mapping[str, int], after: Mapping[str, int]) -> set[str]
     return {name for name, value in after.items() if before.get(name) != value}
 
 
-# -- what is in use, and what names are bound to ------------------------
-
-
 def bindings(shell: Any) -> dict[str, int]:
-    """Return, by name as the walk calls it, the `id` of what it is bound to."""
+    """Return, by name as the walk calls it, the `id` of what it is bound to now."""
     names = dict(shell.user_ns)  # another thread may change it meanwhile
-    found = dict(zip(names, map(id, names.values()), strict=True))
-    if not set(map(type, names)) <= {str}:
-        found = {name: value for name, value in found.items() if type(name) is str}
+    found = {name: id(value) for name, value in names.items() if type(name) is str}
     found["last traceback"] = id(getattr(sys, "last_value", None))
     outputs = shell.user_ns.get("_oh")
     if type(outputs) is dict:
@@ -240,10 +225,7 @@ def _in_use() -> dict[str, int]:
     return found
 
 
-# -- two snapshots compared --
-
-
-Named = tuple[str, str]  # a name and a device
+# -- two snapshots compared
 
 _OWNERS = 16  # in a record
 
@@ -281,11 +263,11 @@ class Snapshot(NamedTuple):
     # by name of a large block, a weak reference to its value, where the value takes one
     values: Mapping[str, weakref.ref[Any]] = {}
 
-    def sizes(self) -> dict[str, int]:
+    def sizes(self) -> Counter[str]:
         """Return what names hold, in bytes by device."""
-        found: dict[str, int] = {}
+        found: Counter[str] = Counter()
         for block in self.blocks.values():
-            found[block.device] = found.get(block.device, 0) + block.size_bytes
+            found[block.device] += block.size_bytes
         return found
 
     def large_of(self, names: Container[str]) -> dict[Hashable, OwnedBlock]:
@@ -318,17 +300,13 @@ def snapshot_of(
     return Snapshot(blocks, found.complete, found.cut_short, used, bound, large, tuple(alive.values()), weak)
 
 
-class Grown(NamedTuple):
-    """The difference between two snapshots."""
+def growth(
+    before: Snapshot, after: Snapshot, anew: Container[str], grown: Mapping[str, int]
+) -> tuple[tuple[Owner, ...], dict[str, int]]:
+    """Return the names that hold more, the largest first, and by device how much less the others hold.
 
-    owners: tuple[Owner, ...]  # the names that hold more, the largest first
-    gone_bytes: dict[str, int]  # by device, how much less the other names hold
-    complete: bool  # whether both walks were complete
-
-
-def growth(before: Snapshot, after: Snapshot, anew: Container[str], grown: Mapping[str, int]) -> Grown:
-    """Return the names that grew where so many bytes more are in use; `anew` are those bound since."""
-    complete = before.complete and after.complete
+    Of devices where so many bytes more are in use (`grown`); `anew` are the names bound since.
+    """
     gains, gone = _gains(before, after, anew, grown), _gone(before, after, grown)
     gone_bytes = dict.fromkeys(grown, 0)
     for was, went_bytes in gone:
@@ -352,7 +330,7 @@ def growth(before: Snapshot, after: Snapshot, anew: Container[str], grown: Mappi
         # left out.
         held_bytes = {device: sum(o.size_bytes for o in owners if o.device == device) for device in grown}
         owners = [o for o in owners if held_bytes[o.device] <= grown[o.device] + gone_bytes[o.device] + MB]
-    return Grown(_shortened(owners), gone_bytes, complete)
+    return _shortened(owners), gone_bytes
 
 
 @dataclass
@@ -366,9 +344,9 @@ class _Gain:
 
 def _gains(
     before: Snapshot, after: Snapshot, anew: Container[str], grown: Container[str]
-) -> dict[Named, _Gain]:
+) -> dict[tuple[str, str], _Gain]:
     """Return what each name gained: blocks that are new, and blocks that have grown."""
-    found: dict[Named, _Gain] = {}
+    found: dict[tuple[str, str], _Gain] = {}
     for key, now in after.blocks.items():
         if now.device not in grown:
             continue
@@ -397,13 +375,10 @@ def _gone(before: Snapshot, after: Snapshot, grown: Container[str]) -> Iterator[
 
 
 def _is_same(was: OwnedBlock, now: OwnedBlock) -> bool:
-    """Return whether a block may be the one with the same key before: a list may have grown at its address.
-
-    Without a weak reference, another block of the same size may have taken its place, which needed no new
-    memory.
-    """
+    """Return whether a block may be the one with the same key before, as a list that grew at its address."""
     if was.alive is not None:
-        return was.alive() is not None
+        return not was.is_freed()
+    # Another block of the same size may have taken its place, which needed no new memory.
     return was.size_bytes == now.size_bytes or now.name in (was.name, *was.shared)
 
 
@@ -422,10 +397,9 @@ def _shortened(owners: list[Owner]) -> tuple[Owner, ...]:
     """Return the largest owners, and the others of each device as one."""
     owners = sorted(owners, key=lambda owner: -owner.size_bytes)
     named = [owner for owner in owners[:_OWNERS] if owner.size_bytes >= MB]
-    rest: dict[str, list[int]] = {}
-    for owner in owners[len(named) :]:
-        rest.setdefault(owner.device, []).append(owner.size_bytes)
-    for device, sizes in rest.items():
+    rest = owners[len(named) :]
+    for device in dict.fromkeys(owner.device for owner in rest):
+        sizes = [owner.size_bytes for owner in rest if owner.device == device]
         name = "1 smaller name" if len(sizes) == 1 else f"{len(sizes)} smaller names"
         named.append(Owner(name, sum(sizes), device, "other"))
     return tuple(named)

@@ -39,7 +39,7 @@ CHECKED_FROM = 1 << 20  # bytes: smaller blocks are not checked for being a file
 _SMALL = 1 << 10  # bytes: smaller objects do not count
 _name_of: Callable[[type], str] = vars(type)["__name__"].__get__
 _basic_size_of: Callable[[type], int] = vars(type)["__basicsize__"].__get__
-_pointer_at = ctypes.c_void_p.from_address
+_PY_BUFFER = ctypes.c_size_t * 10  # a `Py_buffer` of the C API: the address, the object, the length, ...
 _TABLES = dict, list, tuple, set, frozenset, deque
 _INSIDE = str, bytes, int  # their memory is the object itself
 
@@ -145,30 +145,14 @@ def _mapping(base: Any, value: Any) -> Holding | None:
 
 def _buffer_of(value: Any) -> tuple[int | None, int]:
     """Return the address of an object's buffer, and how many bytes of it are in use."""
-    view = _Py_buffer()
+    view = _PY_BUFFER()
     try:
-        ctypes.pythonapi.PyObject_GetBuffer(ctypes.py_object(value), ctypes.byref(view), 0)
+        ctypes.pythonapi.PyObject_GetBuffer(ctypes.py_object(value), view, 0)
     except BufferError:
         return None, 0
-    address, seen_bytes = view.buf, view.len
-    ctypes.pythonapi.PyBuffer_Release(ctypes.byref(view))
-    return address, seen_bytes
-
-
-class _Py_buffer(ctypes.Structure):  # noqa: N801 - as the C API calls it
-    _fields_ = (
-        ("buf", ctypes.c_void_p),
-        ("obj", ctypes.c_void_p),
-        ("len", ctypes.c_ssize_t),
-        ("itemsize", ctypes.c_ssize_t),
-        ("readonly", ctypes.c_int),
-        ("ndim", ctypes.c_int),
-        ("format", ctypes.c_void_p),
-        ("shape", ctypes.c_void_p),
-        ("strides", ctypes.c_void_p),
-        ("suboffsets", ctypes.c_void_p),
-        ("internal", ctypes.c_void_p),
-    )
+    address, _, seen_bytes, *_ = view
+    ctypes.pythonapi.PyBuffer_Release(view)
+    return address or None, seen_bytes
 
 
 # -- numpy's and Arrow's ---------------------------------------------------------------------------
@@ -190,28 +174,9 @@ def _ndarray(numpys: Any, value: Any) -> Holding | None:
         parts = itertools.chain(parts, numpys.flat.__get__(value))
     if extent_bytes < _SMALL:
         return _made_of(parts) if has_objects or parts else None
-    key = DEVICE, _address_of(numpys)(value) + first
+    key = DEVICE, numpys.__array_interface__.__get__(value)["data"][0] + first
     # Without the array as the owner: `ndarray.resize` refuses an array that has a weak reference.
     return Holding(key, extent_bytes, DEVICE, parts, None, True, False, None, not is_own)
-
-
-@functools.cache
-def _address_of(numpys: Any) -> Callable[[Any], int]:
-    """Return the function that gives the address of an array's first element.
-
-    It is the first field behind the head of an array's struct, `PyArrayObject_fields` of numpy's C API.
-    Reading it there takes a tenth of the time of ``__array_interface__``, which makes a dictionary each time.
-    """
-    probe, first_field = numpys(1), _basic_size_of(object)
-
-    def of_interface(value: Any) -> int:
-        address: int = numpys.__array_interface__.__get__(value)["data"][0]
-        return address
-
-    def of_struct(value: Any) -> int:
-        return _pointer_at(id(value) + first_field).value or 0
-
-    return of_struct if of_struct(probe) == of_interface(probe) else of_interface
 
 
 def _bottom(numpys: Any, value: Any) -> tuple[Any, Any]:
