@@ -129,8 +129,7 @@ class Growth:
 
     def missing(self, held: Mapping[Hashable, OwnedBlock], budget_s: float) -> dict[Hashable, OwnedBlock]:
         """Return which of these blocks their names do not hold any more; none where time is too short."""
-        names = {block.plain_name for block in held.values()}
-        if not names:
+        if not (names := {block.plain_name for block in held.values()}):
             return {}
         with undisturbed():
             found = self._find(budget_s, names, names)
@@ -255,7 +254,7 @@ class Snapshot(NamedTuple):
 
     blocks: Mapping[Hashable, OwnedBlock]  # by key
     complete: bool  # whether the walk visited every reachable object within its time budget
-    cut_short: Container[str]  # the names below which it did not
+    cut_short: frozenset[str]  # the names below which it did not
     used: Mapping[str, int]  # the memory in use, in bytes by device
     bound: Mapping[str, int]  # by name, the `id` of what it was bound to
     large: frozenset[str]  # the names that hold large blocks
@@ -307,9 +306,8 @@ def growth(
 
     Of devices where so many bytes more are in use (`grown`); `anew` are the names bound since.
     """
-    gains, gone = _gains(before, after, anew, grown), _gone(before, after, grown)
-    gone_bytes = dict.fromkeys(grown, 0)
-    for was, went_bytes in gone:
+    gains, gone_bytes = _gains(before, after, anew, grown), dict.fromkeys(grown, 0)
+    for was, went_bytes in _gone(before, after, grown):
         lost_bytes = went_bytes
         for name in (was.name, *was.shared):
             one = gains.get((name, was.device))
@@ -317,17 +315,15 @@ def growth(
                 set_off_bytes = min(one.size_bytes, lost_bytes)
                 one.size_bytes -= set_off_bytes
                 lost_bytes -= set_off_bytes
-        gone_bytes[was.device] += lost_bytes
-    if not after.complete:  # a block that was not found may still be there
-        gone_bytes = dict.fromkeys(grown, 0)
+        # A block that was not found may still be there.
+        gone_bytes[was.device] += lost_bytes if after.complete else 0
     owners = [
         Owner(name, one.size_bytes, device, one.kind, tuple(one.shared))
         for (name, device), one in gains.items()
         if one.size_bytes
     ]
     if not before.complete:
-        # Some blocks that seem new may have been there before: names that gained more than was consumed are
-        # left out.
+        # Some may have been there before: names that gained more than was consumed are left out.
         held_bytes = {device: sum(o.size_bytes for o in owners if o.device == device) for device in grown}
         owners = [o for o in owners if held_bytes[o.device] <= grown[o.device] + gone_bytes[o.device] + MB]
     return _shortened(owners), gone_bytes
@@ -384,8 +380,7 @@ def _is_same(was: OwnedBlock, now: OwnedBlock) -> bool:
 
 def _was_visited_whole(snapshot: Snapshot, name: str) -> bool:
     """Return whether everything reachable from a name was visited."""
-    plain = _plain(name)
-    return plain in snapshot.bound and plain not in snapshot.cut_short and name not in snapshot.cut_short
+    return _plain(name) in snapshot.bound and not {name, _plain(name)} & snapshot.cut_short
 
 
 def _plain(name: str) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+from contextlib import suppress
 from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -14,15 +15,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ..records import OutOfMemory, device_id
 from ..records.explained import requested
 from ..records.units import MB, rounded_mb, shortened
-from ..runtime.shell import is_shell_code, is_users_file
 from ..sources import Unavailable
-from .dimensions import is_a_batch_size, names_in
+from .dimensions import Batch, find_batch
 from .referents import (
     FRAMEWORKS,
-    exception_chain,
     first_word,
-    frames_of,
-    locals_of,
     message_of,
     out_of_memory_in,
 )
@@ -30,7 +27,6 @@ from .roots import LAST, owners_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-    from types import FrameType
 
     from ..records import DeviceUsage, Owner
     from ..sources import DeviceCounter, Framework
@@ -52,7 +48,7 @@ _SAME_BYTES = 6 * MB  # a figure that differs by more than a message's rounding 
 
 
 class OomMessage(NamedTuple):
-    """The figures in an error's message; None where it has none."""
+    """What an error's message says; None where it does not."""
 
     requested_bytes: int | None = None  # what was requested
     rounding_bytes: int = 0  # the rounding error of that: two decimals of a GiB are 5 MB
@@ -95,13 +91,6 @@ def _size_in(found: re.Match[str] | None) -> tuple[int | None, int]:
     decimals = number.partition(".")[2]
     rounding_bytes = round(unit_bytes / 10 ** len(decimals) / 2) if decimals else 0
     return round(float(number.replace(",", "")) * unit_bytes), rounding_bytes
-
-
-class Batch(NamedTuple):
-    """A variable, such as "batch_size", that the memory of the failed code probably grows with."""
-
-    name: str
-    size: int
 
 
 @dataclass(frozen=True)
@@ -151,14 +140,9 @@ class OomSnapshot:
         reserved_bytes = (self.live_bytes or 0) + (self.cached_bytes or 0)
         return min(self.free_bytes, max(0, self.limit_bytes - reserved_bytes))
 
-    @property
-    def hidden_bytes(self) -> int:
-        """Held only by the last traceback and by `Out`."""
-        return self.held_bytes("traceback") + self.held_bytes("output")
-
-    def held_bytes(self, kind: str) -> int:
-        """Held by owners of a kind."""
-        return sum(owner.size_bytes for owner in self.owners if owner.kind == kind)
+    def held_bytes(self, *kinds: str) -> int:
+        """Held by owners of these kinds."""
+        return sum(owner.size_bytes for owner in self.owners if owner.kind in kinds)
 
 
 def _at_the_error(counted: int | None, said: int | None) -> int | None:
@@ -210,46 +194,17 @@ def _counter(
 
 def _allocator(counter: DeviceCounter | None) -> tuple[int | None, int | None]:
     """Return the allocated and the reserved bytes; where only one is known, nothing is cached."""
-    try:
-        readings = counter.look().readings if counter else ()
-    except Unavailable:
-        readings = ()
-    if not readings:
-        return None, None
-    return readings[0].current_bytes, readings[min(1, len(readings) - 1)].current_bytes
-
-
-def find_batch(error: BaseException | None, shell: Any) -> Batch | None:
-    """Return the variable nearest to the error that is named like a batch size."""
-    users = [
-        frame
-        for one in exception_chain(error)
-        for frame in reversed(frames_of(one))
-        if not is_shell_code(frame)
-        and (frame.f_globals is shell.user_ns or is_users_file(frame.f_code.co_filename))
-    ]
-    for names in _namespaces(users):
-        for name, value in names:
-            if type(value) is int and value > 0 and type(name) is str and is_a_batch_size(name):
-                return Batch(name, value)
-    return None
-
-
-def _namespaces(frames: list[FrameType]) -> Iterator[list[tuple[Any, Any]]]:
-    """Yield the names that each frame sees: its locals, those in its objects and dicts, its globals."""
-    for frame in frames:
-        names = locals_of(frame)
-        yield names
-        yield from (names_in(value) for _, value in names)
-    for names in {id(frame.f_globals): list(frame.f_globals.items()) for frame in frames}.values():
-        yield names
-        yield from (names_in(value) for name, value in names if name[:1] != "_")
+    with suppress(Unavailable):
+        sizes = [one.current_bytes for one in counter.look().readings] if counter else []
+        if sizes:
+            return sizes[0], sizes[:2][-1]
+    return None, None
 
 
 # -- what is reported of it, with the one next step
 
-_OWNERS_NAMED = 5
-_HIDDEN_NAMED = 2
+_OWNERS_NAMED, _HIDDEN_NAMED = 5, 2
+_HIDDEN = "traceback", "output"
 _ROUNDED = 4 * MB  # torch does not split off the last 1 MB of a large block: no variable holds that part
 _SETTINGS = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF")
 
@@ -259,15 +214,19 @@ def out_of_memory(
 ) -> OutOfMemory:
     """Return what to report of an error, now that the cell's use of its devices is known.
 
-    `advised` has, by device, what live arrays held as the cell began when it failed before and was advised to
-    run again; None where unknown. This advice is added to it.
+    When it failed before and was advised to run again, `advised` has by device what live arrays held as it
+    began; None where unknown. This advice is added.
     """
     usage = next((one for one in usages if one.id == snapshot.device), None)
     before = _live_before(usage)
     neighbours = usage.neighbours_bytes if usage else None
     if neighbours is None:
         neighbours = sum(size_bytes for _, size_bytes in snapshot.message.neighbours) or None
-    advice = _Advice(snapshot, usage, neighbours or 0, in_vain=_was_in_vain(advised, snapshot.device, before))
+    # Whether it was run again as advised: it began with no more memory in use than then.
+    then = advised.get(snapshot.device)
+    in_vain = then is None or before is None or before <= then + _ROUNDED
+    in_vain &= snapshot.device in advised
+    advice = _Advice(snapshot, usage, neighbours or 0, in_vain=in_vain)
     if advice.says_run_again:
         advised.setdefault(snapshot.device, before)
     return OutOfMemory(
@@ -285,20 +244,11 @@ def out_of_memory(
     )
 
 
-def _was_in_vain(advised: dict[str, int | None], device: str, before: int | None) -> bool:
-    """Return whether the cell was run again as advised: it began with no more memory in use than then."""
-    if device not in advised:
-        return False
-    then = advised[device]
-    return then is None or before is None or before <= then + _ROUNDED
-
-
 class _Advice:
     """The one next step: the first of several that would have made the cell run.
 
-    If it was run again as advised, in vain, the figures after the error are not those at the error: in a
-    moment of the cell its memory lay in pieces, or another process had more. So then what was free at the
-    error counts, and what was cached there lay in pieces, for torch had released the rest.
+    If it was run again as advised, `in_vain`, what was free at the error counts, for another process may have
+    had more; and what was cached there lay in pieces, for torch had released the rest.
     """
 
     def __init__(
@@ -327,8 +277,8 @@ class _Advice:
     def _if_run_again(self, usage: DeviceUsage | None) -> tuple[int, int, int]:
         """Return what the cell needs up to the failed allocation, what is available to it, and what it left.
 
-        Available are what is free once memory is settled, the part of the allocator's cache that is not
-        fragmented, and what the failed cell left, in hidden references and in variables that it set.
+        It left what hidden references and variables that it set hold. That is available, beside what is free
+        once memory is settled and the part of the allocator's cache that is not fragmented.
         """
         snapshot = self._snapshot
         allocated, reserved = snapshot.allocated_bytes or 0, snapshot.reserved_bytes or 0
@@ -341,7 +291,7 @@ class _Advice:
         if snapshot.limit_bytes is not None:
             free = min(free, max(0, snapshot.limit_bytes - reserved))
         in_one_piece = max(0, reserved - allocated - (snapshot.unused_in_pieces or 0))
-        left = allocated - min(before, max(0, allocated - snapshot.hidden_bytes))
+        left = allocated - min(before, max(0, allocated - snapshot.held_bytes(*_HIDDEN)))
         need = live - before + self._requested + self._message.rounding_bytes
         return need, free + in_one_piece + left, left
 
@@ -398,7 +348,7 @@ class _Advice:
 
     def _less(self, sentence: str, after: str = "") -> str:
         """Return a step, preceded by how to release what the failed cell still holds."""
-        hidden = self._snapshot.hidden_bytes
+        hidden = self._snapshot.held_bytes(*_HIDDEN)
         steps = [f"`%gpulog free` gives {_mb(hidden)} back{self._whose()}."] if hidden >= MB else []
         if self._left - hidden >= max(_ROUNDED, hidden // 100):
             steps.append(f"`del` what the cell put into variables: {_mb(self._left - hidden)}.")
@@ -406,7 +356,7 @@ class _Advice:
 
     def _whose(self) -> str:
         """Return, in parentheses, which hidden references hold the most."""
-        held = [owner.name for owner in self._snapshot.owners if owner.kind in ("traceback", "output")]
+        held = [owner.name for owner in self._snapshot.owners if owner.kind in _HIDDEN]
         names = [shortened(name.replace(f"{LAST}: ", "the failed call's ")) for name in held[:_HIDDEN_NAMED]]
         more = [f"{len(held) - len(names)} more"] if len(held) > len(names) else []
         return f" ({', '.join(names + more)})" if names else ""

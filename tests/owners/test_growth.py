@@ -361,7 +361,7 @@ def stand(blocks, *, complete=True, cut_short=(), bound=None):
         key: OwnedBlock(name, "variable", device, size, ()) for key, (name, size, device) in blocks.items()
     }
     names = {claim.name: 1 for claim in made.values()} if bound is None else bound
-    return Snapshot(made, complete, cut_short, {}, names, frozenset(), ())
+    return Snapshot(made, complete, frozenset(cut_short), {}, names, frozenset(), ())
 
 
 @pytest.mark.parametrize(("held", "named"), [(61 * MB, True), (61 * MB + 1, False)])

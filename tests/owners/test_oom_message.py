@@ -3,7 +3,8 @@
 import pytest
 from memory import MB
 
-from ipygpulogger.owners.out_of_memory import find_batch, read_message
+from ipygpulogger.owners.dimensions import find_batch
+from ipygpulogger.owners.out_of_memory import read_message
 from ipygpulogger.owners.referents import out_of_memory_in
 from ipygpulogger.owners.roots import drop_hidden_references
 
