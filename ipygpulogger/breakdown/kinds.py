@@ -1,7 +1,6 @@
 """What each block that was alive at the peak was for.
 
-A position in what an allocator did is the number of the last allocation until then, as torch's statistics
-count them. The events that torch records are counted in the same way.
+A position is the number of the last allocation until then, as torch's statistics count them; so are events.
 """
 
 from __future__ import annotations
@@ -24,14 +23,14 @@ if TYPE_CHECKING:
 class BackwardPass:
     """One backward pass."""
 
-    __slots__ = ("begin", "end", "inner", "leaves", "retained", "stack", "walked", "whole")
+    __slots__ = ("begin", "end", "inner", "leaves", "retained", "stack", "whole")
 
     def __init__(self, stack: tuple[Frame, ...], *, retained: bool, inner: bool) -> None:
         self.stack = stack  # the Python stack that waits for it, innermost first
         self.retained, self.inner = retained, inner  # its graph stays for another; it is within another
         self.begin: dict[int, int] = {}  # by device, the position at which it began
         self.end: dict[int, int] | None = None  # the same for its end; None while it runs
-        self.walked = self.whole = False  # whether its graph was, and all that it keeps was found
+        self.whole = False  # whether all that its graph keeps was found
         self.leaves: list[Any] = []  # while it runs, the tensors whose gradients were not read yet
 
 
@@ -82,7 +81,6 @@ _CUBLAS_BYTES = {8_519_680, 33_554_432}  # the default; that of Hopper and later
 CUBLAS = "workspace of cuBLAS"
 _CHECKPOINT = "checkpoint.py"
 _RECOMPUTES = "recompute_fn", "unpack_hook"
-_ENGINE = "_engine_run_backward"
 _NEVER = 1 << 62
 _AT_ONCE = 64  # backward passes that may be under way, in all threads together
 
@@ -107,11 +105,10 @@ class Kinds:
     def label_of(self, block: Block, stack: list[Frame]) -> Label:
         """Return what a block was for."""
         label = self._observed(block)
-        if label is None or label.computed:
-            if _is_recomputed(stack) or (self._was_saved(block) and not _is_first_gradient(stack)):
-                return Label("activations", label.name if label is not None else "")
-            if label is None and not block.before and self._outlived_its_pass(block, stack):
-                label = Label("gradients")
+        if (label is None or label.computed) and (
+            _is_recomputed(stack) or (self._was_saved(block) and not _is_first_gradient(stack))
+        ):
+            return Label("activations", label.name if label is not None else "")
         if label is not None:
             return label
         if block.alive and block.size_bytes in self._workspaces:
@@ -123,8 +120,7 @@ class Kinds:
     def waiting(self, block: Block) -> list[BackwardPass]:
         """Return the backward passes during which a block was allocated: those that the user waits for.
 
-        Of passes within each other, that is the innermost. Passes of several threads are all returned: which
-        of them allocated the block is not known. Of a block whose allocation is lost, nothing is.
+        Of passes within each other, that is the innermost; of those of several threads, any may have been it.
         """
         if block.lost:
             return []
@@ -156,15 +152,6 @@ class Kinds:
             block.count <= self._begin(one) and max(block.freed, self._count) <= self._end(one)
             for one in self._around(block.freed)
             if not one.whole
-        )
-
-    def _outlived_its_pass(self, block: Block, stack: list[Frame]) -> bool:
-        """Return whether the engine allocated a block in a backward pass that it outlived."""
-        if (stack and stack[0][2] != _ENGINE) or block.size_bytes in self._workspaces:
-            return False
-        passes = self.waiting(block)
-        return bool(passes) and all(
-            not one.walked and (block.freed is None or block.freed > self._end(one)) for one in passes
         )
 
     def _around(self, count: int) -> list[BackwardPass]:

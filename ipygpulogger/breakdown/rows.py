@@ -247,8 +247,7 @@ def _labelled(block: RamBlock, place: Place, name: str, pages: Pages | None) -> 
 def _line_that_asked(event: Event) -> Frame | None:
     """Return the line that asked: the user's innermost one, or one of ours if that is further inside.
 
-    Without either it is code from a text, or `_ELSEWHERE`. IPython's own work to show an error, after the
-    user's code has ended, is not listed.
+    Without either it is code from a text, or `_ELSEWHERE`. IPython's work to show an error is not listed.
     """
     stack = [(file, line, function) for function, file, line in event.stack_trace()]
     user = user_frame(stack)

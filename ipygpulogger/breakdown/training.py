@@ -1,16 +1,12 @@
 """Watches training while memory is recorded: backward passes and optimizer steps.
 
-What a block of memory holds is only known while it is there. So a backward pass is looked at as it begins
-(its graph has the activations and the parameters) and as it ends (the gradients), and an optimizer after a
-step that changed what it holds. A snapshot has addresses, and how often the allocator had allocated by then.
+What a block holds is only known while it is there. So a backward pass is looked at as it begins (its graph
+has the activations and the parameters) and as it ends (the gradients), and an optimizer after a step that
+changed what it holds. A snapshot has addresses, and how often the allocator had allocated by then.
 
 Blocks that the autograd engine allocates have no Python stack. A pass therefore also notes which line waits
-for it, from which position to which.
-
-A training step waits for all of this. Walking a graph takes 1 to 2 us a node, so only the first passes are
-sure to be walked, and those before which the peak rose. The others cost 45 us, of which torch takes 30 to
-make its statistics, twice a pass: they alone tell positions exactly. Event times would not, since torch
-derives them from the system's clock, which may be set meanwhile.
+for it, from which position to which. Positions are read from torch's statistics, in 30 us, and not from event
+times, which torch derives from a clock that may be set meanwhile. Walking a graph takes 1 to 2 us a node.
 """
 
 from __future__ import annotations
@@ -23,7 +19,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..allocator.places import stack_of
 from ..owners.referents import locals_of
-from ..runtime import clock
 from ..runtime.collector import undisturbed
 from ..runtime.errors import is_from_a_handler
 from ..runtime.wrappers import Wrappers
@@ -40,9 +35,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_SURE = 2  # graphs that are walked whatever it costs
-_SURE_AT_PEAKS = 64  # the same, where the peak rose since the position before
-_SHARE = 0.01  # others are walked while all of this took less of the time since the recording began
 _SNAPSHOTS, _PASSES = 32, 4096  # the latest that are kept
 _LASTING = 256  # snapshots of modules and optimizers that are kept
 
@@ -61,10 +53,8 @@ class Training:
         self._snapshots, self._passes = BoundedLog(_SNAPSHOTS), BoundedLog(_PASSES)
         self._statistics: Callable[[int], dict[str, Any]] = _nothing
         self._values: Values | None = None
-        self._began_s, self._spent_s, self._walks = 0.0, 0.0, 0
         self._devices: set[int] = set()
         self._peaks: dict[int, int] = {}
-        self._rose = False  # whether a peak did between the last two positions
         self._lasting: deque[LabelSnapshot] = deque(maxlen=_LASTING)
         self._stacks: dict[Any, Any] = {}
 
@@ -79,7 +69,6 @@ class Training:
             if not is_first:
                 return
             self._reset()
-            self._began_s = clock.monotonic_s()
             self._values = Values(torch)
             read = getattr(torch._C, "_cuda_memoryStats", _nothing)
             self._statistics = getattr(read, "_ipygpulogger_original", read)  # the allocator's own figures
@@ -168,22 +157,14 @@ class Training:
             inner=torch._C._current_graph_task_id() >= 0,
         )
         one.begin = self._positions()
-        if self._may_walk():
-            self._walks += 1
-            outputs = outputs if type(outputs) in (tuple, list) else (outputs,)
-            # The code of a tensor's subclass, and that of a mode, is the user's.
-            with undisturbed(), torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
-                self._walk(values, one, outputs, frame)
+        outputs = outputs if type(outputs) in (tuple, list) else (outputs,)
+        # The code of a tensor's subclass, and that of a mode, is the user's.
+        with undisturbed(), torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
+            self._walk(values, one, outputs, frame)
         if not one.begin:
             return None
         self._passes.add(one)
         return one
-
-    def _may_walk(self) -> bool:
-        """Return whether there is time to walk a graph."""
-        if self._walks < (_SURE_AT_PEAKS if self._rose else _SURE):
-            return True
-        return self._spent_s <= _SHARE * (clock.monotonic_s() - self._began_s)
 
     def _walk(self, values: Values, one: BackwardPass, outputs: Any, frame: FrameType) -> None:
         """Note where a pass begins, and what its graph and the user's variables hold."""
@@ -199,7 +180,7 @@ class Training:
         self._snapshots.add(LabelSnapshot(one.begin, labels, one))
         if lasting:
             self._lasting.append(LabelSnapshot(one.begin, lasting))
-        one.walked, one.whole = True, not found.packed
+        one.whole = not found.packed
         # Within another pass, only parameters: the others are copies, whose gradients the outer pass takes.
         one.leaves = list(filter(graphs.is_parameter, found.leaves)) if one.inner else found.leaves
 
@@ -210,9 +191,8 @@ class Training:
             return
         torch = values.torch
         labels: Labels = {}
-        if one.walked:
-            with undisturbed(), torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
-                values.of_gradients(labels, leaves, results if type(results) is tuple else ())
+        with undisturbed(), torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
+            values.of_gradients(labels, leaves, results if type(results) is tuple else ())
         one.end = self._positions()
         if labels:
             self._snapshots.add(LabelSnapshot(one.end, labels))
@@ -235,17 +215,15 @@ class Training:
         self._devices.update(device for device, _ in labels)
         self._lasting.append(LabelSnapshot(self._positions(), labels))
 
-    def _safely(self, work: Callable[..., T], *args: Any) -> T | None:
-        """Do work of ours, and count its time; its errors never reach the user."""
-        began_s = clock.monotonic_s()
+    @staticmethod
+    def _safely(work: Callable[..., T], *args: Any) -> T | None:
+        """Do work of ours, whose errors never reach the user."""
         try:
             return work(*args)
         except Exception as reason:
             if is_from_a_handler(reason):
                 raise
             return None
-        finally:
-            self._spent_s += clock.monotonic_s() - began_s
 
     # -- positions -----------------------------------------------------------------------------------------
 
@@ -259,7 +237,6 @@ class Training:
             if self._peaks.get(device) != peak_bytes:
                 self._peaks[device] = peak_bytes
                 rose = True
-        self._rose = rose
         if rose:
             self._snapshots.rise()
             self._passes.rise()

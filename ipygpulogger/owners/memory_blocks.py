@@ -1,12 +1,10 @@
 """The memory behind objects: of Python's, numpy's and Arrow's here, of others by their frameworks' readers.
 
-Of general RAM, what was allocated counts: pages of an array that were never touched count too. Memory that
-only shows a file's content does not, because the system can take its pages back at any time. Small objects
-are not counted.
+Of general RAM, what was allocated counts, touched or not. Memory that only shows a file's content does not,
+because the system can take its pages back at any time. Small objects are not counted.
 
 A view of any shape counts as the memory that it is a view of. Where the object that allocated that memory
-cannot be seen (ctypes, DLPack, a library's own arrays), what the view can touch counts, as far as it is
-resident.
+cannot be seen (ctypes, DLPack, a library's own arrays), what the view can touch counts, if it is resident.
 """
 
 from __future__ import annotations
@@ -24,7 +22,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from ..engine.machine import machine
-from ..runtime.objects import bases_of, module_of
+from ..runtime.objects import bases_of
 from ..sources import Holding
 from .address_space import of_files, resident_bytes
 from .referents import is_safe_to_examine
@@ -37,7 +35,6 @@ if TYPE_CHECKING:
 DEVICE = "cpu"
 CHECKED_FROM = 1 << 20  # bytes: smaller blocks are not checked for being a file's
 _SMALL = 1 << 10  # bytes: smaller objects do not count
-_name_of: Callable[[type], str] = vars(type)["__name__"].__get__
 _basic_size_of: Callable[[type], int] = vars(type)["__basicsize__"].__get__
 _PY_BUFFER = ctypes.c_size_t * 10  # a `Py_buffer` of the C API: the address, the object, the length, ...
 _TABLES = dict, list, tuple, set, frozenset, deque
@@ -57,11 +54,8 @@ class Host:
         return None if reader is None else reader(value)
 
     def reader_of(self, kind: type) -> Callable[[Any], Holding | None] | None:
-        """Return what `holding` is for values of a class; None where none of them has memory.
-
-        That is not remembered for the class: what is keyed by a class of the user's keeps it alive, or, by
-        its id, is wrong for the next class.
-        """
+        """Return what `holding` is for values of a class; None where none of them has memory."""
+        # Not remembered: a class of the user's as a key stays alive, and its id may be the next one's.
         numpys = getattr(sys.modules.get("numpy"), "ndarray", None)
         readers = _readers(numpys, getattr(sys.modules.get("pyarrow"), "lib", None))
         for base in bases_of(kind):
@@ -160,11 +154,10 @@ def _buffer_of(value: Any) -> tuple[int | None, int]:
 
 def _ndarray(numpys: Any, value: Any) -> Holding | None:
     """Read an array's memory: its own, its base's, or else what its strides can touch."""
-    base = None
-    if numpys.base.__get__(value) is not None:
-        value, base = _bottom(numpys, value)
-        if base is not None and HOST.may_hold(type(base)):
-            return _made_of((base,))
+    while (base := numpys.base.__get__(value)) is not None and numpys in bases_of(type(base)):
+        value = base
+    if base is not None and HOST.may_hold(type(base)):
+        return _made_of((base,))
     is_own = base is None and numpys.flags.__get__(value).owndata
     size_bytes = numpys.nbytes.__get__(value)
     first, extent_bytes = (0, size_bytes) if is_own else _extent(numpys, value)
@@ -177,27 +170,6 @@ def _ndarray(numpys: Any, value: Any) -> Holding | None:
     key = DEVICE, numpys.__array_interface__.__get__(value)["data"][0] + first
     # Without the array as the owner: `ndarray.resize` refuses an array that has a weak reference.
     return Holding(key, extent_bytes, DEVICE, parts, None, True, False, None, not is_own)
-
-
-def _bottom(numpys: Any, value: Any) -> tuple[Any, Any]:
-    """Return the array below all views of numpy's, and its base; None where it owns its memory."""
-    base_of = numpys.base.__get__
-    base = base_of(value)
-    while base is not None:
-        if numpys in bases_of(type(base)):
-            value, base = base, base_of(base)
-        elif type(base) is memoryview:
-            base = base.obj
-        elif _is_dummy(type(base)):
-            base = base.base
-        else:
-            break
-    return value, base
-
-
-def _is_dummy(kind: type) -> bool:
-    """Return whether it is the class that numpy's `as_strided` puts between a view and its array."""
-    return _name_of(kind) == "DummyArray" and str(module_of(kind)).startswith("numpy.lib")
 
 
 def _extent(numpys: Any, value: Any) -> tuple[int, int]:
@@ -306,8 +278,7 @@ class MemoryBlocks:
         """Return, by number, which block each block lies within, such as a numpy array's in a tensor's.
 
         The block that others overlap with grows to hold them. A borrowed block belongs to the block that it
-        begins in, which does not grow. Where it begins in none, it counts up to where the next one begins,
-        and borrowed blocks that overlap are one. The key of a block with an address is (device, address).
+        begins in, which does not grow; else it counts up to where the next one begins.
         """
         found: dict[int, int] = {}
         for device in set(self.devices):

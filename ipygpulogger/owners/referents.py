@@ -1,8 +1,6 @@
-"""The objects that an object refers to, found in C without running any of the user's code.
+"""The objects that an object or an exception refers to, found in C without running any of the user's code.
 
-No property, `__getattr__`, `__len__`, `__iter__` or `__repr__` of the user's classes is called. References
-that lead out of what a name holds are left out: to modules, a function's globals and the classes of
-libraries.
+Left out is what leads out of what a name holds: modules, a function's globals and the classes of libraries.
 """
 
 from __future__ import annotations

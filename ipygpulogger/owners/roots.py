@@ -1,6 +1,4 @@
-"""The names from which the walk starts: variables, `Out`, the last traceback, the user's modules.
-
-And how the shell's hidden references among them are dropped.
+"""The names from which the walk starts, and how the shell's hidden references among them are dropped.
 
 A shell is passed in; IPython itself is not imported here.
 """
@@ -194,9 +192,8 @@ def release(
 ) -> R:
     """Drop the shell's hidden references, collect garbage, empty the caches, and measure what came back.
 
-    Returned is what `kind` makes of it: the hidden references that held memory, the largest first; the bytes
-    that came back by device, "RAM" last, of this process and of the whole device where that is known; and
-    whether there was time to find all hidden references.
+    Returned is what `kind` makes of it: the hidden references that held memory, the largest first; what came
+    back, see `came_back`; and whether there was time to find all hidden references.
     """
     found = owners_in(shell, array_readers())
     hidden = tuple(owner for owner in found.owners if owner.kind in ("traceback", "output"))

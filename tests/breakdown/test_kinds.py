@@ -8,8 +8,6 @@ import torch
 from recorded import recorded
 from torch import nn
 
-from ipygpulogger.breakdown import training
-
 pytestmark = pytest.mark.torch
 
 MB = 2**20
@@ -196,24 +194,6 @@ def test_a_local_variable_that_the_graph_has_let_go_of():
         (row.name, row.size_bytes) for row in rows if row.kind == "variables" and row.size_bytes > MB
     } == {("x", 16 * MB), ("hidden", 16 * MB)}
     assert "activations" not in by_kind(rows)
-
-
-@pytest.mark.parametrize("when", ["forward", "backward", "step"])
-def test_passes_that_there_is_no_time_to_look_at(when, monkeypatch):
-    """What a pass freed was an activation, what the engine left behind are gradients."""
-    for name in ("_SURE", "_SURE_AT_PEAKS"):
-        monkeypatch.setattr(training, name, 0)
-    monkeypatch.setattr(training, "_SHARE", -1.0)
-    found = by_kind(at_peak(lambda: train(2, when=when)))
-    freed = {"forward": 0, "backward": rounded(HIDDEN), "step": ACTIVATIONS}[when]
-    assert found.pop("temporaries") >= 64 * MB
-    found.pop("variables", None)
-    assert {kind: found.get(kind, 0) for kind in {*found, "activations", "gradients"}} == {
-        "parameters": PARAMETERS,
-        "gradients": PARAMETERS if when == "step" else 0,
-        "optimizer state": 2 * PARAMETERS,
-        "activations": ACTIVATIONS - freed,
-    }
 
 
 def test_a_torch_without_the_function_that_is_watched(monkeypatch):
