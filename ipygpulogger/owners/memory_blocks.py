@@ -22,7 +22,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from ..engine.machine import machine
-from ..runtime.objects import bases_of
+from ..runtime.objects import bases_of, module_of
 from ..sources import Holding
 from .address_space import of_files, resident_bytes
 from .referents import is_safe_to_examine
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 DEVICE = "cpu"
 CHECKED_FROM = 1 << 20  # bytes: smaller blocks are not checked for being a file's
 _SMALL = 1 << 10  # bytes: smaller objects do not count
+_name_of: Callable[[type], str] = vars(type)["__name__"].__get__
 _basic_size_of: Callable[[type], int] = vars(type)["__basicsize__"].__get__
 _PY_BUFFER = ctypes.c_size_t * 10  # a `Py_buffer` of the C API: the address, the object, the length, ...
 _TABLES = dict, list, tuple, set, frozenset, deque
@@ -154,7 +155,7 @@ def _buffer_of(value: Any) -> tuple[int | None, int]:
 
 def _ndarray(numpys: Any, value: Any) -> Holding | None:
     """Read an array's memory: its own, its base's, or else what its strides can touch."""
-    while (base := numpys.base.__get__(value)) is not None and numpys in bases_of(type(base)):
+    while (base := _base_of(numpys, value)) is not None and numpys in bases_of(type(base)):
         value = base
     if base is not None and HOST.may_hold(type(base)):
         return _made_of((base,))
@@ -170,6 +171,13 @@ def _ndarray(numpys: Any, value: Any) -> Holding | None:
     key = DEVICE, numpys.__array_interface__.__get__(value)["data"][0] + first
     # Without the array as the owner: `ndarray.resize` refuses an array that has a weak reference.
     return Holding(key, extent_bytes, DEVICE, parts, None, True, False, None, not is_own)
+
+
+def _base_of(numpys: Any, value: Any) -> Any:
+    """Return what an array is a view of; not the object that numpy's `as_strided` puts between."""
+    base = numpys.base.__get__(value)
+    is_dummy = _name_of(type(base)) == "DummyArray" and str(module_of(type(base))).startswith("numpy.lib")
+    return base.base if is_dummy else base
 
 
 def _extent(numpys: Any, value: Any) -> tuple[int, int]:
