@@ -1,5 +1,7 @@
 """Who holds what in a shell or among names, with arrays of a framework that is not there."""
 
+import warnings
+
 from arrays import holding
 
 from ipygpulogger.owners.attribution import Root
@@ -12,12 +14,19 @@ class Plain:
         self.values, self.other = values[:1], list(values[1:])
 
 
+def walked(names, readers=(holding,), **how):
+    """What a walk from variables finds, with time for everything; torch's warnings are errors."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # torch warns whoever reads `.grad` of an intermediate result
+        roots = [Root(name, "variable", value) for name, value in names.items()]
+        found = walk(roots, readers, budget_s=60, **how)
+    assert found.complete
+    return found
+
+
 def held(names, **how):
     """{name: bytes} of variables."""
-    roots = [Root(name, "variable", value) for name, value in names.items()]
-    found = walk(roots, [holding], budget_s=60, **how)
-    assert found.complete
-    return {owner.name: owner.size_bytes for owner in found.owners}
+    return {owner.name: owner.size_bytes for owner in walked(names, **how).owners}
 
 
 def found_in(shell, exception=None):

@@ -1,10 +1,13 @@
-"""The shell in which tests of owners run cells."""
+"""The shells in which tests of owners run cells."""
 
 import builtins
+import gc
 
 import pytest
 from arrays import Array
 
+from ipygpulogger import IPyGPULogger
+from ipygpulogger.owners import growth
 from ipygpulogger.owners.roots import drop_hidden_references
 
 
@@ -16,3 +19,22 @@ def notebook(shell):
     drop_hidden_references(shell)
     shell.reset(new_session=False)
     vars(builtins).pop("_", None)
+
+
+@pytest.fixture
+def run(shell, monkeypatch):
+    """Runs a cell under a logger and returns its record; each walk has the time it needs on a slow machine."""
+    monkeypatch.setattr(growth, "BUDGET_S", 10)
+    gc.collect()  # of other tests
+    il = IPyGPULogger(report="none").start()
+
+    def run(source):
+        shell.run_cell(source, store_history=True)
+        return il.record
+
+    run.logger = il
+    yield run
+    il.stop()
+    drop_hidden_references(shell)
+    shell.user_ns.clear()
+    gc.collect()

@@ -8,32 +8,18 @@ import numpy as np
 import pytest
 from memory import MB, blip
 
-from ipygpulogger import IPyGPULogger
 from ipygpulogger.engine.scope import Scope
 from ipygpulogger.owners import growth, roots
 from ipygpulogger.render.summary import summary
 
-
-@pytest.fixture
-def il(shell, monkeypatch):
-    """A logger in a shell that knows numpy; each walk has the time it needs on a slow machine."""
-    monkeypatch.setattr(growth, "BUDGET_S", 10)
-    shell.user_ns["np"] = np
-    shell.user_ns["MB"] = MB
-    gc.collect()  # of other tests
-    il = IPyGPULogger(report="none").start()
-    yield il
-    il.stop()
-    shell.user_ns.clear()
+pytestmark = pytest.mark.usefixtures("il")
 
 
 @pytest.fixture
-def run(shell, il):
-    def run(source):
-        shell.run_cell(source, store_history=True)
-        return il.record
-
-    return run
+def il(run, shell):
+    """The logger, in a shell that knows numpy."""
+    shell.user_ns.update(np=np, MB=MB)
+    return run.logger
 
 
 def grew(record):
@@ -82,13 +68,6 @@ def test_another_name_of_the_same_memory(run):
     assert (owner.name, owner.size_bytes, set(owner.shared)) == ("weights", 50 * MB, {"tied", "view"})
     record = run("other = weights; net = [view]; x = np.ones(20 * MB, 'u1')")
     assert grew(record) == {"x": 20}
-
-
-def test_renamed_rebound_and_deleted(run):
-    """Nobody is named who did not grow."""
-    run("a = np.ones(50 * MB, 'u1'); b = np.ones(30 * MB, 'u1'); c = np.ones(60 * MB, 'u1'); log = []")
-    record = run("d = a; del a; b = np.ones(33 * MB, 'u1'); log.append(np.ones(40 * MB, 'u1')); c = c[:5]")
-    assert grew(record) == {"log": 40, "b": 3}
 
 
 def test_what_a_library_keeps_is_unexplained(run, il, monkeypatch):

@@ -11,8 +11,6 @@ import pytest
 from made import plain
 from memory import MB
 
-from ipygpulogger import IPyGPULogger
-from ipygpulogger.owners import growth
 from ipygpulogger.owners.address_space import LibrariesNow, libraries, libraries_since
 from ipygpulogger.records import DeviceUsage, Peak, RamUsage
 from ipygpulogger.render import growth as growth_text
@@ -49,22 +47,6 @@ def package(native, tmp_path, monkeypatch, request):
     monkeypatch.syspath_prepend(str(folder.parent))
     yield name
     sys.modules.pop(name, None)
-
-
-@pytest.fixture
-def run(shell, monkeypatch):
-    """Runs a cell under a logger and returns its record."""
-    monkeypatch.setattr(growth, "BUDGET_S", 10)
-    il = IPyGPULogger(report="none").start()
-
-    def run(source):
-        shell.run_cell(source, store_history=True)
-        return il.record
-
-    run("x = 1")
-    yield run
-    il.stop()
-    shell.user_ns.clear()
 
 
 def grew(record):
