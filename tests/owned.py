@@ -5,6 +5,8 @@ import warnings
 from arrays import holding
 
 from ipygpulogger.owners.attribution import Root
+from ipygpulogger.owners.garbage import garbage_below
+from ipygpulogger.owners.growth import OwnedBlock
 from ipygpulogger.owners.roots import owners_in
 from ipygpulogger.owners.walk import walk
 
@@ -27,6 +29,21 @@ def walked(names, readers=(holding,), **how):
 def held(names, **how):
     """{name: bytes} of variables."""
     return {owner.name: owner.size_bytes for owner in walked(names, **how).owners}
+
+
+class AnyBlock:
+    """Every key is that of a large block which a name held."""
+
+    def get(self, key):
+        return OwnedBlock("name", "variable", key[0], 1 << 40, ())
+
+
+def proven(root, readers, budget_s=60):
+    """By device, the bytes that are proven to be garbage with what a weak reference refers to."""
+    sizes = {}
+    for block in garbage_below([root], AnyBlock(), readers, budget_s).values():
+        sizes[block.device] = sizes.get(block.device, 0) + block.size_bytes
+    return sizes
 
 
 def found_in(shell, exception=None):

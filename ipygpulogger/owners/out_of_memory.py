@@ -17,12 +17,7 @@ from ..records.explained import requested
 from ..records.units import MB, rounded_mb, shortened
 from ..sources import Unavailable
 from .dimensions import Batch, find_batch
-from .referents import (
-    FRAMEWORKS,
-    first_word,
-    message_of,
-    out_of_memory_in,
-)
+from .referents import FRAMEWORKS, first_word, message_of, out_of_memory_in
 from .roots import LAST, owners_in
 
 if TYPE_CHECKING:

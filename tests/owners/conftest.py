@@ -7,7 +7,7 @@ import pytest
 from arrays import Array
 
 from ipygpulogger import IPyGPULogger
-from ipygpulogger.owners import growth
+from ipygpulogger.owners import garbage, growth
 from ipygpulogger.owners.roots import drop_hidden_references
 
 
@@ -22,9 +22,16 @@ def notebook(shell):
 
 
 @pytest.fixture
-def run(shell, monkeypatch):
-    """Runs a cell under a logger and returns its record; each walk has the time it needs on a slow machine."""
+def patient(monkeypatch):
+    """Each walk and each proof has the time it needs on a slow machine."""
     monkeypatch.setattr(growth, "BUDGET_S", 10)
+    monkeypatch.setattr(garbage, "_LOOK_S", 10)
+    monkeypatch.setattr(garbage, "_PROOF_S", 10)
+
+
+@pytest.fixture
+def run(shell, patient, capsys):
+    """Runs a cell under a logger and returns its record."""
     gc.collect()  # of other tests
     il = IPyGPULogger(report="none").start()
 

@@ -49,11 +49,10 @@ class Kept(bytearray):
     __slots__ = ("more",)
 
 
-@pytest.mark.parametrize("front_mb", [0, 1])
 @pytest.mark.parametrize(
-    "make",
-    [bytearray, Kept, lambda text: array.array("b", [0]) * len(text)],
-    ids=["bytearray", "subclass", "array"],
+    ("make", "front_mb"),
+    [(bytearray, 0), (bytearray, 1), (Kept, 0), (lambda text: array.array("b", [0]) * len(text), 0)],
+    ids=["bytearray", "cut at its front", "subclass", "array"],
 )
 def test_what_lies_right_behind_a_buffer_is_another_s(make, front_mb):
     """Memory 16 bytes behind it, as malloc places neighbours, is not within; nor if its front is cut off."""

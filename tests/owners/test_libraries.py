@@ -138,12 +138,6 @@ def test_our_own_modules_are_no_libraries_of_the_users():
 # -- in the report ---------------------------------------------------------------------------------
 
 
-def record(consumed_mb, **fields):
-    gen = RamUsage(100 * MB, (100 + consumed_mb) * MB, Peak((100 + consumed_mb) * MB, None, "sampled"))
-    gpu = DeviceUsage(0, 1000 * MB, Peak(1000 * MB, None, "sampled"), index=0, name="a GPU")
-    return plain(gen=gen, gpus=(gpu,), **fields)
-
-
 @pytest.mark.parametrize(
     ("consumed_mb", "device", "unexplained_mb", "said"),
     [
@@ -157,5 +151,7 @@ def record(consumed_mb, **fields):
 )
 def test_little_is_not_called_unexplained(consumed_mb, device, unexplained_mb, said):
     """Only what is more than 5 MB and more than 5 % of what came; the record keeps it."""
-    given = record(consumed_mb, unexplained=((device, unexplained_mb * MB),))
+    gen = RamUsage(100 * MB, (100 + consumed_mb) * MB, Peak((100 + consumed_mb) * MB, None, "sampled"))
+    gpu = DeviceUsage(0, 1000 * MB, Peak(1000 * MB, None, "sampled"), index=0, name="a GPU")
+    given = plain(gen=gen, gpus=(gpu,), unexplained=((device, unexplained_mb * MB),))
     assert ("unexplained" in text.report(given)) is said

@@ -7,10 +7,8 @@ import weakref
 import pytest
 import torch
 from memory import MB
-from owned import walked
+from owned import proven, walked
 
-from ipygpulogger.owners.garbage import garbage_below
-from ipygpulogger.owners.growth import OwnedBlock
 from ipygpulogger.owners.memory_blocks import array_readers
 
 pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore:Sparse CSR tensor support")]
@@ -145,16 +143,10 @@ def test_in_a_cycle_that_waits_for_the_collector():
         cycle.values.append(
             torch.ones(3 * MB // 4).as_subclass(Watched)
         )  # has a base, which only C code sees
-        roots = [weakref.ref(cycle)]
-        found = walked({"cycle": cycle}, array_readers())
-        blocks = {
-            key: OwnedBlock("cycle", "variable", "cpu", size, ())
-            for sizes in found.blocks.values()
-            for key, size in sizes.items()
-        }
+        root = weakref.ref(cycle)
+        walked({"cycle": cycle}, array_readers())
         del cycle
-        proven = garbage_below(roots, blocks, array_readers(), budget_s=60)
-        assert sum(block.size_bytes for block in proven.values()) == len(POLICIES) * MB
+        assert proven(root, array_readers()) == {"cpu": len(POLICIES) * MB}
     finally:
         gc.enable()
 
