@@ -36,16 +36,17 @@ def names_at_end(shell: Any, frame: FrameType | None) -> Labels:
     torch = module()
     if torch is None:
         return {}
-    reader = _Reader(torch)
+    values = Values(torch)
+    labels = values.labels
     names: dict[Address, str] = {}
     # The code of a tensor's subclass, and that of a mode, is the user's.
     with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
-        for (device, address), name in names_of_blocks(shell, frame, [reader.holding]).items():
+        for (device, address), name in names_of_blocks(shell, frame, [values.holding]).items():
             if device.startswith("cuda:"):
                 at = int(device.partition(":")[2]), address
                 names[at] = name.removeprefix(f"{LAST}: ")  # "step.act", a function's variable
-    add(reader.labels, [at for at, name in names.items() if name.endswith(GRAPH)], Label("activations"))
-    return {at: reader.labels[at]._replace(name=name) for at, name in names.items() if at in reader.labels}
+    add(labels, [at for at, name in names.items() if name.endswith(GRAPH)], Label("activations"))
+    return {at: labels[at]._replace(name=name) for at, name in names.items() if at in labels}
 
 
 def names_of_blocks(shell: Any, frame: FrameType | None, readers: ArrayReaders) -> dict[tuple[str, int], str]:
@@ -58,33 +59,6 @@ def names_of_blocks(shell: Any, frame: FrameType | None, readers: ArrayReaders) 
         for key in sizes
         if type(key) is tuple and key[0] == device and type(key[1]) is int
     }
-
-
-class _Reader:
-    """Reads the memory behind values for a search, and labels what it is for, without names."""
-
-    def __init__(self, torch: ModuleType) -> None:
-        self._torch = torch
-        self._values = Values(torch)
-        self.graphs = self._values.graphs
-        self.labels: Labels = {}
-
-    def may_hold(self, kind: type) -> bool:
-        """Return whether values of a class are tensors, nodes of graphs or optimizers."""
-        return tensors.may_hold(kind, self._torch) or self._values.is_optimizer(kind)
-
-    def holding(self, value: Any) -> Holding | None:
-        """Return the memory behind a value; torch functions and dispatch modes must be off."""
-        if self._values.is_optimizer(type(value)):
-            self._values.of_optimizer(self.labels, "", value)
-            return None
-        found = tensors.holding(value, self._torch)
-        if self.graphs.is_tensor(value):
-            self._values.of_tensor(self.labels, "", value)
-        elif found is not None:
-            for part in found.parts:
-                add(self.labels, self.graphs.addresses_of(part), Label("activations"))
-        return found
 
 
 _FRAMES = 8  # of the user's, in which names are looked up
@@ -156,6 +130,24 @@ class Values:
         self._lasting = torch.optim.Optimizer, torch.nn.Module
         # By id, and whether a name was known, what was looked at, and how much of it there was.
         self._known: dict[tuple[int, bool], tuple[weakref.ref[Any], int]] = {}
+        self.labels: Labels = {}  # what the memory behind values is for that a walk read, without names
+
+    def may_hold(self, kind: type) -> bool:
+        """Return whether values of a class are tensors, nodes of graphs or optimizers."""
+        return tensors.may_hold(kind, self.torch) or self._is_optimizer(kind)
+
+    def holding(self, value: Any) -> Holding | None:
+        """Return the memory behind a value, as a reader of a walk; it is labelled meanwhile."""
+        if self._is_optimizer(type(value)):
+            self.of_optimizer(self.labels, "", value)
+            return None
+        found = tensors.holding(value, self.torch)
+        if self.graphs.is_tensor(value):
+            self.of_tensor(self.labels, "", value)
+        elif found is not None:
+            for part in found.parts:
+                add(self.labels, self.graphs.addresses_of(part), Label("activations"))
+        return found
 
     def of_graph(self, labels: Labels, graph: Graph) -> None:
         """Add what a graph keeps."""
@@ -224,20 +216,19 @@ class Values:
             self._known[key] = weakref.ref(value), count
         return True
 
-    def is_optimizer(self, kind: type) -> bool:
-        """Return whether a class is of optimizers."""
+    def _is_optimizer(self, kind: type) -> bool:
         return issubclass(kind, self._lasting[0])
 
     def _of_lasting(self, labels: Labels, name: str, value: Any) -> None:
-        if self.is_optimizer(type(value)):
+        if self._is_optimizer(type(value)):
             self.of_optimizer(labels, name, value)
             return
-        for tensor in tensors_of(value):
+        for tensor in _tensors_of(value):
             if self.graphs.is_tensor(tensor):
                 self.of_tensor(labels, name, tensor)
 
 
-def tensors_of(module: Any) -> Iterator[Any]:
+def _tensors_of(module: Any) -> Iterator[Any]:
     """Yield what the tables of a module, and of the modules within it, hold as parameters and buffers."""
     pending, seen = [module], {id(module)}
     while pending:

@@ -42,27 +42,18 @@ _TABLES = dict, list, tuple, set, frozenset, deque
 _INSIDE = str, bytes, int  # their memory is the object itself
 
 
-class Host:
-    """Reads arrays as a `Framework` does, and imports none of the libraries."""
+def host_holding(value: Any) -> Holding | None:
+    """Return the memory behind a value, which its views share, as a `Framework` does; None for no memory."""
+    reader = _reader_of(type(value))
+    return None if reader is None else reader(value)
 
-    def may_hold(self, kind: type) -> bool:
-        """Return whether values of a class have memory of a kind known here."""
-        return self.reader_of(kind) is not None
 
-    def holding(self, value: Any) -> Holding | None:
-        """Return the memory behind a value, which its views share; None for what has none of its own."""
-        reader = self.reader_of(type(value))
-        return None if reader is None else reader(value)
-
-    def reader_of(self, kind: type) -> Callable[[Any], Holding | None] | None:
-        """Return what `holding` is for values of a class; None where none of them has memory."""
-        # Not remembered: a class of the user's as a key stays alive, and its id may be the next one's.
-        numpys = getattr(sys.modules.get("numpy"), "ndarray", None)
-        readers = _readers(numpys, getattr(sys.modules.get("pyarrow"), "lib", None))
-        for base in bases_of(kind):
-            if (found := readers.get(id(base))) is not None:
-                return found
-        return None
+def _reader_of(kind: type) -> Callable[[Any], Holding | None] | None:
+    """Return what `host_holding` is for values of a class; None where none of them has memory."""
+    # Not remembered: a class of the user's as a key stays alive, and its id may be the next one's.
+    numpys = getattr(sys.modules.get("numpy"), "ndarray", None)
+    readers = _readers(numpys, getattr(sys.modules.get("pyarrow"), "lib", None))
+    return next((readers[id(base)] for base in bases_of(kind) if id(base) in readers), None)
 
 
 @functools.lru_cache(1)
@@ -157,7 +148,7 @@ def _ndarray(numpys: Any, value: Any) -> Holding | None:
     """Read an array's memory: its own, its base's, or else what its strides can touch."""
     while (base := _base_of(numpys, value)) is not None and numpys in bases_of(type(base)):
         value = base
-    if base is not None and HOST.may_hold(type(base)):
+    if base is not None and _reader_of(type(base)) is not None:
         return _made_of((base,))
     is_own = base is None and numpys.flags.__get__(value).owndata
     size_bytes = numpys.nbytes.__get__(value)
@@ -202,12 +193,9 @@ def _arrow_buffer(_: Any, value: Any) -> Holding | None:
     return Holding((DEVICE, value.address), value.size, DEVICE, mapped=True)
 
 
-HOST = Host()
-
-
 def array_readers() -> ArrayReaders:
     """Return every reader of this process: `Framework.holding` of each framework, and the host's."""
-    return [HOST.holding, *(framework.holding for framework in machine().frameworks)]
+    return [host_holding, *(framework.holding for framework in machine().frameworks)]
 
 
 def holding_of(value: Any, readers: ArrayReaders) -> Holding | None:
@@ -232,12 +220,11 @@ def readers_of(kind: type, readers: ArrayReaders) -> ArrayReaders:
     """Return the readers that may know values of a class; a framework decides that by the class alone."""
     found = []
     for reader in readers:
-        owner = getattr(reader, "__self__", None)
-        if owner is HOST:
-            of_kind = HOST.reader_of(kind)
+        if reader is host_holding:
+            of_kind = _reader_of(kind)
             found += [] if of_kind is None else [of_kind]
             continue
-        may_hold = getattr(owner, "may_hold", None)
+        may_hold = getattr(getattr(reader, "__self__", None), "may_hold", None)
         with contextlib.suppress(Exception):  # a framework in pieces
             if is_safe_to_examine(kind) if may_hold is None else may_hold(kind):
                 found.append(reader)

@@ -17,12 +17,12 @@ from memory import MB
 from owned import walked
 
 from ipygpulogger.owners import address_space
-from ipygpulogger.owners.memory_blocks import HOST
+from ipygpulogger.owners.memory_blocks import host_holding
 
 
 def held(**names):
     """{name: (bytes, who shares)} of variables."""
-    found = walked(names, [HOST.holding])
+    found = walked(names, [host_holding])
     assert {owner.device for owner in found.owners} <= {"cpu"}
     return {owner.name: (owner.size_bytes, owner.shared) for owner in found.owners}
 

@@ -14,7 +14,7 @@ from memory import MB
 from owned import proven
 
 from ipygpulogger.owners import garbage, growth
-from ipygpulogger.owners.memory_blocks import HOST
+from ipygpulogger.owners.memory_blocks import host_holding
 
 
 @pytest.fixture(autouse=True)
@@ -27,7 +27,7 @@ def quiet(settled):
 
 def found_mb(root, **how):
     """MB of RAM that are proven to be garbage with what a weak reference refers to."""
-    return proven(root, [HOST.holding], **how).get("cpu", 0) / MB
+    return proven(root, [host_holding], **how).get("cpu", 0) / MB
 
 
 class Node:
