@@ -102,24 +102,6 @@ def test_a_recording_that_the_user_begins_or_ends_within_ends_ours(cuda, before)
     assert recorded(lambda: block(20)).bytes() == 20 * MB
 
 
-def test_the_user_resets_peaks(cuda):
-    """They begin anew for them, not for us; and emptying the cache changes nothing."""
-    held = block(30)
-
-    def cell():
-        first = block(40)
-        del first
-        torch.cuda.reset_peak_memory_stats()
-        torch.cuda.empty_cache()
-        block(20)
-        assert torch.cuda.max_memory_allocated() == 50 * MB
-
-    found = recorded(cell)
-    assert (found.bytes(), found.notes) == (70 * MB, [])
-    assert torch.cuda.max_memory_allocated() == 50 * MB
-    del held
-
-
 def test_recordings_overlap(cuda):
     """Each has its own peak, in whatever order they begin and end, in whatever threads."""
     first = Recorded()

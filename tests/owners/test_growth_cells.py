@@ -2,7 +2,6 @@
 
 import gc
 import sys
-import types
 
 import numpy as np
 import pytest
@@ -59,26 +58,6 @@ def test_looking_collects_nothing_and_leaves_nothing(run, il, shell):
     finally:
         gc.enable()
     assert [type(one).__name__ for one in ours] == []
-
-
-def test_another_name_of_the_same_memory(run):
-    """Shared names stand beside the owner; binding one later grows nothing."""
-    record = run("weights = np.ones(50 * MB, 'u1'); tied = weights; view = weights[:10]")
-    (owner,) = record.owners
-    assert (owner.name, owner.size_bytes, set(owner.shared)) == ("weights", 50 * MB, {"tied", "view"})
-    record = run("other = weights; net = [view]; x = np.ones(20 * MB, 'u1')")
-    assert grew(record) == {"x": 20}
-
-
-def test_what_a_library_keeps_is_unexplained(run, il, monkeypatch):
-    """12 MB in the cache of an installed module: no name of the user's accounts for them."""
-    library = types.ModuleType("library")
-    monkeypatch.setitem(sys.modules, "library", library)
-    library.cache = []
-    run("import library")
-    record = run("weights = np.ones(50 * MB, 'u1'); library.cache.append(np.ones(12 * MB, 'u1'))")
-    assert grew(record) == {"weights": 50}
-    assert dict(record.unexplained)["cpu"] == pytest.approx(12 * MB, abs=2 * MB)
 
 
 def test_untouched_memory_is_no_new_memory(run):
