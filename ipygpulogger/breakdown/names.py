@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from ..sources import Holding
 
 Labels = dict["Address", "Label"]
+_BUDGET_S = 0.5  # of the walk after each recorded cell
 
 
 def names_at_end(shell: Any, frame: FrameType | None) -> Labels:
@@ -52,7 +53,7 @@ def names_at_end(shell: Any, frame: FrameType | None) -> Labels:
 def names_of_blocks(shell: Any, frame: FrameType | None, readers: ArrayReaders) -> dict[tuple[str, int], str]:
     """Return the names to which blocks are attributed, by device and address."""
     roots, closed = roots_at(shell, sys.exc_info()[1], user_frames(frame))
-    found = walk(roots, readers, closed=closed)
+    found = walk(roots, readers, closed=closed, budget_s=_BUDGET_S)
     return {
         key: name
         for (name, device, _), sizes in found.blocks.items()

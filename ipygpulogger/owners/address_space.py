@@ -16,7 +16,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, NamedTuple
 
-from ..runtime import clock
 from ..runtime.shell import OUR_PACKAGE, module_namespace
 from ..sources.system.linux import gil_held
 
@@ -146,12 +145,9 @@ def page_table(start: int, end: int) -> bytes:
     return b""
 
 
-# -- the general RAM that came with imported libraries: their code, and what they set up for themselves
+# -- the general RAM that came with imported libraries, at most
 #
 # It is derived from the modules that are new in `sys.modules` and the shared objects that are newly mapped.
-# How much of these files is resident is read from the page table. What the code takes as objects is not
-# counted anywhere and is estimated from the size of its files. The sum is therefore an upper bound.
-
 # Measured with Python 3.11: beside the resident part of their shared objects numpy, pandas, matplotlib,
 # torch._dynamo and torch._inductor take 2.4 to 3.4 times the size of their compiled files. torch takes
 # another 70 MB, which its shared objects allocate as they are loaded; 90 MB of these are resident.
@@ -159,7 +155,6 @@ _PER_CODE_BYTE = 4
 _PER_MAPPED_BYTE = 2
 _NAMED = 3
 _NAMED_SHARE = 0.1  # of the whole: a library that brought less is not named
-_FILES_BUDGET_S = 0.05  # beside an import of a thousand modules, which takes seconds
 
 
 class LibrariesNow(NamedTuple):
@@ -199,11 +194,8 @@ def libraries_since(before: LibrariesNow) -> tuple[tuple[str, ...], int]:
 
 def _code_bytes(names: Iterable[str]) -> Iterator[tuple[str, int]]:
     """Yield the sizes of modules' files: compiled, or the source where the compiled file is not kept."""
-    ends_s = clock.monotonic_s() + _FILES_BUDGET_S
     for name in names:
         module = sys.modules.get(name)
-        if clock.monotonic_s() > ends_s:
-            return
         if issubclass(type(module), ModuleType) and name.partition(".")[0] != OUR_PACKAGE:
             namespace = module_namespace(module)
             for file in (namespace.get("__cached__"), namespace.get("__file__")):

@@ -11,7 +11,6 @@ import itertools
 import re
 import sys
 from collections import OrderedDict, defaultdict, deque
-from functools import cache
 from inspect import CO_OPTIMIZED
 from types import (
     CodeType,
@@ -293,19 +292,12 @@ def failed_for_ram(error: BaseException | None) -> bool:
 
 
 def _is_out_of_memory(error: BaseException) -> bool:
-    by_class = any(
-        base.__name__ in _CLASSES and first_word(base) in FRAMEWORKS for base in type(error).__mro__
-    )
-    if by_class:
+    bases = type(error).__mro__
+    if any(base.__name__ in _CLASSES and first_word(base) in FRAMEWORKS for base in bases):
         return True
     message = message_of(error)
     small = message.lower()
-    return any(hint in small for hint in _HINTS) and _words().search(message) is not None
-
-
-@cache
-def _words() -> re.Pattern[str]:
-    return re.compile(_WORDS, re.IGNORECASE)
+    return any(hint in small for hint in _HINTS) and re.search(_WORDS, message, re.IGNORECASE) is not None
 
 
 def first_word(kind: type) -> str:
