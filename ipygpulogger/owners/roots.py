@@ -12,7 +12,7 @@ import sys
 from functools import partial
 from itertools import compress, repeat
 from types import FunctionType, ModuleType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from ..engine.machine import machine
 from ..engine.scope import measured_now
@@ -26,14 +26,12 @@ from .referents import exception_chain, is_function, locals_of, traceback_of, un
 from .walk import BUDGET_S, walk
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Iterable, Iterator
+    from collections.abc import Container, Iterable, Iterator
     from types import FrameType, TracebackType
 
     from ..records import Owner
     from .attribution import WalkResult
     from .memory_blocks import ArrayReaders
-
-R = TypeVar("R")
 
 _SHELLS_OWN = {"In", "Out", "get_ipython", "exit", "quit", "open"}  # and names that begin with "_"
 _PARTS: tuple[str, ...] = ("user_ns", "user_ns_hidden", "user_module", "displayhook", "history_manager")
@@ -184,16 +182,11 @@ def exceptions_of(shell: Any, exception: BaseException | None = None) -> list[Ba
 _LAST_OF_SYS = ("last_type", "last_value", "last_traceback", "last_exc")  # in `sys`
 
 
-def release(
-    shell: Any,
-    kind: Callable[[tuple[Owner, ...], dict[str, tuple[int, ...]], bool], R],
-    *,
-    reset_peaks: bool = True,
-) -> R:
+def release(shell: Any, *, reset_peaks: bool) -> tuple[tuple[Owner, ...], dict[str, tuple[int, ...]], bool]:
     """Drop the shell's hidden references, collect garbage, empty the caches, and measure what came back.
 
-    Returned is what `kind` makes of it: the hidden references that held memory, the largest first; what came
-    back, see `came_back`; and whether there was time to find all hidden references.
+    Returned are the hidden references that held memory, the largest first; what came back, see `came_back`;
+    and whether there was time to find all hidden references.
     """
     found = owners_in(shell, array_readers())
     hidden = tuple(owner for owner in found.owners if owner.kind in ("traceback", "output"))
@@ -202,7 +195,7 @@ def release(
     gc.collect()
     machine().settling.settle(gc_collect=True, clear_cache=True)
     after = measured_now(reset_peaks=reset_peaks)
-    return kind(hidden, came_back(before, after), found.complete)
+    return hidden, came_back(before, after), found.complete
 
 
 def drop_hidden_references(shell: Any) -> None:
