@@ -120,8 +120,6 @@ class Growth:
                 record = record.with_libraries(names, most_bytes) if names else record
             return record
 
-    # -- what a cell dropped ------------------------------------------------------------------------
-
     def rebound(self, before: Snapshot) -> set[str]:
         """Return the names of large blocks that are bound to something else than before, or to nothing."""
         now = self._bound() if before.large else {}
@@ -204,7 +202,9 @@ def _bound_anew(before: Mapping[str, int], after: Mapping[str, int]) -> set[str]
 def bindings(shell: Any) -> dict[str, int]:
     """Return, by name as the walk calls it, the `id` of what it is bound to now."""
     names = dict(shell.user_ns)  # another thread may change it meanwhile
-    found = {name: id(value) for name, value in names.items() if type(name) is str}
+    found = dict(zip(names, map(id, names.values()), strict=True))  # in C, for there may be thousands
+    if not set(map(type, names)) <= {str}:
+        found = {name: value for name, value in found.items() if type(name) is str}
     found["last traceback"] = id(getattr(sys, "last_value", None))
     outputs = shell.user_ns.get("_oh")
     if type(outputs) is dict:
