@@ -1,8 +1,12 @@
 """Who holds what in a shell or among names, with arrays of a framework that is not there."""
 
+import warnings
+
 from arrays import holding
 
 from ipygpulogger.owners.attribution import Root
+from ipygpulogger.owners.garbage import garbage_below
+from ipygpulogger.owners.growth import OwnedBlock
 from ipygpulogger.owners.roots import owners_in
 from ipygpulogger.owners.walk import walk
 
@@ -12,12 +16,34 @@ class Plain:
         self.values, self.other = values[:1], list(values[1:])
 
 
+def walked(names, readers=(holding,), **how):
+    """What a walk from variables finds, with time for everything; torch's warnings are errors."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # torch warns whoever reads `.grad` of an intermediate result
+        roots = [Root(name, "variable", value) for name, value in names.items()]
+        found = walk(roots, readers, budget_s=60, **how)
+    assert found.complete
+    return found
+
+
 def held(names, **how):
     """{name: bytes} of variables."""
-    roots = [Root(name, "variable", value) for name, value in names.items()]
-    found = walk(roots, [holding], budget_s=60, **how)
-    assert found.complete
-    return {owner.name: owner.size_bytes for owner in found.owners}
+    return {owner.name: owner.size_bytes for owner in walked(names, **how).owners}
+
+
+class AnyBlock:
+    """Every key is that of a large block which a name held."""
+
+    def get(self, key):
+        return OwnedBlock("name", "variable", key[0], 1 << 40, ())
+
+
+def proven(root, readers, budget_s=60):
+    """By device, the bytes that are proven to be garbage with what a weak reference refers to."""
+    sizes = {}
+    for block in garbage_below([root], AnyBlock(), readers, budget_s).values():
+        sizes[block.device] = sizes.get(block.device, 0) + block.size_bytes
+    return sizes
 
 
 def found_in(shell, exception=None):

@@ -24,7 +24,7 @@ UNUSED = {  # parts of the package that a user meets later, or never
     *("render.plot", "render.page", "render.summary", "render.owners"),
     "sources.system.rss_watcher",
     "sources.system.child_process",
-    *("owners.oom_snapshot", "compat", "cli", "callbacks"),
+    *("owners.out_of_memory", "compat", "cli", "callbacks"),
     *("estimation", "records.estimate", "render.estimate"),
 }
 

@@ -18,9 +18,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ..allocator.graph import Graphs
 from ..allocator.places import is_users
 from ..owners.attribution import GRAPH, Root
-from ..owners.exceptions import LOCALS_LEAVE_A_COPY, function_name, is_function, locals_of
 from ..owners.memory_blocks import read, readers_of
-from ..owners.referents import TICK, in_pieces, referents_of
+from ..owners.referents import (
+    LOCALS_LEAVE_A_COPY,
+    TICK,
+    function_name,
+    in_pieces,
+    is_function,
+    locals_of,
+    referents_of,
+)
 from ..owners.roots import LAST, roots_at, users_globals
 from ..runtime.objects import bases_of, walk_stack
 from ..runtime.shell import is_shell_code

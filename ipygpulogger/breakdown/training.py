@@ -22,7 +22,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..allocator.places import stack_of
-from ..owners.exceptions import locals_of
+from ..owners.referents import locals_of
 from ..runtime import clock
 from ..runtime.collector import undisturbed
 from ..runtime.errors import is_from_a_handler

@@ -20,7 +20,7 @@ from types import CellType, FrameType, FunctionType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..engine.machine import machine
-from ..owners.exceptions import (
+from ..owners.referents import (
     LOCALS_LEAVE_A_COPY,
     empty_if_unshared,
     exception_chain,

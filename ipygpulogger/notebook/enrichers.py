@@ -46,7 +46,7 @@ def _between_cells(record: CellRecord, cell: MeasuredCell) -> CellRecord:
 
 def _out_of_memory(record: CellRecord, cell: MeasuredCell) -> CellRecord:
     with importing():
-        from ..owners.oom_advice import out_of_memory
+        from ..owners.out_of_memory import out_of_memory
     oom: Any = cell.oom
     advised = cell.advised.setdefault(body_of(cell.cell.raw), {})
     record = replace(record, out_of_memory=out_of_memory(oom, record.gpus, advised))

@@ -212,7 +212,7 @@ class IPyGPULogger(Options):
         from ..owners.roots import release
         from ..render.owners import Freed
 
-        return release(self._shell, Freed, reset_peaks=self.reset_peaks)
+        return Freed(*release(self._shell, reset_peaks=self.reset_peaks))
 
     @property
     def lifetime_peak_bytes(self) -> int:

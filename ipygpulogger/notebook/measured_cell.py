@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from ..engine.scope import Scope
     from ..owners.garbage import Freed, Garbage
     from ..owners.growth import Before, Growth
-    from ..owners.oom_snapshot import OomSnapshot
+    from ..owners.out_of_memory import OomSnapshot
     from ..records import Sizes
     from ..sources.system.ram_limit import MemoryLimit
     from ..storage.history import History
@@ -127,7 +127,7 @@ class MeasuredCell:
     recording: PeakRecording | None = None
     within: bool = False  # the report of a cell around it has its figures as well
     publisher: Any = None  # displays its report
-    advised: dict[str, dict[str, int | None]] = field(default_factory=dict)  # see `owners.oom_advice`
+    advised: dict[str, dict[str, int | None]] = field(default_factory=dict)  # see `owners.out_of_memory`
     budget: str | None = None  # the option, as the cell ends
     freed: Freed | None = None  # by a full collection after it, if there was one
     oom: OomSnapshot | None = None  # the memory as an out-of-memory error left it, if that ended the cell
@@ -173,11 +173,11 @@ class MeasuredCell:
     def examine(self, shell: Any) -> None:
         """Examine the memory as an out-of-memory error left it, before memory is settled."""
         with importing():
-            from ..owners.exceptions import failed_for_ram, out_of_memory_in
+            from ..owners.referents import failed_for_ram, out_of_memory_in
         error = self.cell.exception
         if out_of_memory_in(error) is not None:
             with importing():  # 10 ms, which few cells need
-                from ..owners.oom_snapshot import oom_snapshot
+                from ..owners.out_of_memory import oom_snapshot
             self.oom = oom_snapshot(error, shell, machine().frameworks.imported())
         elif failed_for_ram(error):
             self.refused = machine().limits.refusing()

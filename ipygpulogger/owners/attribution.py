@@ -69,10 +69,6 @@ class Traversal:
         """Add values that are to be visited next."""
         self.pending.append((iter(values), None, 0))
 
-    def own_blocks(self) -> list[int]:
-        """Return the blocks that it found itself."""
-        return [one for one in self.found if type(one) is int]
-
 
 class Span:
     """An object that was visited: what is reachable from it is a slice of its traversal's list."""
@@ -119,55 +115,46 @@ class Attribution:
         in_time, branching = True, []
         for one in traversals:
             in_time = in_time and self._in_time()
-            if in_time and any(type(entry) is not int for entry in one.found):
+            if in_time:
                 reachable, branches = self._reachable(one)
+                branching += [(one, branches)] if branches else []
             else:
-                reachable, branches = self._merged(one.own_blocks()), []
-            self._attribute(one, reachable)
-            branching += [(one, branches)] if branches else []
+                reachable = self._merged([entry for entry in one.found if type(entry) is int])
+            self._attribute(one.root, reachable)
         for one, branches in branching:
             in_time = in_time and self._in_time()
             if in_time:
                 self._share(one.label, self._behind(one, branches))
         owners = [
-            Owner(
-                name,
-                sum(sizes.values()),
-                device,
-                kind,
-                _sharers(name, self._shared.get((name, device, kind))),
-            )
-            for (name, device, kind), sizes in self._sizes.items()
+            Owner(key[0], sum(sizes.values()), key[1], key[2], _sharers(key[0], self._shared.get(key)))
+            for key, sizes in self._sizes.items()
         ]
-        owners.sort(key=lambda owner: -owner.size_bytes)
-        complete = in_time and not cut
         shared = {
             self._blocks.keys[number]: _sharers(owner[0], names)
             for number, names in self._sharers.items()
             if (owner := self._first[number])
         }
         return WalkResult(
-            tuple(owners), complete, self._sizes, cut, tuple(uncounted), self._blocks.alive, shared
+            tuple(sorted(owners, key=lambda owner: -owner.size_bytes)),
+            in_time and not cut,
+            self._sizes,
+            cut,
+            tuple(uncounted),
+            self._blocks.alive,
+            shared,
         )
 
-    def _attribute(self, traversal: Traversal, reachable: list[int]) -> None:
-        """Attribute the blocks that have no owner yet to this traversal's name, which shares the others."""
-        first, keys, sizes = self._first, self._blocks.keys, self._blocks.sizes
-        mine: dict[str, OwnerKey] = {}
+    def _attribute(self, root: Root, reachable: list[int]) -> None:
+        """Attribute the blocks that have no owner yet to this name, which shares the others."""
+        first, blocks = self._first, self._blocks
         others: list[int] = []
         for number in reachable:
-            owner = first.get(number, _NONE)
-            if owner is _NONE:
-                device = self._blocks.devices[number]
-                owner = mine.get(device)
-                if owner is None:
-                    owner = mine[device] = traversal.root.name, device, traversal.root.kind
-                    self._sizes.setdefault(owner, {})
-                first[number] = owner
-                self._sizes[owner][keys[number]] = sizes[number]
-            else:
+            if number in first:
                 others.append(number)
-        self._share(traversal.root.name, others)
+            else:
+                owner = first[number] = root.name, blocks.devices[number], root.kind
+                self._sizes.setdefault(owner, {})[blocks.keys[number]] = blocks.sizes[number]
+        self._share(root.name, others)
 
     def _share(self, name: str, numbers: list[int]) -> None:
         for number in set(numbers):
@@ -181,27 +168,25 @@ class Attribution:
         """Return the blocks that a traversal reaches in branches of others, which have names of their own."""
         found: list[int] = []
         seen = set()
-        branches = list(branches)
-        while branches:
-            branch = branches.pop()
+        pending = list(branches)
+        while pending:
+            branch = pending.pop()
             if branch.ident not in seen and branch.origin != traversal.label:
                 seen.add(branch.ident)
                 reachable, more = self._reachable(branch.traversal, self._visited.get(branch.ident))
                 found += reachable
-                branches += more
+                pending += more
         return found
 
     def _reachable(self, traversal: Traversal, start_at: Any = _NONE) -> tuple[list[int], list[Branch]]:
-        """Return the blocks that are reachable, and the branches; a block may be there more than once.
+        """Return what is reachable from all that a traversal found, or from one entry: blocks and branches.
 
-        That is from all that a traversal found, or from one entry of it.
+        A block may be there more than once.
         """
         found: list[int] = []
         branches: list[Branch] = []
         done: dict[Traversal, bytearray] = {}  # by traversal, which entries of its list are done
-        pending: list[Entry | None] = [
-            Span(traversal, 0, len(traversal.found)) if start_at is _NONE else start_at
-        ]
+        pending: list[Entry | None] = [Span(traversal, 0, -1) if start_at is _NONE else start_at]
         while pending:
             entry = pending.pop()
             if type(entry) is int:

@@ -1,7 +1,7 @@
 """How large the data of a cell was, and whether its source is the same.
 
-Names are read at the end of the cell, and only those of the notebook: variables inside a function have gone
-by then. A function of the notebook that the cell calls contributes the notebook's names that its code uses.
+Names are read at the end of the cell: those of the notebook that its code uses, and that functions of the
+notebook use which it calls. Variables inside a function have gone by then.
 """
 
 from __future__ import annotations
@@ -12,12 +12,14 @@ from array import array
 from hashlib import blake2b
 from itertools import islice
 from types import CodeType, FunctionType, ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from .referents import module_name, own_attribute
+from ..runtime.shell import is_shell_code, is_users_file
+from .referents import exception_chain, frames_of, locals_of, module_name, own_attribute
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from types import FrameType
 
     from ..sources import Framework
 
@@ -228,3 +230,40 @@ def _rows(value: Any, frameworks: Sequence[Framework]) -> int | None:
         if (rows := framework.leading_dimension(value)) is not None:
             return rows
     return None
+
+
+# -- the batch size of code that failed
+
+
+class Batch(NamedTuple):
+    """A variable, such as "batch_size", that the memory of the failed code probably grows with."""
+
+    name: str
+    size: int
+
+
+def find_batch(error: BaseException | None, shell: Any) -> Batch | None:
+    """Return the variable nearest to the error that is named like a batch size."""
+    users = [
+        frame
+        for one in exception_chain(error)
+        for frame in reversed(frames_of(one))
+        if not is_shell_code(frame)
+        and (frame.f_globals is shell.user_ns or is_users_file(frame.f_code.co_filename))
+    ]
+    for names in _namespaces(users):
+        for name, value in names:
+            if type(value) is int and value > 0 and type(name) is str and is_a_batch_size(name):
+                return Batch(name, value)
+    return None
+
+
+def _namespaces(frames: list[FrameType]) -> Iterator[list[tuple[Any, Any]]]:
+    """Yield the names that each frame sees: its locals, those in its objects and dicts, its globals."""
+    for frame in frames:
+        names = locals_of(frame)
+        yield names
+        yield from (names_in(value) for _, value in names)
+    for names in {id(frame.f_globals): list(frame.f_globals.items()) for frame in frames}.values():
+        yield names
+        yield from (names_in(value) for name, value in names if name[:1] != "_")

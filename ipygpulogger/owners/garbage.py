@@ -1,15 +1,12 @@
 """Garbage: when a full collection runs, and the proof that what was dropped is garbage.
 
-References are counted as the collector counts them, but only among what is below these objects: what has a
-reference from elsewhere is reachable, and so is everything below it. The time this takes depends on how much
-was dropped, not on how many objects live. What is referred to by something unseen counts as reachable.
-
 A full collection visits every object of the process. It runs where it is cheap beside the cell, or where the
-cell dropped something whose memory did not come back and the cost is in proportion to that memory. Otherwise
-only young garbage is collected.
+cell dropped something whose memory did not come back and the cost is in proportion to that memory.
 
 Two things are said, both proven: what a collection freed that earlier cells had left, and which name was
-dropped whose memory waits, because a collection would have been too dear.
+dropped whose memory waits, because a collection would have been too dear. For the proof references are
+counted as the collector counts them, but only among what is below the dropped objects: what has a reference
+from elsewhere, or from something unseen, is reachable, and so is everything below it.
 """
 
 from __future__ import annotations
@@ -18,6 +15,7 @@ import array
 import gc
 import re
 import sys
+from collections import Counter
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -34,9 +32,8 @@ if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Mapping
 
     from ..records import CellRecord
-    from .growth import Growth
+    from .growth import Growth, OwnedBlock, Snapshot
     from .memory_blocks import ArrayReaders
-    from .snapshot import OwnedBlock, Snapshot
 
 _LOOK_AT_CLOCK = 1024  # objects
 
@@ -47,10 +44,7 @@ def garbage_below(
     readers: ArrayReaders,
     budget_s: float,
 ) -> dict[Hashable, OwnedBlock]:
-    """Return those of these blocks that the garbage collector would free with some objects.
-
-    Nothing is returned where the time budget is not enough.
-    """
+    """Return those of these blocks that are garbage with some objects; none where time is too short."""
     found: dict[Hashable, OwnedBlock] = {}
     objects = _garbage(roots, clock.monotonic_s() + budget_s)
     kinds = {id(type(one)): type(one) for one in objects}.values()
@@ -178,16 +172,13 @@ class Garbage:
         """Collect young garbage before a cell."""
         collector.run_young(_YOUNG_S)
         if self._left:  # a weak reference may have brought it back
-            self._left = self._proven(self._roots, self._left, _LOOK_S)
+            self._left = garbage_below(self._roots, self._left, array_readers(), _LOOK_S)
 
     def settle(self, time_s: float, *, starved: bool = False) -> Freed | None:
-        """Collect garbage after a cell: all of it where that is cheap, else what is young.
+        """Collect young garbage after a cell, and all where that is cheap; return what that freed.
 
         After a cell that ran out of a device's memory (`starved`) all is collected, whatever that costs: what
         an earlier failed call held may be in it, which the next attempt needs.
-
-        Returns:
-            What a full collection freed; None if there was none.
         """
         collector.run_young(max(_YOUNG_S, _YOUNG_SHARE * time_s))
         cheap_s = max(_CHEAP_S if time_s >= _SHORT_S else 0.0, _SHARE * time_s)
@@ -196,8 +187,7 @@ class Garbage:
     def settle_dropped(self, raw: str, record: CellRecord, before: Snapshot) -> Freed | None:
         """Collect all garbage if the cell dropped something that is not freed and the cost is in proportion.
 
-        Returns:
-            What the collection freed, so that the record's figures are to be read again; None without one.
+        Returned is what that freed: the record's figures are to be read again.
         """
         size_bytes = sum(self._dropped(raw, record, before).values())
         most_s = min(_MOST_S, size_bytes / MB * _S_PER_MB)
@@ -228,14 +218,13 @@ class Garbage:
         if not blocks:
             return []
         roots = [before.values[name] for name in names]
-        found = self._proven(roots, blocks, _PROOF_S)
+        found = garbage_below(roots, blocks, array_readers(), _PROOF_S)
         if found:
             self._roots = [root for root in (*self._roots, *roots) if root() is not None]
-        sizes: dict[str, int] = {}
+        sizes: Counter[str] = Counter()
         for key, block in found.items():  # what holds a block is freed with it
-            alive = block.alive or before.values[block.plain_name]
-            self._left[key] = block._replace(alive=alive)
-            sizes[block.plain_name] = sizes.get(block.plain_name, 0) + block.size_bytes
+            self._left[key] = block._replace(alive=block.alive or before.values[block.plain_name])
+            sizes[block.plain_name] += block.size_bytes
         return [
             f"{name} was dropped, its {size_text(size_bytes)} are not yet free: %gpulog free"
             for name, size_bytes in sorted(sizes.items())
@@ -244,13 +233,6 @@ class Garbage:
     def close(self) -> None:
         """Forget everything."""
         self._left, self._roots = {}, []
-
-    @staticmethod
-    def _proven(
-        roots: list[weakref.ref[Any]], blocks: Mapping[Hashable, OwnedBlock], budget_s: float
-    ) -> dict[Hashable, OwnedBlock]:
-        """Return which of these blocks are garbage."""
-        return garbage_below(roots, blocks, array_readers(), budget_s)
 
     def _dropped(self, raw: str, record: CellRecord, before: Snapshot) -> dict[str, int]:
         """Return what the cell dropped that seems not to be freed, in bytes by device."""
@@ -290,7 +272,7 @@ class Garbage:
         return {key: one for key, one in blocks if key not in own and not one.is_freed()}
 
     def _can_have_dropped(self, raw: str, record: CellRecord, before: Snapshot) -> bool:
-        """Return whether a cell can have dropped memory that was there before it.
+        """Return whether a cell can have dropped what was there before it.
 
         It cannot if it succeeded and mentions only modules of the standard library and plain values.
         """
@@ -307,14 +289,13 @@ class Garbage:
         )
 
     def _collect(self) -> Freed:
-        waiting = {key: block for key, block in self._left.items() if not block.is_freed()}
+        waiting = [block for block in self._left.values() if not block.is_freed()]
         before = self._growth.in_use()
         collector.run()
         after = self._growth.in_use()
-        left: dict[str, int] = {}
-        for block in waiting.values():
-            if block.is_freed():
-                left[block.device] = left.get(block.device, 0) + block.size_bytes
+        left: Counter[str] = Counter()
+        for block in waiting:
+            left[block.device] += block.size_bytes if block.is_freed() else 0
         self.close()
         in_all = {device: size - after.get(device, 0) for device, size in before.items()}
         return Freed(in_all, left)

@@ -1,10 +1,10 @@
 """The names, and the imported libraries, to which the memory that a cell consumed is attributed.
 
-The last walk before the cell is compared with one after it, as `snapshot` tells.
+The last walk before the cell is compared with one after it. Only blocks that were allocated or freed between
+the two count, so a rename or an alias grows nothing; what a name lost is subtracted from what it gained.
 
-A walk takes time. A cell that consumed next to nothing has none after it, and one walk serves several cells
-as long as no notable amount of memory has changed. Its time budget is in proportion to how long cells ran
-since the last walk, and to how much memory has changed. Names that were bound since are visited first.
+A walk takes time: one serves several cells until a notable amount of memory has changed. Its time budget is
+in proportion to how long cells ran since the last, and to how much has changed. Names bound since come first.
 
 Only names, sizes and weak references are kept: nothing here keeps a value of the user's alive.
 """
@@ -12,27 +12,26 @@ Only names, sizes and weak references are kept: nothing here keeps a value of th
 from __future__ import annotations
 
 import sys
+import weakref
+from collections import Counter
 from contextlib import nullcontext, suppress
+from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..engine.ledger import ALLOCATED
 from ..engine.machine import machine
-from ..records import CPU, CellRecord, RamUsage
+from ..records import CPU, CellRecord, Owner, RamUsage
 from ..records.units import MB
-from ..runtime import clock
 from ..runtime.collector import undisturbed
-from ..runtime.shell import OUR_PACKAGE, module_namespace
 from ..sources import Unavailable
-from .snapshot import OwnedBlock, Snapshot, growth, snapshot_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Hashable, Iterable, Mapping
+    from collections.abc import Callable, Container, Hashable, Iterator, Mapping
     from contextlib import AbstractContextManager
 
-    from .attribution import WalkResult
+    from .address_space import LibrariesNow
+    from .attribution import Kind, WalkResult
 
 BUDGET_S = 0.02  # of a walk, at most, and of the first one
 # Of that time: a walk at least, and more for each second that cells ran, and for each byte that changed.
@@ -50,13 +49,9 @@ class Before(NamedTuple):
 
 
 class Growth:
-    """The growth of names over cells, which may nest and overlap.
+    """The growth of names over cells, which may nest and overlap; `of` makes that of a shell.
 
-    Args:
-        find: Walks from every name, with a time budget in seconds, these names first; or from some only.
-        used: Returns the memory in use now, in bytes by device.
-        bound: Returns, by name, the `id` of what it is bound to now.
-        values: Returns what the user's variables are bound to now.
+    `find` walks from every name, with a time budget in seconds, these names first; or from some only.
     """
 
     def __init__(
@@ -68,9 +63,8 @@ class Growth:
     ) -> None:
         self._find, self._used, self._bound, self._values = find, used, bound, values
         self._last: Snapshot | None = None
-        self._ran_s = 0.0  # cells, since the last walk
+        self._ran_s = 0.0  # how long cells ran since that
         self._filled = False  # whether one took memory that malloc had kept, so that none was consumed
-        self._libraries = Libraries()
 
     @classmethod
     def of(cls, shell: Any) -> Growth:
@@ -91,21 +85,21 @@ class Growth:
         """Whether it is known which names held memory at some moment."""
         return self._last is not None
 
-    def refresh(self, around: Callable[[], AbstractContextManager[None]] = nullcontext) -> None:
+    def refresh(self, around: Callable[[], AbstractContextManager[None]] = nullcontext) -> Snapshot:
         """Walk again, in this context, before a cell begins, if notable memory has changed since the last."""
-        used = self._used()
-        if self._last is None or self._is_stale(self._last, used):
+        used, last = self._used(), self._last
+        if last is None or self._is_stale(last, used):
             with around(), undisturbed():
-                self._last = self._take(used)
+                last = self._last = self._take(used)
+        return last
 
-    def begin(self) -> Before | None:
-        """Return what is known as a cell begins, for `end`; None where nothing is."""
-        if self._last is None:
-            self.refresh()
-        if self._last is None:
-            return None
+    def begin(self) -> Before:
+        """Return what is known as a cell begins, for `end`."""
+        last = self._last or self.refresh()
+        from .address_space import libraries  # as the walk: not while the extension loads
+
         # Which names the cell binds matters only where the walk before it was not complete.
-        return Before(self._last, {} if self._last.complete else self._bound(), self._libraries.now())
+        return Before(last, {} if last.complete else self._bound(), libraries())
 
     def end(self, before: Before | None, record: CellRecord) -> CellRecord:
         """Return the cell's record with its owners; the same record where it consumed next to nothing."""
@@ -116,28 +110,24 @@ class Growth:
         with undisturbed():
             after = self._last = self._take(self._used())
             anew = set() if before.snapshot.complete else _bound_anew(before.bound, after.bound)
-            found = growth(before.snapshot, after, anew, record.grown())
-            record = record.explained(found.owners, found.gone_bytes, complete=found.complete)
-            imported = (
-                self._libraries.loaded(before.loaded) if dict(record.unexplained).get(CPU, 0) > 0 else None
-            )
-            if imported is not None:
-                record = record.with_libraries(imported.names, imported.most_bytes)
-            return record
+            owners, gone_bytes = growth(before.snapshot, after, anew, record.grown())
+            complete = before.snapshot.complete and after.complete
+            record = record.explained(owners, gone_bytes, complete=complete)
+            if dict(record.unexplained).get(CPU, 0) > 0:
+                from .address_space import libraries_since
 
-    # -- what a cell dropped ------------------------------------------------------------------------
+                names, most_bytes = libraries_since(before.loaded)
+                record = record.with_libraries(names, most_bytes) if names else record
+            return record
 
     def rebound(self, before: Snapshot) -> set[str]:
         """Return the names of large blocks that are bound to something else than before, or to nothing."""
-        if not before.large:
-            return set()
-        now = self._bound()
+        now = self._bound() if before.large else {}
         return {name for name in before.large if name in before.bound and now.get(name) != before.bound[name]}
 
     def missing(self, held: Mapping[Hashable, OwnedBlock], budget_s: float) -> dict[Hashable, OwnedBlock]:
         """Return which of these blocks their names do not hold any more; none where time is too short."""
-        names = {block.plain_name for block in held.values()}
-        if not names:
+        if not (names := {block.plain_name for block in held.values()}):
             return {}
         with undisturbed():
             found = self._find(budget_s, names, names)
@@ -151,7 +141,7 @@ class Growth:
         """
         if not record.grown():  # else `end` has walked
             with undisturbed():
-                self._last = self._take(self._used(), BUDGET_S)
+                self._last = self._take(self._used(), whole=True)
         now = self._last
         if now is None or not (before.complete and now.complete):
             return {}
@@ -166,7 +156,7 @@ class Growth:
                     # What malloc reuses or keeps of its own is neither consumed nor waits for a collection.
                     used_bytes = usage.heap_after.in_use_bytes - usage.heap_before.in_use_bytes
                     consumed_bytes = min(consumed_bytes, used_bytes)
-            found[device] = consumed_bytes - held.get(device, 0) + was.get(device, 0)
+            found[device] = consumed_bytes - held[device] + was[device]
         return found
 
     def held(self) -> Mapping[Hashable, OwnedBlock]:
@@ -184,26 +174,22 @@ class Growth:
 
     def _is_stale(self, snapshot: Snapshot, used: Mapping[str, int]) -> bool:
         """Return whether a notable amount of memory has changed since, or a name of a large block."""
-        if self._filled or any(
-            abs(size - snapshot.used.get(device, 0)) >= MB for device, size in used.items()
-        ):
-            return True
-        if any(weak() is None for weak in snapshot.alive):
-            return True
-        return bool(self.rebound(snapshot))
+        return (
+            self._filled
+            or any(abs(size - snapshot.used.get(device, 0)) >= MB for device, size in used.items())
+            or any(weak() is None for weak in snapshot.alive)
+            or bool(self.rebound(snapshot))
+        )
 
-    def _budget_s(self, used: Mapping[str, int]) -> float:
-        """Return the time budget of a walk now, with this memory in use."""
-        if self._last is None:
-            return BUDGET_S
-        were = self._last.used
-        changed_bytes = sum(abs(size - were.get(device, 0)) for device, size in used.items())
-        return BUDGET_S * min(1.0, _LEAST + _PER_S * self._ran_s + _PER_BYTE * changed_bytes)
-
-    def _take(self, used: dict[str, int], budget_s: float = 0.0) -> Snapshot:
-        bound = self._bound()
-        urgent = set() if self._last is None else _bound_anew(self._last.bound, bound)
-        found = self._find(budget_s or self._budget_s(used), urgent)
+    def _take(self, used: dict[str, int], *, whole: bool = False) -> Snapshot:
+        """Walk with the time budget that is in proportion; with the `whole` of it, if so said."""
+        bound, last = self._bound(), self._last
+        share, urgent = 1.0, set[str]()
+        if last is not None:
+            changed_bytes = sum(abs(size - last.used.get(device, 0)) for device, size in used.items())
+            share = min(1.0, _LEAST + _PER_S * self._ran_s + _PER_BYTE * changed_bytes)
+            urgent = _bound_anew(last.bound, bound)
+        found = self._find(BUDGET_S if whole else BUDGET_S * share, urgent)
         self._ran_s, self._filled = 0.0, False
         return snapshot_of(found, used, bound, self._values())
 
@@ -213,13 +199,10 @@ def _bound_anew(before: Mapping[str, int], after: Mapping[str, int]) -> set[str]
     return {name for name, value in after.items() if before.get(name) != value}
 
 
-# -- what is in use, and what names are bound to ------------------------
-
-
 def bindings(shell: Any) -> dict[str, int]:
-    """Return, by name as the walk calls it, the `id` of what it is bound to."""
+    """Return, by name as the walk calls it, the `id` of what it is bound to now."""
     names = dict(shell.user_ns)  # another thread may change it meanwhile
-    found = dict(zip(names, map(id, names.values()), strict=True))
+    found = dict(zip(names, map(id, names.values()), strict=True))  # in C, for there may be thousands
     if not set(map(type, names)) <= {str}:
         found = {name: value for name, value in found.items() if type(name) is str}
     found["last traceback"] = id(getattr(sys, "last_value", None))
@@ -241,99 +224,177 @@ def _in_use() -> dict[str, int]:
     return found
 
 
-# -- the general RAM that came with imported libraries: their code, and what they set up for themselves
-#
-# It is derived from the modules that are new in `sys.modules` and the shared objects that are newly mapped.
-# How much of these files is resident is read from the page table. What the code takes as objects is not
-# counted anywhere and is estimated from the size of its files. The sum is therefore an upper bound.
+# -- two snapshots compared
 
-# Measured with Python 3.11: beside the resident part of their shared objects numpy, pandas, matplotlib,
-# torch._dynamo and torch._inductor take 2.4 to 3.4 times the size of their compiled files. torch takes
-# another 70 MB, which its shared objects allocate as they are loaded; 90 MB of these are resident.
-_PER_CODE_BYTE = 4
-_PER_MAPPED_BYTE = 2
-_NAMED = 3
-_NAMED_SHARE = 0.1  # of the whole: a library that brought less is not named
-_FILES_BUDGET_S = 0.05  # beside an import of a thousand modules, which takes seconds
+_OWNERS = 16  # in a record
 
 
-class LibrariesNow(NamedTuple):
-    """The libraries of the process at one moment."""
+class OwnedBlock(NamedTuple):
+    """A block of memory and the name that it is attributed to."""
 
-    modules: frozenset[str]  # their names in `sys.modules`
-    # the shared objects that are mapped, and where; none where that is unknown
-    files: dict[str, list[tuple[int, int]]]
+    name: str
+    kind: Kind
+    device: str
+    size_bytes: int
+    shared: tuple[str, ...]
+    alive: weakref.ref[Any] | None = None
 
+    @property
+    def plain_name(self) -> str:
+        """The name without what the walk adds."""
+        return _plain(self.name)
 
-class Loaded(NamedTuple):
-    """The libraries that were imported between two moments."""
-
-    names: tuple[str, ...]  # the packages that brought the most, the largest first
-    most_bytes: int  # the most general RAM that they account for
-
-
-class Libraries:
-    """The libraries of this process, read again only when modules came or went."""
-
-    def __init__(self) -> None:
-        self._last: LibrariesNow | None = None
-        self._count = 0  # of modules then
-
-    def now(self) -> LibrariesNow:
-        """Return them as they are now."""
-        if self._last is None or self._count != len(sys.modules):
-            self._count = len(sys.modules)
-            from .address_space import shared_objects  # as the walk: not while the extension loads
-
-            names = (name for name in list(sys.modules) if type(name) is str)
-            self._last = LibrariesNow(frozenset(names), shared_objects())
-        return self._last
-
-    def loaded(self, before: LibrariesNow) -> Loaded | None:
-        """Return the libraries that were imported since `before`; None if there are none."""
-        from .address_space import page_table_bytes
-
-        now = self.now()
-        new = [name for name in now.modules - before.modules if _package(name) != OUR_PACKAGE]
-        if not new:
-            return None
-        brought: dict[str, int] = {}
-        for name, size_bytes in _code_bytes(new):
-            package = _package(name)
-            brought[package] = brought.get(package, 0) + _PER_CODE_BYTE * size_bytes
-        others_bytes = 0
-        for file in now.files.keys() - before.files.keys():
-            size_bytes = _PER_MAPPED_BYTE * page_table_bytes(now.files[file])
-            owner = next(
-                (part for folder in file.split("/") if (part := folder.partition(".")[0]) in brought), None
-            )
-            if owner is None:
-                others_bytes += size_bytes
-            else:
-                brought[owner] += size_bytes
-        most_bytes = sum(brought.values()) + others_bytes
-        ranked = sorted(brought, key=lambda name: (name in sys.stdlib_module_names, -brought[name]))
-        named = [name for name in ranked[:_NAMED] if brought[name] >= _NAMED_SHARE * most_bytes]
-        return Loaded(tuple(named or ranked[:1]), most_bytes) if ranked else None
+    def is_freed(self) -> bool:
+        """Return whether it has certainly been freed."""
+        return self.alive is not None and self.alive() is None
 
 
-def _package(module: str) -> str:
-    return module.partition(".")[0]
+class Snapshot(NamedTuple):
+    """Which names held which blocks at one moment."""
+
+    blocks: Mapping[Hashable, OwnedBlock]  # by key
+    complete: bool  # whether the walk visited every reachable object within its time budget
+    cut_short: frozenset[str]  # the names below which it did not
+    used: Mapping[str, int]  # the memory in use, in bytes by device
+    bound: Mapping[str, int]  # by name, the `id` of what it was bound to
+    large: frozenset[str]  # the names that hold large blocks
+    alive: tuple[weakref.ref[Any], ...]  # weak references that die with large blocks, where these are known
+    # by name of a large block, a weak reference to its value, where the value takes one
+    values: Mapping[str, weakref.ref[Any]] = {}
+
+    def sizes(self) -> Counter[str]:
+        """Return what names hold, in bytes by device."""
+        found: Counter[str] = Counter()
+        for block in self.blocks.values():
+            found[block.device] += block.size_bytes
+        return found
+
+    def large_of(self, names: Container[str]) -> dict[Hashable, OwnedBlock]:
+        """Return the large blocks of these names."""
+        if not names:
+            return {}
+        blocks = self.blocks.items()
+        return {key: one for key, one in blocks if one.size_bytes >= MB and one.plain_name in names}
 
 
-def _code_bytes(names: Iterable[str]) -> list[tuple[str, int]]:
-    """Return the sizes of modules' files: compiled, or the source where the compiled file is not kept."""
-    found = []
-    ends_s = clock.monotonic_s() + _FILES_BUDGET_S
-    for name in names:
-        module = sys.modules.get(name)
-        if issubclass(type(module), ModuleType):
-            namespace = module_namespace(module)
-            for file in (namespace.get("__cached__"), namespace.get("__file__")):
-                if type(file) is str and file.endswith((".pyc", ".py")):
-                    with suppress(OSError, ValueError):
-                        found.append((name, Path(file).stat().st_size))
-                        break
-        if clock.monotonic_s() > ends_s:
-            break
+def snapshot_of(
+    found: WalkResult, used: Mapping[str, int], bound: Mapping[str, int], values: Mapping[str, Any]
+) -> Snapshot:
+    """Return what a walk found; by name, `bound` and `values` tell what it was bound to then."""
+    # With an older torch the weak reference dies before the block.
+    alive = {key: weak for key, weak in found.alive.items() if weak() is not None}
+    blocks = {
+        key: OwnedBlock(name, kind, device, size_bytes, found.shared.get(key, ()), alive.get(key))
+        for (name, device, kind), sizes in found.blocks.items()
+        for key, size_bytes in sizes.items()
+    }
+    large = frozenset(_plain(block.name) for block in blocks.values() if block.size_bytes >= MB)
+    weak = {}
+    array = getattr(sys.modules.get("numpy"), "ndarray", ())
+    for name in large & values.keys():
+        # `ndarray.resize` refuses an array that has a weak reference; a list or a dict takes none.
+        if not issubclass(type(values[name]), array):
+            with suppress(TypeError):
+                weak[name] = weakref.ref(values[name])
+    return Snapshot(blocks, found.complete, found.cut_short, used, bound, large, tuple(alive.values()), weak)
+
+
+def growth(
+    before: Snapshot, after: Snapshot, anew: Container[str], grown: Mapping[str, int]
+) -> tuple[tuple[Owner, ...], dict[str, int]]:
+    """Return the names that hold more, the largest first, and by device how much less the others hold.
+
+    Of devices where so many bytes more are in use (`grown`); `anew` are the names bound since.
+    """
+    gains, gone_bytes = _gains(before, after, anew, grown), dict.fromkeys(grown, 0)
+    for was, went_bytes in _gone(before, after, grown):
+        lost_bytes = went_bytes
+        for name in (was.name, *was.shared):
+            one = gains.get((name, was.device))
+            if one is not None:
+                set_off_bytes = min(one.size_bytes, lost_bytes)
+                one.size_bytes -= set_off_bytes
+                lost_bytes -= set_off_bytes
+        # A block that was not found may still be there.
+        gone_bytes[was.device] += lost_bytes if after.complete else 0
+    owners = [
+        Owner(name, one.size_bytes, device, one.kind, tuple(one.shared))
+        for (name, device), one in gains.items()
+        if one.size_bytes
+    ]
+    if not before.complete:
+        # Some may have been there before: names that gained more than was consumed are left out.
+        held_bytes = {device: sum(o.size_bytes for o in owners if o.device == device) for device in grown}
+        owners = [o for o in owners if held_bytes[o.device] <= grown[o.device] + gone_bytes[o.device] + MB]
+    return _shortened(owners), gone_bytes
+
+
+@dataclass
+class _Gain:
+    """What one name gained on one device."""
+
+    kind: Kind
+    size_bytes: int = 0
+    shared: dict[str, None] = field(default_factory=dict)
+
+
+def _gains(
+    before: Snapshot, after: Snapshot, anew: Container[str], grown: Container[str]
+) -> dict[tuple[str, str], _Gain]:
+    """Return what each name gained: blocks that are new, and blocks that have grown."""
+    found: dict[tuple[str, str], _Gain] = {}
+    for key, now in after.blocks.items():
+        if now.device not in grown:
+            continue
+        was = before.blocks.get(key)
+        if was is not None and _is_same(was, now):
+            gained_bytes = now.size_bytes - was.size_bytes
+        elif before.complete or _plain(now.name) in anew or _was_visited_whole(before, now.name):
+            gained_bytes = now.size_bytes
+        else:
+            continue  # it may have been there before
+        if gained_bytes > 0:
+            one = found.setdefault((now.name, now.device), _Gain(now.kind))
+            one.size_bytes += gained_bytes
+            one.shared.update(dict.fromkeys(now.shared))
     return found
+
+
+def _gone(before: Snapshot, after: Snapshot, grown: Container[str]) -> Iterator[tuple[OwnedBlock, int]]:
+    """Yield the blocks that were freed or became smaller, with the bytes that are gone."""
+    for key, was in before.blocks.items():
+        if was.device in grown:
+            now = after.blocks.get(key)
+            kept_bytes = now.size_bytes if now is not None and _is_same(was, now) else 0
+            if kept_bytes < was.size_bytes:
+                yield was, was.size_bytes - kept_bytes
+
+
+def _is_same(was: OwnedBlock, now: OwnedBlock) -> bool:
+    """Return whether a block may be the one with the same key before, as a list that grew at its address."""
+    if was.alive is not None:
+        return not was.is_freed()
+    # Another block of the same size may have taken its place, which needed no new memory.
+    return was.size_bytes == now.size_bytes or now.name in (was.name, *was.shared)
+
+
+def _was_visited_whole(snapshot: Snapshot, name: str) -> bool:
+    """Return whether everything reachable from a name was visited."""
+    return _plain(name) in snapshot.bound and not {name, _plain(name)} & snapshot.cut_short
+
+
+def _plain(name: str) -> str:
+    """Return a name without what the walk adds: "loss (autograd graph)", "last traceback: step.act"."""
+    return name.partition(" (")[0].partition(": ")[0]
+
+
+def _shortened(owners: list[Owner]) -> tuple[Owner, ...]:
+    """Return the largest owners, and the others of each device as one."""
+    owners = sorted(owners, key=lambda owner: -owner.size_bytes)
+    named = [owner for owner in owners[:_OWNERS] if owner.size_bytes >= MB]
+    rest = owners[len(named) :]
+    for device in dict.fromkeys(owner.device for owner in rest):
+        sizes = [owner.size_bytes for owner in rest if owner.device == device]
+        name = "1 smaller name" if len(sizes) == 1 else f"{len(sizes)} smaller names"
+        named.append(Owner(name, sum(sizes), device, "other"))
+    return tuple(named)

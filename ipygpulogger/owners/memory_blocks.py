@@ -1,12 +1,10 @@
 """The memory behind objects: of Python's, numpy's and Arrow's here, of others by their frameworks' readers.
 
-Of general RAM, what was allocated counts: pages of an array that were never touched count too. Memory that
-only shows a file's content does not, because the system can take its pages back at any time. Small objects
-are not counted.
+Of general RAM, what was allocated counts, touched or not. Memory that only shows a file's content does not,
+because the system can take its pages back at any time. Small objects are not counted.
 
 A view of any shape counts as the memory that it is a view of. Where the object that allocated that memory
-cannot be seen (ctypes, DLPack, a library's own arrays), what the view can touch counts, as far as it is
-resident.
+cannot be seen (ctypes, DLPack, a library's own arrays), what the view can touch counts, if it is resident.
 """
 
 from __future__ import annotations
@@ -39,35 +37,23 @@ CHECKED_FROM = 1 << 20  # bytes: smaller blocks are not checked for being a file
 _SMALL = 1 << 10  # bytes: smaller objects do not count
 _name_of: Callable[[type], str] = vars(type)["__name__"].__get__
 _basic_size_of: Callable[[type], int] = vars(type)["__basicsize__"].__get__
-_pointer_at = ctypes.c_void_p.from_address
+_PY_BUFFER = ctypes.c_size_t * 10  # a `Py_buffer` of the C API: the address, the object, the length, ...
 _TABLES = dict, list, tuple, set, frozenset, deque
 _INSIDE = str, bytes, int  # their memory is the object itself
 
 
-class Host:
-    """Reads arrays as a `Framework` does, and imports none of the libraries."""
+def host_holding(value: Any) -> Holding | None:
+    """Return the memory behind a value, which its views share, as a `Framework` does; None for no memory."""
+    reader = _reader_of(type(value))
+    return None if reader is None else reader(value)
 
-    def may_hold(self, kind: type) -> bool:
-        """Return whether values of a class have memory of a kind known here."""
-        return self.reader_of(kind) is not None
 
-    def holding(self, value: Any) -> Holding | None:
-        """Return the memory behind a value, which its views share; None for what has none of its own."""
-        reader = self.reader_of(type(value))
-        return None if reader is None else reader(value)
-
-    def reader_of(self, kind: type) -> Callable[[Any], Holding | None] | None:
-        """Return what `holding` is for values of a class; None where none of them has memory.
-
-        That is not remembered for the class: what is keyed by a class of the user's keeps it alive, or, by
-        its id, is wrong for the next class.
-        """
-        numpys = getattr(sys.modules.get("numpy"), "ndarray", None)
-        readers = _readers(numpys, getattr(sys.modules.get("pyarrow"), "lib", None))
-        for base in bases_of(kind):
-            if (found := readers.get(id(base))) is not None:
-                return found
-        return None
+def _reader_of(kind: type) -> Callable[[Any], Holding | None] | None:
+    """Return what `host_holding` is for values of a class; None where none of them has memory."""
+    # Not remembered: a class of the user's as a key stays alive, and its id may be the next one's.
+    numpys = getattr(sys.modules.get("numpy"), "ndarray", None)
+    readers = _readers(numpys, getattr(sys.modules.get("pyarrow"), "lib", None))
+    return next((readers[id(base)] for base in bases_of(kind) if id(base) in readers), None)
 
 
 @functools.lru_cache(1)
@@ -145,30 +131,14 @@ def _mapping(base: Any, value: Any) -> Holding | None:
 
 def _buffer_of(value: Any) -> tuple[int | None, int]:
     """Return the address of an object's buffer, and how many bytes of it are in use."""
-    view = _Py_buffer()
+    view = _PY_BUFFER()
     try:
-        ctypes.pythonapi.PyObject_GetBuffer(ctypes.py_object(value), ctypes.byref(view), 0)
+        ctypes.pythonapi.PyObject_GetBuffer(ctypes.py_object(value), view, 0)
     except BufferError:
         return None, 0
-    address, seen_bytes = view.buf, view.len
-    ctypes.pythonapi.PyBuffer_Release(ctypes.byref(view))
-    return address, seen_bytes
-
-
-class _Py_buffer(ctypes.Structure):  # noqa: N801 - as the C API calls it
-    _fields_ = (
-        ("buf", ctypes.c_void_p),
-        ("obj", ctypes.c_void_p),
-        ("len", ctypes.c_ssize_t),
-        ("itemsize", ctypes.c_ssize_t),
-        ("readonly", ctypes.c_int),
-        ("ndim", ctypes.c_int),
-        ("format", ctypes.c_void_p),
-        ("shape", ctypes.c_void_p),
-        ("strides", ctypes.c_void_p),
-        ("suboffsets", ctypes.c_void_p),
-        ("internal", ctypes.c_void_p),
-    )
+    address, _, seen_bytes, *_ = view
+    ctypes.pythonapi.PyBuffer_Release(view)
+    return address or None, seen_bytes
 
 
 # -- numpy's and Arrow's ---------------------------------------------------------------------------
@@ -176,11 +146,10 @@ class _Py_buffer(ctypes.Structure):  # noqa: N801 - as the C API calls it
 
 def _ndarray(numpys: Any, value: Any) -> Holding | None:
     """Read an array's memory: its own, its base's, or else what its strides can touch."""
-    base = None
-    if numpys.base.__get__(value) is not None:
-        value, base = _bottom(numpys, value)
-        if base is not None and HOST.may_hold(type(base)):
-            return _made_of((base,))
+    while (base := _base_of(numpys, value)) is not None and numpys in bases_of(type(base)):
+        value = base
+    if base is not None and _reader_of(type(base)) is not None:
+        return _made_of((base,))
     is_own = base is None and numpys.flags.__get__(value).owndata
     size_bytes = numpys.nbytes.__get__(value)
     first, extent_bytes = (0, size_bytes) if is_own else _extent(numpys, value)
@@ -190,49 +159,16 @@ def _ndarray(numpys: Any, value: Any) -> Holding | None:
         parts = itertools.chain(parts, numpys.flat.__get__(value))
     if extent_bytes < _SMALL:
         return _made_of(parts) if has_objects or parts else None
-    key = DEVICE, _address_of(numpys)(value) + first
+    key = DEVICE, numpys.__array_interface__.__get__(value)["data"][0] + first
     # Without the array as the owner: `ndarray.resize` refuses an array that has a weak reference.
     return Holding(key, extent_bytes, DEVICE, parts, None, True, False, None, not is_own)
 
 
-@functools.cache
-def _address_of(numpys: Any) -> Callable[[Any], int]:
-    """Return the function that gives the address of an array's first element.
-
-    It is the first field behind the head of an array's struct, `PyArrayObject_fields` of numpy's C API.
-    Reading it there takes a tenth of the time of ``__array_interface__``, which makes a dictionary each time.
-    """
-    probe, first_field = numpys(1), _basic_size_of(object)
-
-    def of_interface(value: Any) -> int:
-        address: int = numpys.__array_interface__.__get__(value)["data"][0]
-        return address
-
-    def of_struct(value: Any) -> int:
-        return _pointer_at(id(value) + first_field).value or 0
-
-    return of_struct if of_struct(probe) == of_interface(probe) else of_interface
-
-
-def _bottom(numpys: Any, value: Any) -> tuple[Any, Any]:
-    """Return the array below all views of numpy's, and its base; None where it owns its memory."""
-    base_of = numpys.base.__get__
-    base = base_of(value)
-    while base is not None:
-        if numpys in bases_of(type(base)):
-            value, base = base, base_of(base)
-        elif type(base) is memoryview:
-            base = base.obj
-        elif _is_dummy(type(base)):
-            base = base.base
-        else:
-            break
-    return value, base
-
-
-def _is_dummy(kind: type) -> bool:
-    """Return whether it is the class that numpy's `as_strided` puts between a view and its array."""
-    return _name_of(kind) == "DummyArray" and str(module_of(kind)).startswith("numpy.lib")
+def _base_of(numpys: Any, value: Any) -> Any:
+    """Return what an array is a view of; not the object that numpy's `as_strided` puts between."""
+    base = numpys.base.__get__(value)
+    is_dummy = _name_of(type(base)) == "DummyArray" and str(module_of(type(base))).startswith("numpy.lib")
+    return base.base if is_dummy else base
 
 
 def _extent(numpys: Any, value: Any) -> tuple[int, int]:
@@ -257,12 +193,9 @@ def _arrow_buffer(_: Any, value: Any) -> Holding | None:
     return Holding((DEVICE, value.address), value.size, DEVICE, mapped=True)
 
 
-HOST = Host()
-
-
 def array_readers() -> ArrayReaders:
     """Return every reader of this process: `Framework.holding` of each framework, and the host's."""
-    return [HOST.holding, *(framework.holding for framework in machine().frameworks)]
+    return [host_holding, *(framework.holding for framework in machine().frameworks)]
 
 
 def holding_of(value: Any, readers: ArrayReaders) -> Holding | None:
@@ -287,12 +220,11 @@ def readers_of(kind: type, readers: ArrayReaders) -> ArrayReaders:
     """Return the readers that may know values of a class; a framework decides that by the class alone."""
     found = []
     for reader in readers:
-        owner = getattr(reader, "__self__", None)
-        if owner is HOST:
-            of_kind = HOST.reader_of(kind)
+        if reader is host_holding:
+            of_kind = _reader_of(kind)
             found += [] if of_kind is None else [of_kind]
             continue
-        may_hold = getattr(owner, "may_hold", None)
+        may_hold = getattr(getattr(reader, "__self__", None), "may_hold", None)
         with contextlib.suppress(Exception):  # a framework in pieces
             if is_safe_to_examine(kind) if may_hold is None else may_hold(kind):
                 found.append(reader)
@@ -341,8 +273,7 @@ class MemoryBlocks:
         """Return, by number, which block each block lies within, such as a numpy array's in a tensor's.
 
         The block that others overlap with grows to hold them. A borrowed block belongs to the block that it
-        begins in, which does not grow. Where it begins in none, it counts up to where the next one begins,
-        and borrowed blocks that overlap are one. The key of a block with an address is (device, address).
+        begins in, which does not grow; else it counts up to where the next one begins.
         """
         found: dict[int, int] = {}
         for device in set(self.devices):

@@ -1,6 +1,4 @@
-"""The names from which the walk starts: variables, `Out`, the last traceback, the user's modules.
-
-And how the shell's hidden references among them are dropped.
+"""The names from which the walk starts, and how the shell's hidden references among them are dropped.
 
 A shell is passed in; IPython itself is not imported here.
 """
@@ -14,7 +12,7 @@ import sys
 from functools import partial
 from itertools import compress, repeat
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from ..engine.machine import machine
 from ..engine.scope import measured_now
@@ -23,21 +21,18 @@ from ..runtime import clock
 from ..runtime.objects import walk_tb
 from ..runtime.shell import is_users_module, module_namespace
 from .attribution import Root
-from .exceptions import exception_chain, is_function, locals_of, traceback_of, unique_frames
 from .memory_blocks import array_readers
-from .referents import worth_visiting
+from .referents import exception_chain, is_function, locals_of, traceback_of, unique_frames, worth_visiting
 from .walk import BUDGET_S, walk
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Iterable, Iterator
+    from collections.abc import Container, Iterable, Iterator
     from types import FrameType, TracebackType
     from typing import TypeGuard
 
     from ..records import Owner
     from .attribution import WalkResult
     from .memory_blocks import ArrayReaders
-
-R = TypeVar("R")
 
 _SHELLS_OWN = {"In", "Out", "get_ipython", "exit", "quit", "open"}  # and names that begin with "_"
 _PARTS: tuple[str, ...] = ("user_ns", "user_ns_hidden", "user_module", "displayhook", "history_manager")
@@ -114,8 +109,7 @@ def _shells_names(shell: Any, exception: BaseException | None = None) -> list[Ro
         *_variables(shell),
         *_outputs(shell),
         *_last_errors(errors, traceback_entries(shell, [])),
-        *_debuggers(shell),
-        *_figures(),
+        *_kept_by_libraries(shell),
     ]
 
 
@@ -155,20 +149,14 @@ def _last_errors(errors: list[BaseException], entries: list[TracebackType]) -> I
         yield Root(LAST, "traceback", entry)
 
 
-def _debuggers(shell: Any) -> Iterator[Root]:
-    """Yield pdb's convenience variables."""
+def _kept_by_libraries(shell: Any) -> Iterator[Root]:
+    """Yield pdb's convenience variables, and the figures that pyplot keeps open."""
     kept = shell.user_ns.get(DEBUGGERS)
-    if isinstance(kept, dict):
-        for name, value in list(kept.items()):
-            yield Root(f"debugger: ${name}", "traceback", value)
-
-
-def _figures() -> Iterator[Root]:
-    """Yield the figures that pyplot keeps open."""
-    managers = getattr(getattr(sys.modules.get("matplotlib._pylab_helpers"), "Gcf", None), "figs", None)
-    if isinstance(managers, dict):
-        for number, manager in list(managers.items()):
-            yield Root(f"pyplot figure {number}", "other", manager)
+    for name, value in list(kept.items()) if isinstance(kept, dict) else ():
+        yield Root(f"debugger: ${name}", "traceback", value)
+    figures = getattr(getattr(sys.modules.get("matplotlib._pylab_helpers"), "Gcf", None), "figs", None)
+    for number, manager in list(figures.items()) if isinstance(figures, dict) else ():
+        yield Root(f"pyplot figure {number}", "other", manager)
 
 
 def _modules_globals(modules: Iterable[ModuleType]) -> Iterator[Root]:
@@ -220,17 +208,11 @@ def exceptions_of(shell: Any, exception: BaseException | None = None) -> list[Ba
 _LAST_OF_SYS = ("last_type", "last_value", "last_traceback", "last_exc")  # in `sys`
 
 
-def release(
-    shell: Any,
-    kind: Callable[[tuple[Owner, ...], dict[str, tuple[int, ...]], bool], R],
-    *,
-    reset_peaks: bool = True,
-) -> R:
+def release(shell: Any, *, reset_peaks: bool) -> tuple[tuple[Owner, ...], dict[str, tuple[int, ...]], bool]:
     """Drop the shell's hidden references, collect garbage, empty the caches, and measure what came back.
 
-    Returned is what `kind` makes of it: the hidden references that held memory, the largest first; the bytes
-    that came back by device, "RAM" last, of this process and of the whole device where that is known; and
-    whether there was time to find all hidden references.
+    Returned are the hidden references that held memory, the largest first; what came back, see `came_back`;
+    and whether there was time to find all hidden references.
     """
     found = owners_in(shell, array_readers())
     hidden = tuple(owner for owner in found.owners if owner.kind in ("traceback", "output"))
@@ -239,7 +221,7 @@ def release(
     gc.collect()
     machine().settling.settle(gc_collect=True, clear_cache=True)
     after = measured_now(reset_peaks=reset_peaks)
-    return kind(hidden, came_back(before, after), found.complete)
+    return hidden, came_back(before, after), found.complete
 
 
 def drop_hidden_references(shell: Any) -> None:

@@ -1,10 +1,8 @@
-"""The walk: from each name to every object that is reachable from it, and the memory behind these.
+"""The walk: from each name, depth first, to every object that is reachable from it, and the memory behind.
 
-The names are walked one after the other, depth first. Each object is visited once, whichever name reaches it
-first; `attribution` explains how a later name that comes to it still shares what is below.
-
-The local variables that an exception's traceback keeps, and the autograd graph that a loss keeps, are
-attributed to names of their own: "err: step.act", "loss (autograd graph)".
+Each object is visited once; `attribution` explains how a later name that comes to it shares what is below.
+Local variables that a traceback keeps, and the autograd graph that a loss keeps, have names of their own:
+"err: step.act", "loss (autograd graph)".
 
 Not counted are small Python objects (numbers, strings and bytes below 16 KB, arrays and containers below 1
 KB) and what only C code refers to. The walk runs none of the user's code.
@@ -21,9 +19,17 @@ from ..runtime import clock
 from ..runtime.collector import undisturbed
 from ..runtime.shell import is_shell_code
 from .attribution import GRAPH, Attribution, Branch, Entry, Kind, Root, Span, Traversal, WalkResult
-from .exceptions import function_name, is_function, locals_of
 from .memory_blocks import LARGE, MemoryBlocks, read, readers_of
-from .referents import PLAIN_CONTAINERS, TICK, in_pieces, referents_of, worth_visiting
+from .referents import (
+    PLAIN_CONTAINERS,
+    TICK,
+    function_name,
+    in_pieces,
+    is_function,
+    locals_of,
+    referents_of,
+    worth_visiting,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable, Iterator, Sequence
@@ -51,9 +57,8 @@ def walk(
 ) -> WalkResult:
     """Attribute the memory that is reachable from each root; what several reach belongs to the first.
 
-    What tracebacks and autograd graphs in variables keep comes after all variables; the same holds for every
-    other kind. `closed` objects are not visited. The `urgent` names are visited before all others, for most
-    of the time, and precede no other. What is not visited within the budget is not counted.
+    What tracebacks and graphs keep comes after all variables, and so for every other kind. `closed` objects
+    are not visited. The `urgent` names are visited first, for most of the time, and precede no other.
     """
     with undisturbed():  # a collection would free what is to be counted, and ids would be used again
         return _Walk(readers, closed, budget_s).run(list(roots), urgent)
@@ -83,7 +88,7 @@ class _Walk:
         self._readers = readers
         self._has_time = budget_s > 0
         self._deadline_s = clock.monotonic_s() + budget_s
-        self._late_s = self._deadline_s + min(_LATE_S, budget_s / 2)
+        self._more_s = min(_LATE_S, budget_s / 2)
         # What is reachable from each object that was visited, by id; None for nothing. Everything here is
         # kept alive by others or by `_kept`, so that no id is used twice.
         self._visited: dict[int, Entry | None] = {id(value): None for value in closed}
@@ -102,7 +107,9 @@ class _Walk:
         self._branch_order = len(roots)
         try:
             self._walk(roots, urgent)
-            return self._result()
+            late = self._deadline_s + self._more_s
+            found = Attribution(self._blocks, self._visited, lambda: clock.monotonic_s() <= late)
+            return found.result(self._traversals, self._uncounted, self._left_out)
         finally:  # leave no reference cycle of ours to the garbage collector
             self._visited.clear()
             for traversal in self._traversals:
@@ -112,18 +119,15 @@ class _Walk:
     def _walk(self, roots: list[Root], urgent: Container[str]) -> None:
         """Visit what is reachable: each name is begun first, so that one does not take all the time."""
         orders = range(len(roots))
-        first = {i for i in orders if roots[i][0] in urgent or roots[i][3] in urgent} if urgent else set()
-        if self._start_all(roots, sorted(first), _TURN, sure=_SURE):
-            self._turn(_TURN)
-        if self._start_all(roots, [i for i in orders if i not in first] if first else orders, 0.0):
-            while self._turn(_TURN):
+        first = [i for i in orders if roots[i][0] in urgent or roots[i][3] in urgent] if urgent else []
+        if self._start_all(roots, first, _TURN, sure=_SURE):
+            self._turn()
+        if self._start_all(roots, sorted(set(orders).difference(first)), 0.0):
+            while self._turn():
                 pass
 
     def _start_all(self, roots: list[Root], orders: Sequence[int], share: float, sure: int = 0) -> bool:
-        """Begin at roots, each for a share of the time left; return whether there was time for all.
-
-        The first `sure` of them are begun even if making ready took all the time.
-        """
+        """Begin at roots, at the first `sure` of them in any case; return whether there was time for all."""
         sure = sure if self._has_time else 0
         for number, order in enumerate(orders):
             if number >= sure and not number % _NAMES_TO_CLOCK and not self._in_time():
@@ -132,25 +136,24 @@ class _Walk:
             self._start(roots[order], order, share, sure=number < sure)
         return True
 
-    def _turn(self, share: float) -> bool:
-        """Continue each traversal for this share of the time left; return whether there was one, and time."""
+    def _turn(self) -> bool:
+        """Continue each traversal for a share of the time left; return whether there was one, and time."""
         pending = [one for one in self._traversals if one.pending]
         if not (pending and self._in_time()):
             return False
         for traversal in sorted(pending, key=attrgetter("rank")):
-            self._go(traversal, share)
+            self._go(traversal, _TURN)
         return True
 
-    def _begin(self, root: Root, order: int) -> Traversal:
-        rank = self._ranks[root.kind]
-        # An exception's own attributes come after the variables of its frames.
-        traversal = Traversal(root, (rank | 1, _LAST) if root.label else (rank, order))
-        self._traversals.append(traversal)
-        return traversal
+    def _begin(self, root: Root, rank: int, order: int) -> Traversal:
+        self._traversals.append(Traversal(root, (rank, order)))
+        return self._traversals[-1]
 
     def _start(self, root: Root, order: int, share: float, *, sure: bool) -> None:
         """Visit a value and some of what it refers to; one that refers to nothing needs no traversal."""
-        value = root.value
+        value, rank = root.value, self._ranks[root.kind]
+        if root.label:  # an exception's own attributes come after the variables of its frames
+            rank, order = rank | 1, _LAST
         kind = type(value)
         how = self._kinds.get(id(kind)) or self._learn(kind)
         if id(value) not in self._visited and not (how[2] is not None and how[2](value)):
@@ -161,20 +164,14 @@ class _Walk:
                 return
             if holding.size_bytes < LARGE and not holding.parts and holding.graph is None and holding.counted:
                 number = self._visited[id(value)] = self._blocks.number(holding)
-                self._begin(root, order).found.append(number)
+                self._begin(root, rank, order).found.append(number)
                 return
-        traversal = self._begin(root, order)
+        traversal = self._begin(root, rank, order)
         traversal.push((value,))
         self._go(traversal, share, sure=sure)
 
-    def _result(self) -> WalkResult:
-        attribution = Attribution(self._blocks, self._visited, lambda: clock.monotonic_s() <= self._late_s)
-        return attribution.result(self._traversals, self._uncounted, self._left_out)
-
     def _in_time(self) -> bool:
         return clock.monotonic_s() <= self._deadline_s
-
-    # -- the walk ----------------------------------------------------------------------------------
 
     def _go(self, traversal: Traversal, share: float, *, sure: bool = False) -> None:  # noqa: C901, PLR0912 - a hot loop: calls would cost
         """Continue a traversal for this share of the time left."""
@@ -274,8 +271,5 @@ class _Walk:
         self._visited[id(frame)] = _found_since(traversal, start)
 
     def _branch_off(self, traversal: Traversal, name: str) -> Traversal:
-        root = Root(name, traversal.root.kind, None)
         self._branch_order += 1
-        branch = Traversal(root, (traversal.rank[0] | 1, self._branch_order))
-        self._traversals.append(branch)
-        return branch
+        return self._begin(Root(name, traversal.root.kind, None), traversal.rank[0] | 1, self._branch_order)

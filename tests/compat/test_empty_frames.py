@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from ipygpulogger.compat import tracebacks
 from ipygpulogger.compat.tracebacks import gpu_mem_restore_ctx
-from ipygpulogger.owners import exceptions
+from ipygpulogger.owners import referents
 
 # -- what is not ours to let go --------------------------------------------------------------------
 
@@ -75,7 +75,7 @@ def test_a_namespace_that_the_user_holds_stays(guard):
     error = caught(guard(lambda: exec(code, module)))
     assert type(module["x"]) is Thing
     assert module["y"] == [module["x"]]
-    assert exceptions.frames_of(error)[-1].f_locals is module
+    assert referents.frames_of(error)[-1].f_locals is module
     assert caught(guard(lambda: exec("mine = kept; 1 / 0", {}, local)))
     assert set(local) == {"kept", "mine"}
     assert caught(guard(call))

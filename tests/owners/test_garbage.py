@@ -22,11 +22,8 @@ def full_collections():
 
 
 @pytest.fixture
-def notebook(shell, monkeypatch, capsys, settled):
-    """A shell in which each walk has the time it needs on a slow machine."""
-    monkeypatch.setattr(growth, "BUDGET_S", 10)
-    monkeypatch.setattr(garbage, "_LOOK_S", 10)
-    monkeypatch.setattr(garbage, "_PROOF_S", 10)
+def notebook(shell, patient, capsys, settled):
+    """A shell whose walks have time."""
     yield shell
     shell.user_ns.clear()
 

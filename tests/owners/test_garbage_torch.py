@@ -8,79 +8,66 @@ import pytest
 import torch
 from cyclic_programs import live
 from memory import MB
+from owned import proven
 
 from ipygpulogger import IPyGPULogger
-from ipygpulogger.owners import garbage, growth
-from ipygpulogger.owners.garbage import garbage_below
-from ipygpulogger.owners.snapshot import OwnedBlock
 from ipygpulogger.runtime import collector
 from ipygpulogger.sources.torch.allocators import Torch
 
 pytestmark = pytest.mark.torch
 
 
+TORCHS = [Torch().holding]
+
+
 @pytest.fixture
-def run(shell, cuda, monkeypatch, capsys):
-    """Runs a cell at a cost, and returns its record."""
-    monkeypatch.setattr(growth, "BUDGET_S", 10)
-    monkeypatch.setattr(garbage, "_LOOK_S", 10)
-    monkeypatch.setattr(garbage, "_PROOF_S", 10)
+def run_at(shell, cuda, run, monkeypatch):
+    """Runs a cell where a full collection costs so much, and returns its record."""
     shell.user_ns.update(Node=cyclic_programs.Node, torch=torch, gc=gc, MB=MB)
-    il = IPyGPULogger(report="none").start()
 
-    def run(source, cost_s):
+    def run_at(cost_s, source):
         monkeypatch.setattr(collector, "cost_s", lambda: cost_s)
-        shell.run_cell(source, store_history=True)
-        return il.record
+        return run(source)
 
-    yield run
-    il.stop()
-    shell.user_ns.clear()
+    return run_at
 
 
 MAKES = "n = Node(); n.me = n; n.t = torch.empty(50 * MB, dtype=torch.uint8, device='cuda')"
 LEAVES = f"def leave():\n    {MAKES}; gc.collect(1); gc.collect(1)\n"
 
 
-def test_memory_that_no_name_accounts_for_is_collected(run):
+def test_memory_that_no_name_accounts_for_is_collected(run_at):
     """On a device also after a cell that succeeded; its own garbage is in no figure."""
-    run(LEAVES, 0.01)
-    record = run("leave()", 0.01)
+    run_at(0.01, LEAVES)
+    record = run_at(0.01, "leave()")
     assert record.gpus[0].consumed_bytes == 0
     assert not record.notes
-    record = run("leave()", 100)
+    record = run_at(100, "leave()")
     assert record.gpus[0].consumed_bytes == 50 * MB
     assert not record.notes
-    run("import time", 100)
-    record = run("time.sleep(0.001)", 0.0)
+    run_at(100, "import time")
+    record = run_at(0.0, "time.sleep(0.001)")
     assert record.notes == ("garbage of earlier cells: \u221250 MB on cuda:0",)
 
 
-def test_what_is_too_dear_is_said_once(run):
+def test_what_is_too_dear_is_said_once(run_at):
     """As of RAM: of the dropped name, and what its tensors hold."""
-    run(MAKES, 100)
-    assert run("del n", 100).notes == ("n was dropped, its 50 MB are not yet free: %gpulog free",)
-    assert run("pass", 100).notes == ()
-    assert run("x = [1] * 100_000", 0.0).notes == ("garbage of earlier cells: \u221250 MB on cuda:0",)
+    run_at(100, MAKES)
+    assert run_at(100, "del n").notes == ("n was dropped, its 50 MB are not yet free: %gpulog free",)
+    assert run_at(100, "pass").notes == ()
+    assert run_at(0.0, "x = [1] * 100_000").notes == ("garbage of earlier cells: \u221250 MB on cuda:0",)
 
 
 @pytest.mark.parametrize("cost_s", [0.0, 0.01, 100.0])
-def test_each_sentence_is_true(run, shell, monkeypatch, cost_s):
+def test_each_sentence_is_true(run_at, shell, cost_s):
     """Tensors of 1 to 100 MB in cycles: whatever a full collection costs."""
-    run("pass", cost_s)
+    run_at(cost_s, "pass")
 
     def make_block(size_bytes):
         return torch.empty(size_bytes, dtype=torch.uint8, device="cuda")
 
-    waits = []
-
-    def collectable_bytes():
-        """A child cannot ask the driver, so the truth is what was waiting at most: all that lives."""
-        waits.append(1)
-        return sum(live.values())
-
-    cyclic_programs.check_what_is_said(shell, make_block, 8, collectable_bytes)
-    assert waits
+    # A child cannot ask the driver, so the truth is what was waiting at most: all that lives.
+    cyclic_programs.check_what_is_said(shell, make_block, 8, lambda: sum(live.values()))
 
 
 MODULES = [
@@ -115,12 +102,11 @@ class Net(nn.Module):
 
 
 @pytest.mark.parametrize("cost_s", [None, 0.0, 0.1, 100.0])
-def test_a_notebook_of_modules(shell, monkeypatch, capsys, cost_s):
+def test_a_notebook_of_modules(shell, monkeypatch, request, capsys, cost_s):
     """On the CPU, where a forked child can tell what a collection frees: every sentence holds."""
     if cost_s is not None:
         monkeypatch.setattr(collector, "cost_s", lambda: cost_s)
-        for of, budget in ((growth, "BUDGET_S"), (garbage, "_LOOK_S"), (garbage, "_PROOF_S")):
-            monkeypatch.setattr(of, budget, 10)  # what a slow machine needs
+        request.getfixturevalue("patient")
     il = IPyGPULogger(report="none").start()
     try:
         said = cyclic_programs.run_checked(shell, il, MODULES)
@@ -141,28 +127,14 @@ def quiet(cuda):
     gc.enable()
 
 
-class Any_:
-    """Every key is that of a large block which the name held."""
-
-    def get(self, key):
-        return OwnedBlock("name", "variable", key[0], 1 << 40, ())
-
-
-def found(root):
-    return {
-        block.device: block.size_bytes
-        for block in garbage_below([root], Any_(), [Torch().holding], 60).values()
-    }
-
-
 def test_a_tensor_in_a_cycle(quiet):
     """On any device, a parameter too."""
     on_device = weakref.ref(cyclic_programs.node_of(torch.empty(30 << 18, device="cuda")))
     on_cpu = weakref.ref(cyclic_programs.node_of(torch.nn.Parameter(torch.ones(20 << 18))))
-    assert found(on_device) == {"cuda:0": 30 * MB}
-    assert found(on_cpu) == {"cpu": 20 * MB}
+    assert proven(on_device, TORCHS) == {"cuda:0": 30 * MB}
+    assert proven(on_cpu, TORCHS) == {"cpu": 20 * MB}
     gc.collect()
-    assert found(on_device) == found(on_cpu) == {}
+    assert proven(on_device, TORCHS) == proven(on_cpu, TORCHS) == {}
 
 
 @pytest.mark.parametrize(
@@ -180,6 +152,6 @@ def test_what_something_else_holds_is_alive(quiet, holder):
     held = holder(value)
     root = weakref.ref(cyclic_programs.node_of(value))
     del value
-    assert found(root) == {}
+    assert proven(root, TORCHS) == {}
     del held
-    assert found(root) == {"cpu": 30 * MB}
+    assert proven(root, TORCHS) == {"cpu": 30 * MB}

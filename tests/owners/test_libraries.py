@@ -11,9 +11,7 @@ import pytest
 from made import plain
 from memory import MB
 
-from ipygpulogger import IPyGPULogger
-from ipygpulogger.owners import growth
-from ipygpulogger.owners.growth import Libraries, LibrariesNow
+from ipygpulogger.owners.address_space import LibrariesNow, libraries, libraries_since
 from ipygpulogger.records import DeviceUsage, Peak, RamUsage
 from ipygpulogger.render import growth as growth_text
 from ipygpulogger.render import text
@@ -49,22 +47,6 @@ def package(native, tmp_path, monkeypatch, request):
     monkeypatch.syspath_prepend(str(folder.parent))
     yield name
     sys.modules.pop(name, None)
-
-
-@pytest.fixture
-def run(shell, monkeypatch):
-    """Runs a cell under a logger and returns its record."""
-    monkeypatch.setattr(growth, "BUDGET_S", 10)
-    il = IPyGPULogger(report="none").start()
-
-    def run(source):
-        shell.run_cell(source, store_history=True)
-        return il.record
-
-    run("x = 1")
-    yield run
-    il.stop()
-    shell.user_ns.clear()
 
 
 def grew(record):
@@ -116,15 +98,14 @@ def test_real_libraries():
     """pandas, with all it brings: what it consumed in a fresh process is its, and the bound is no wild one."""
     program = """
 import re, sys
-from ipygpulogger.owners.growth import Libraries
+from ipygpulogger.owners.address_space import libraries, libraries_since
 def resident_mb():
     return int(re.search("VmRSS:\\\\s+(\\\\d+)", open("/proc/self/status").read())[1]) / 1024
-here = Libraries()
-before, before_mb = here.now(), resident_mb()
+before, before_mb = libraries(), resident_mb()
 import pandas
 came_mb = resident_mb() - before_mb
-found = here.loaded(before)
-print(came_mb, found.most_bytes / 2**20, *found.names)
+names, most_bytes = libraries_since(before)
+print(came_mb, most_bytes / 2**20, *names)
 """
     said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     came_mb, most_mb, *names = said.stdout.split()
@@ -139,30 +120,22 @@ def test_hostile_modules(monkeypatch):
         def __getattr__(self, name):
             raise AssertionError("asked")
 
-    here = Libraries()
-    before = here.now()
+    before = libraries()
     odd = types.ModuleType("odd")
     vars(odd)["__cached__"], vars(odd)["__file__"] = Asked(), "no\0file.py"
     for name, module in (("odd", odd), ("asked.one", Asked()), ("none", None)):
         monkeypatch.setitem(sys.modules, name, module)
-    assert here.loaded(before) is None
+    assert libraries_since(before) == ((), 0)
 
 
 def test_our_own_modules_are_no_libraries_of_the_users():
     """What we load ourselves in a hook is not said to have been imported."""
-    here = Libraries()
-    now = here.now()
+    now = libraries()
     without = frozenset(name for name in now.modules if not name.startswith("ipygpulogger"))
-    assert here.loaded(LibrariesNow(without, now.files)) is None
+    assert libraries_since(LibrariesNow(without, now.files)) == ((), 0)
 
 
 # -- in the report ---------------------------------------------------------------------------------
-
-
-def record(consumed_mb, **fields):
-    gen = RamUsage(100 * MB, (100 + consumed_mb) * MB, Peak((100 + consumed_mb) * MB, None, "sampled"))
-    gpu = DeviceUsage(0, 1000 * MB, Peak(1000 * MB, None, "sampled"), index=0, name="a GPU")
-    return plain(gen=gen, gpus=(gpu,), **fields)
 
 
 @pytest.mark.parametrize(
@@ -178,5 +151,7 @@ def record(consumed_mb, **fields):
 )
 def test_little_is_not_called_unexplained(consumed_mb, device, unexplained_mb, said):
     """Only what is more than 5 MB and more than 5 % of what came; the record keeps it."""
-    given = record(consumed_mb, unexplained=((device, unexplained_mb * MB),))
+    gen = RamUsage(100 * MB, (100 + consumed_mb) * MB, Peak((100 + consumed_mb) * MB, None, "sampled"))
+    gpu = DeviceUsage(0, 1000 * MB, Peak(1000 * MB, None, "sampled"), index=0, name="a GPU")
+    given = plain(gen=gen, gpus=(gpu,), unexplained=((device, unexplained_mb * MB),))
     assert ("unexplained" in text.report(given)) is said

@@ -3,8 +3,9 @@
 import pytest
 from memory import MB
 
-from ipygpulogger.owners.exceptions import out_of_memory_in
-from ipygpulogger.owners.oom_snapshot import find_batch, read_message
+from ipygpulogger.owners.dimensions import find_batch
+from ipygpulogger.owners.out_of_memory import read_message
+from ipygpulogger.owners.referents import out_of_memory_in
 from ipygpulogger.owners.roots import drop_hidden_references
 
 GIB = 2**30

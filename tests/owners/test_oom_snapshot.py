@@ -11,8 +11,8 @@ from memory import MB
 
 from ipygpulogger.notebook.cell import CellEvents
 from ipygpulogger.notebook.logger import IPyGPULogger
-from ipygpulogger.owners.oom_advice import out_of_memory as oom_report
-from ipygpulogger.owners.oom_snapshot import oom_snapshot
+from ipygpulogger.owners.out_of_memory import oom_snapshot
+from ipygpulogger.owners.out_of_memory import out_of_memory as oom_report
 from ipygpulogger.owners.roots import drop_hidden_references
 from ipygpulogger.records import DeviceUsage, OutOfMemory, Owner, Peak
 from ipygpulogger.render import html, out_of_memory, text
@@ -174,7 +174,7 @@ def test_a_broken_explanation_costs_nothing(shell, capsys, monkeypatch):
     shell.run_cell(fails, store_history=True)
     assert il.record.out_of_memory.asked_bytes == 2 * GIB
     assert "Out of memory on gpu:0: asked 2.00 GiB" in capsys.readouterr().out
-    monkeypatch.setattr("ipygpulogger.owners.oom_snapshot.oom_snapshot", broken)
+    monkeypatch.setattr("ipygpulogger.owners.out_of_memory.oom_snapshot", broken)
     for _ in range(2):
         shell.run_cell(fails, store_history=True)
     il.stop()

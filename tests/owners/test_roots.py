@@ -7,12 +7,11 @@ import weakref
 from collections import OrderedDict
 
 import pytest
-from arrays import Array, holding
+from arrays import Array
 from owned import CHAINED, FAILING, KEPT, Plain, found_in, run, shared_in
 
 from ipygpulogger.owners import roots
 from ipygpulogger.owners.roots import drop_hidden_references
-from ipygpulogger.owners.walk import walk
 
 
 def test_variables_and_outputs(notebook, capsys):
@@ -147,7 +146,7 @@ def test_a_failed_script_stays_in_the_traceback(notebook, capsys):
     assert shared_in(notebook) == {"last traceback: <module>.big": (8, "traceback", ())}
 
 
-def test_modules_of_the_user(tmp_path, monkeypatch):
+def test_modules_of_the_user(notebook, tmp_path, monkeypatch):
     """The globals of a module of one's own have a name; those of installed ones are not looked at."""
     (tmp_path / "ours_to_try.py").write_text("cache = []")
     (tmp_path / "site-packages").mkdir()
@@ -159,7 +158,6 @@ def test_modules_of_the_user(tmp_path, monkeypatch):
 
     ours_to_try.cache.append(Array(8))
     installed_to_try.cache.append(Array(9))
-    found = walk(list(roots.users_globals()), [holding])
-    assert [(o.name, o.size_bytes, o.kind) for o in found.owners] == [("ours_to_try.cache", 8, "other")]
+    assert found_in(notebook) == [("ours_to_try.cache", 8, "other")]
     for name in ("ours_to_try", "installed_to_try"):
         del sys.modules[name]

@@ -11,13 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from memory import MB
+from owned import proven
 
 from ipygpulogger.owners import garbage, growth
-from ipygpulogger.owners.garbage import garbage_below
-from ipygpulogger.owners.memory_blocks import HOST
-from ipygpulogger.owners.snapshot import OwnedBlock
-
-HOLDINGS = [HOST.holding]
+from ipygpulogger.owners.memory_blocks import host_holding
 
 
 @pytest.fixture(autouse=True)
@@ -28,17 +25,9 @@ def quiet(settled):
     gc.enable()
 
 
-class Any_:
-    """Every key is that of a large block which the name held."""
-
-    def get(self, key):
-        return OwnedBlock("name", "variable", key[0], 1 << 40, ())
-
-
-def found_mb(root, budget_s=60):
-    """MB of blocks that are proven to be garbage with what a weak reference refers to."""
-    found = garbage_below([root], Any_(), HOLDINGS, budget_s)
-    return sum(block.size_bytes for block in found.values()) / MB
+def found_mb(root, **how):
+    """MB of RAM that are proven to be garbage with what a weak reference refers to."""
+    return proven(root, [host_holding], **how).get("cpu", 0) / MB
 
 
 class Node:

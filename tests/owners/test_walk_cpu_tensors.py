@@ -1,17 +1,15 @@
 """Who holds the memory of torch's CPU tensors: models, views, numpy's arrays, autograd graphs."""
 
-import warnings
-
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from memory import MB
+from owned import walked
 
-from ipygpulogger.owners.attribution import Root
 from ipygpulogger.owners.memory_blocks import array_readers
-from ipygpulogger.owners.walk import walk
+from ipygpulogger.sources.torch.allocators import Torch
 
 pytestmark = pytest.mark.torch
 
@@ -20,18 +18,9 @@ graphs = pytest.mark.skipif(
 )
 
 
-def found_in(names, **how):
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")  # torch warns whoever reads `.grad` of an intermediate result
-        roots = [Root(name, "variable", value) for name, value in names.items()]
-        found = walk(roots, array_readers(), budget_s=60, **how)
-    assert found.complete
-    return found
-
-
 def held(**names):
     """{name: (bytes, who shares)}, what is below 1 MB left out."""
-    owners = found_in(names).owners
+    owners = walked(names, array_readers()).owners
     return {owner.name: (owner.size_bytes, owner.shared) for owner in owners if owner.size_bytes >= MB}
 
 
@@ -226,42 +215,6 @@ def test_a_deep_graph():
     assert held(**names) == {"weight": (2 * MB, ("loss (autograd graph)",))}
 
 
-# -- nobody's code ---------------------------------------------------------------------------------
-
-
-class Loud(torch.Tensor):
-    """Every question to it goes through code of the user's."""
-
-    asked = 0
-
-    @classmethod
-    def __torch_function__(cls, func, types, args=(), kwargs=None):
-        cls.asked += 1
-        return super().__torch_function__(func, types, args, kwargs or {})
-
-    @property
-    def grad(self):
-        raise AssertionError("nobody asked for this")
-
-    __len__ = __iter__ = __repr__ = grad
-
-
-def test_subclasses_and_modes_are_not_asked():
-    """Neither a subclass's `__torch_function__` and properties, nor a mode that is on."""
-    loud = mb(1).as_subclass(Loud)
-
-    class Mode(torch.overrides.TorchFunctionMode):
-        def __torch_function__(self, func, types, args=(), kwargs=None):
-            raise AssertionError("nobody asked for this")
-
-    Loud.asked = 0
-    plain = mb(2)
-    with Mode():
-        found = held(loud=loud, plain=plain)
-    assert found == {"loud": (MB, ()), "plain": (2 * MB, ())}
-    assert Loud.asked == 0
-
-
 @pytest.mark.filterwarnings("ignore:Sparse CSR tensor support")
 def test_sparse_tensors():
     """By their indices and values."""
@@ -271,3 +224,39 @@ def test_sparse_tensors():
     compressed = torch.sparse_csr_tensor(rows, indices, mb(1), (1, MB // 4), check_invariants=False)
     assert held(sparse=sparse, values=values, indices=indices) == {"sparse": (3 * MB, ("values", "indices"))}
     assert held(compressed=compressed) == {"compressed": (3 * MB + rows.nbytes, ())}
+
+
+# -- on a device -----------------------------------------------------------------------------------
+
+
+def on_the_device(**names):
+    owners = walked(names, [Torch().holding]).owners
+    return {owner.name: owner.size_bytes for owner in owners if owner.device == "cuda:0"}
+
+
+def test_a_models_gradients_and_its_optimizer(cuda):
+    """Parameters, buffers and gradients are the model's, the moments the optimizer's, to the byte."""
+    net = torch.nn.Sequential(*[torch.nn.Linear(256, 256) for _ in range(4)])
+    net.register_buffer("table", torch.empty(1000))
+    net[0].weight = net[1].weight  # tied
+    net.to("cuda")
+    optimizer = torch.optim.Adam(net.parameters())
+    for parameter in net.parameters():  # as after a step; no kernel need run
+        parameter.grad = torch.empty_like(parameter)
+        optimizer.state[parameter] = {name: torch.empty_like(parameter) for name in ("exp_avg", "exp_avg_sq")}
+    weights = sum(p.nbytes for p in net.parameters())
+    assert on_the_device(net=net, optimizer=optimizer) == {
+        "net": 2 * weights + 4000,
+        "optimizer": 2 * weights,
+    }
+    assert on_the_device(optimizer=optimizer, net=net) == {"optimizer": 4 * weights, "net": 4000}
+
+
+def test_attributes_and_what_has_no_storage(cuda):
+    """What hangs on a tensor of a subclass counts; meta and sparse CPU tensors are passed over, not neighbours."""
+    tensor = torch.empty(1 << 10, device="cuda").as_subclass(type("Mine", (torch.Tensor,), {}))
+    tensor.extra = torch.empty(1 << 11, device="cuda")
+    indices = torch.zeros((2, 3), dtype=torch.int64)
+    sparse = torch.sparse_coo_tensor(indices, torch.ones(3), (5, 5), check_invariants=True)
+    found = on_the_device(a=[sparse, torch.empty(5, device="meta"), tensor])
+    assert found == {"a": (4 << 10) + (4 << 11)}

@@ -7,15 +7,9 @@ import weakref
 import pytest
 import torch
 from memory import MB
+from owned import proven, walked
 
-from ipygpulogger import IPyGPULogger
-from ipygpulogger.owners import growth
-from ipygpulogger.owners.attribution import Root
-from ipygpulogger.owners.garbage import garbage_below
 from ipygpulogger.owners.memory_blocks import array_readers
-from ipygpulogger.owners.roots import drop_hidden_references
-from ipygpulogger.owners.snapshot import OwnedBlock
-from ipygpulogger.owners.walk import walk
 
 pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore:Sparse CSR tensor support")]
 
@@ -109,11 +103,8 @@ def nothing_asked():
 
 
 def held(**names):
-    found = walk(
-        [Root(name, "variable", value) for name, value in names.items()], array_readers(), budget_s=60
-    )
-    assert found.complete
-    return {owner.name: owner.size_bytes for owner in found.owners if owner.size_bytes >= MB}
+    owners = walked(names, array_readers()).owners
+    return {owner.name: owner.size_bytes for owner in owners if owner.size_bytes >= MB}
 
 
 @pytest.mark.parametrize("kind", MADE)
@@ -152,16 +143,10 @@ def test_in_a_cycle_that_waits_for_the_collector():
         cycle.values.append(
             torch.ones(3 * MB // 4).as_subclass(Watched)
         )  # has a base, which only C code sees
-        roots = [weakref.ref(cycle)]
-        found = walk([Root("cycle", "variable", cycle)], array_readers(), budget_s=60)
-        blocks = {
-            key: OwnedBlock("cycle", "variable", "cpu", size, ())
-            for sizes in found.blocks.values()
-            for key, size in sizes.items()
-        }
+        root = weakref.ref(cycle)
+        walked({"cycle": cycle}, array_readers())
         del cycle
-        proven = garbage_below(roots, blocks, array_readers(), budget_s=60)
-        assert sum(block.size_bytes for block in proven.values()) == len(POLICIES) * MB
+        assert proven(root, array_readers()) == {"cpu": len(POLICIES) * MB}
     finally:
         gc.enable()
 
@@ -169,33 +154,18 @@ def test_in_a_cycle_that_waits_for_the_collector():
 # -- every door ------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def run(shell, cuda, monkeypatch):
-    monkeypatch.setattr(growth, "BUDGET_S", 10)
-    shell.user_ns.update(torch=torch, Wrapper=Wrapper, Watched=Watched, made={})
-    il = IPyGPULogger(report="none").start()
-
-    def run(source):
-        shell.run_cell(source, store_history=True)
-        return il.record
-
-    run.logger = il
-    yield run
-    il.stop()
-    drop_hidden_references(shell)
-    shell.user_ns.clear()
-    gc.collect()  # the next test begins with an empty device
-    torch.cuda.empty_cache()
-    assert not torch.cuda.memory_allocated()
+@pytest.fixture(autouse=True)
+def names(shell, cuda):
+    """What the cells know."""
+    shell.user_ns.update(torch=torch, Wrapper=Wrapper, Watched=Watched, policies=list(POLICIES.values()))
 
 
 MANY = "[Wrapper(torch.ones(4 << 18), **how) for how in ({}, *policies)]"
 WATCHED = "torch.ones(4 << 18).as_subclass(Watched)"
 
 
-def test_cells(run, shell):
+def test_cells(run):
     """Who grew, what waits for the collector, who holds memory, and giving it back."""
-    shell.user_ns["policies"] = list(POLICIES.values())
     record = run(f"many, one = {MANY}, {WATCHED}")
     sizes = {owner.name: owner.size_bytes for owner in record.owners}
     assert sizes == {"many": 4 * MB * (1 + len(POLICIES)), "one": 4 * MB}, str(record.to_dict())
@@ -207,9 +177,8 @@ def test_cells(run, shell):
     run.logger.free()
 
 
-def test_a_cell_that_runs_out_of_memory(run, shell, capsys):
+def test_a_cell_that_runs_out_of_memory(run, capsys):
     """Neither who held the memory nor how large a batch was is asked of them."""
-    shell.user_ns["policies"] = list(POLICIES.values())
     run(
         "def step():\n"
         "    tensors = [torch.ones(32, 1 << 15, device='cuda') for _ in range(len(policies) + 2)]\n"

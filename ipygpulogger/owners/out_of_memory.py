@@ -1,0 +1,374 @@
+"""An out-of-memory error: memory as it left it, before it is settled, and what is reported of it.
+
+Only numbers and names are kept, so that no memory of the user's is kept alive.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from contextlib import suppress
+from dataclasses import dataclass
+from math import prod
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ..records import OutOfMemory, device_id
+from ..records.explained import requested
+from ..records.units import MB, rounded_mb, shortened
+from ..sources import Unavailable
+from .dimensions import Batch, find_batch
+from .referents import FRAMEWORKS, first_word, message_of, out_of_memory_in
+from .roots import LAST, owners_in
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from ..records import DeviceUsage, Owner
+    from ..sources import DeviceCounter, Framework
+
+_SIZE = r"(?P<number>\d[\d,]*(?:\.\d+)?)\s*(?P<unit>bytes|[KMGT]i?B)\b"
+_ASKED = re.compile(rf"(?:tr(?:ied|ying) to allocate|out of memory allocating)\s+{_SIZE}", re.IGNORECASE)
+_FREE = re.compile(rf"of which {_SIZE} is free")
+_LIVE = re.compile(rf"(?:Of the allocated memory|allocated so far:) {_SIZE}")
+_CACHED = re.compile(rf"{_SIZE} is reserved by PyTorch but unallocated")
+_LIMIT = re.compile(rf"{_SIZE} allowed|limit set to: {_SIZE.replace('P<', 'P<limit_')}")
+_NEIGHBOUR = re.compile(rf"Process (?P<pid>\d+) has {_SIZE} memory in use")
+_GROUPS = ("number", "limit_number"), ("unit", "limit_unit")
+_INDEX = re.compile(r"\bGPU[ _:](\d+)|\b(?:cuda|xpu|hip|mps):(\d+)")
+_SHAPE = re.compile(r"allocating tensor with shape\[(\d+(?:,\d+)*)\] and type (\w+)")
+_SETTING = re.compile(r"(PYTORCH_\w*ALLOC_CONF)=expandable_segments")
+_TYPE_BYTES = {"half": 2, "bfloat16": 2, "double": 8, "int64": 8, "complex64": 8, "complex128": 16}
+_TYPE_BYTES |= {"int8": 1, "uint8": 1, "bool": 1, "int16": 2, "uint16": 2}  # of TensorFlow; others have 4
+_SAME_BYTES = 6 * MB  # a figure that differs by more than a message's rounding has changed since
+
+
+class OomMessage(NamedTuple):
+    """What an error's message says; None where it does not."""
+
+    requested_bytes: int | None = None  # what was requested
+    rounding_bytes: int = 0  # the rounding error of that: two decimals of a GiB are 5 MB
+    device_index: int | None = None  # the framework's index of the device
+    free_bytes: int | None = None  # free on the device
+    live_bytes: int | None = None  # held by the framework's arrays
+    cached_bytes: int | None = None  # held by its allocator, unused
+    limit_bytes: int | None = None  # the most that the framework may reserve
+    neighbours: tuple[tuple[int, int], ...] = ()  # (process, bytes) of other processes that the message names
+    setting: str | None = None  # the environment variable that switches on expandable segments
+
+
+def read_message(message: str) -> OomMessage:
+    """Read the figures in a message of torch, JAX, CuPy or TensorFlow."""
+    asked, shape = _ASKED.search(message), _SHAPE.search(message)
+    index, setting = _INDEX.search(message), _SETTING.search(message)
+    requested_bytes, rounding_bytes = _size_in(asked)
+    if asked is None and shape:
+        requested_bytes = prod(map(int, shape[1].split(","))) * _TYPE_BYTES.get(shape[2], 4)
+    free, live, cached, limit = (_size_in(one.search(message))[0] for one in (_FREE, _LIVE, _CACHED, _LIMIT))
+    return OomMessage(
+        requested_bytes,
+        rounding_bytes,
+        int(index[1] or index[2]) if index else None,
+        free,
+        live,
+        cached,
+        limit,
+        tuple((int(found["pid"]), _size_in(found)[0] or 0) for found in _NEIGHBOUR.finditer(message)),
+        setting[1] if setting else None,
+    )
+
+
+def _size_in(found: re.Match[str] | None) -> tuple[int | None, int]:
+    """Return the size that a message names, in bytes, and its rounding error."""
+    if found is None:
+        return None, 0
+    number, unit = (next(filter(None, map(found.groupdict().get, names))) for names in _GROUPS)
+    unit_bytes = 1 if unit.lower() == "bytes" else int(1024 ** " KMGT".index(unit[0].upper()))
+    decimals = number.partition(".")[2]
+    rounding_bytes = round(unit_bytes / 10 ** len(decimals) / 2) if decimals else 0
+    return round(float(number.replace(",", "")) * unit_bytes), rounding_bytes
+
+
+@dataclass(frozen=True)
+class OomSnapshot:
+    """One device right after an allocation on it failed, in bytes; None where unknown."""
+
+    device: str  # "cuda:0"
+    message: OomMessage  # what the message of the error says
+    allocated_bytes: int | None  # held by live arrays, as counted after the error
+    reserved_bytes: int | None  # held by the framework's allocator, as counted after the error
+    unused_in_pieces: int | None  # the part of these that is unused, in pieces between live arrays
+    device_free_bytes: int | None  # free on the device, as counted after the error
+    limit_bytes: int | None  # the most that the framework may reserve
+    owners: tuple[Owner, ...]  # the names that the device's arrays are attributed to, the largest first
+    complete: bool  # whether the time budget was enough to find all of them
+    batch: Batch | None  # the batch size of the failed code
+
+    @property
+    def free_bytes(self) -> int | None:
+        """Free on the device when the allocation failed."""
+        return _at_the_error(self.device_free_bytes, self.message.free_bytes)
+
+    @property
+    def live_bytes(self) -> int | None:
+        """Held by live arrays when the allocation failed."""
+        return _at_the_error(self.allocated_bytes, self.message.live_bytes)
+
+    @property
+    def cached_bytes(self) -> int | None:
+        """Held by the framework's allocator, unused, when the allocation failed."""
+        if self.allocated_bytes is None or self.reserved_bytes is None:
+            return self.message.cached_bytes
+        return _at_the_error(self.reserved_bytes - self.allocated_bytes, self.message.cached_bytes)
+
+    @property
+    def fragmented_bytes(self) -> int | None:
+        """The part of the cached bytes that is in pieces between live arrays."""
+        if self.unused_in_pieces is None or self.cached_bytes is None:
+            return self.unused_in_pieces
+        return min(self.unused_in_pieces, self.cached_bytes)
+
+    @property
+    def available_bytes(self) -> int | None:
+        """What the framework could still have reserved on the device when the allocation failed."""
+        if self.free_bytes is None or self.limit_bytes is None:
+            return self.free_bytes
+        reserved_bytes = (self.live_bytes or 0) + (self.cached_bytes or 0)
+        return min(self.free_bytes, max(0, self.limit_bytes - reserved_bytes))
+
+    def held_bytes(self, *kinds: str) -> int:
+        """Held by owners of these kinds."""
+        return sum(owner.size_bytes for owner in self.owners if owner.kind in kinds)
+
+
+def _at_the_error(counted: int | None, said: int | None) -> int | None:
+    """Return a figure at the error: as counted, unless memory has changed since; then the message's."""
+    if counted is None or said is None:
+        return said if counted is None else counted
+    return counted if abs(counted - said) <= _SAME_BYTES else said
+
+
+def oom_snapshot(
+    error: BaseException | None, shell: Any, frameworks: Sequence[Framework]
+) -> OomSnapshot | None:
+    """Return the memory that an out-of-memory error left; None if the error is of another kind."""
+    cause = out_of_memory_in(error)
+    if cause is None:
+        return None
+    message = read_message(message_of(cause))
+    counter = _counter(cause, message, frameworks)
+    device = counter.device.id if counter else device_id("gpu", message.device_index or 0)
+    found = owners_in(shell, [framework.holding for framework in frameworks], error)
+    allocated_bytes, reserved_bytes = _allocator(counter)
+    memory = counter.device_memory() if counter else None
+    return OomSnapshot(
+        device,
+        message,
+        allocated_bytes,
+        reserved_bytes,
+        counter.fragmented_bytes() if counter else None,
+        memory.free_bytes if memory else None,
+        message.limit_bytes or (counter.limit_bytes() if counter else None),
+        tuple(owner for owner in found.owners if owner.device == device),
+        found.complete,
+        find_batch(error, shell),
+    )
+
+
+def _counter(
+    cause: BaseException, message: OomMessage, frameworks: Sequence[Framework]
+) -> DeviceCounter | None:
+    """Return the counter of the device that ran out, if possible of the framework that raised the error."""
+    names = {FRAMEWORKS.get(first_word(base)) for base in type(cause).__mro__}
+    for framework in sorted(frameworks, key=lambda framework: framework.name not in names):
+        index = framework.current_index() if message.device_index is None else message.device_index
+        for counter in framework.counters():
+            if counter.device.index == index:
+                return counter
+    return None
+
+
+def _allocator(counter: DeviceCounter | None) -> tuple[int | None, int | None]:
+    """Return the allocated and the reserved bytes; where only one is known, nothing is cached."""
+    with suppress(Unavailable):
+        sizes = [one.current_bytes for one in counter.look().readings] if counter else []
+        if sizes:
+            return sizes[0], sizes[:2][-1]
+    return None, None
+
+
+# -- what is reported of it, with the one next step
+
+_OWNERS_NAMED, _HIDDEN_NAMED = 5, 2
+_HIDDEN = "traceback", "output"
+_ROUNDED = 4 * MB  # torch does not split off the last 1 MB of a large block: no variable holds that part
+_SETTINGS = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF")
+
+
+def out_of_memory(
+    snapshot: OomSnapshot, usages: Sequence[DeviceUsage], advised: dict[str, int | None]
+) -> OutOfMemory:
+    """Return what to report of an error, now that the cell's use of its devices is known.
+
+    When it failed before and was advised to run again, `advised` has by device what live arrays held as it
+    began; None where unknown. This advice is added.
+    """
+    usage = next((one for one in usages if one.id == snapshot.device), None)
+    before = _live_before(usage)
+    neighbours = usage.neighbours_bytes if usage else None
+    if neighbours is None:
+        neighbours = sum(size_bytes for _, size_bytes in snapshot.message.neighbours) or None
+    # Whether it was run again as advised: it began with no more memory in use than then.
+    then = advised.get(snapshot.device)
+    in_vain = then is None or before is None or before <= then + _ROUNDED
+    in_vain &= snapshot.device in advised
+    advice = _Advice(snapshot, usage, neighbours or 0, in_vain=in_vain)
+    if advice.says_run_again:
+        advised.setdefault(snapshot.device, before)
+    return OutOfMemory(
+        snapshot.device,
+        snapshot.message.requested_bytes,
+        snapshot.free_bytes,
+        snapshot.live_bytes,
+        snapshot.cached_bytes,
+        snapshot.fragmented_bytes,
+        neighbours,
+        snapshot.held_bytes("traceback"),
+        snapshot.held_bytes("output"),
+        snapshot.owners[:_OWNERS_NAMED],
+        advice.text(),
+    )
+
+
+class _Advice:
+    """The one next step: the first of several that would have made the cell run.
+
+    If it was run again as advised, `in_vain`, what was free at the error counts, for another process may have
+    had more; and what was cached there lay in pieces, for torch had released the rest.
+    """
+
+    def __init__(
+        self, snapshot: OomSnapshot, usage: DeviceUsage | None, neighbours: int, *, in_vain: bool
+    ) -> None:
+        self._snapshot, self._message, self._neighbours = snapshot, snapshot.message, neighbours
+        self._requested = snapshot.message.requested_bytes or 0
+        self._free = snapshot.available_bytes
+        self._need, self._available, self._left = self._if_run_again(usage)
+        self._fragmented = snapshot.fragmented_bytes
+        if in_vain:
+            self._available = min(self._available, self._need - max(1, self._requested - (self._free or 0)))
+            self._fragmented = max(self._fragmented or 0, snapshot.cached_bytes or 0)
+
+    @property
+    def says_run_again(self) -> bool:
+        """Whether the step is to run the cell again, perhaps after something was released."""
+        return bool(self._requested) and self._free is not None and self._available >= self._need
+
+    def text(self) -> str:
+        """Return the advice, in one or two sentences."""
+        if not self._requested:
+            return self._less("Use less at once: it is not known how much was asked for.")
+        return next(self._steps())
+
+    def _if_run_again(self, usage: DeviceUsage | None) -> tuple[int, int, int]:
+        """Return what the cell needs up to the failed allocation, what is available to it, and what it left.
+
+        It left what hidden references and variables that it set hold. That is available, beside what is free
+        once memory is settled and the part of the allocator's cache that is not fragmented.
+        """
+        snapshot = self._snapshot
+        allocated, reserved = snapshot.allocated_bytes or 0, snapshot.reserved_bytes or 0
+        free = snapshot.device_free_bytes or 0
+        if usage is not None and usage.allocated_bytes is not None:
+            allocated, reserved = usage.allocated_bytes, usage.reserved_bytes or usage.allocated_bytes
+            free = free if usage.free_bytes is None else usage.free_bytes
+        live, before = snapshot.live_bytes or 0, _live_before(usage)
+        before = live if before is None else min(before, live)
+        if snapshot.limit_bytes is not None:
+            free = min(free, max(0, snapshot.limit_bytes - reserved))
+        in_one_piece = max(0, reserved - allocated - (snapshot.unused_in_pieces or 0))
+        left = allocated - min(before, max(0, allocated - snapshot.held_bytes(*_HIDDEN)))
+        need = live - before + self._requested + self._message.rounding_bytes
+        return need, free + in_one_piece + left, left
+
+    def _steps(self) -> Iterator[str]:
+        """Yield what would have made the cell run, the easiest first."""
+        snapshot, setting, fragmented = self._snapshot, self._message.setting, self._fragmented or 0
+        if self.says_run_again:
+            yield self._less(
+                "Run the cell again: there is room for this allocation now.",
+                "Then run the cell again: it fits.",
+            )
+        if setting and fragmented >= max(1, self._requested - (self._free or 0)) and not _is_expandable():
+            yield (
+                f"Restart the kernel and run `%env {setting}=expandable_segments:True` before torch is"
+                f" imported: {_mb(fragmented)} lie unused in pieces between tensors."
+            )
+        if snapshot.limit_bytes is not None and (snapshot.free_bytes or 0) >= self._requested:
+            yield (
+                f"Raise the limit that this process set itself, {_mb(snapshot.limit_bytes)}"
+                ", by `torch.cuda.set_per_process_memory_fraction(1.0)` or CuPy's `set_limit`:"
+                " the device has room."
+            )
+        if self._free is not None:
+            if self._neighbours >= MB and self._free < self._requested <= self._free + self._neighbours:
+                yield self._without_others()
+            if snapshot.batch is not None and snapshot.batch.size > 1:
+                yield self._less(self._smaller(snapshot.batch))
+        yield self._less(f"Use less at once: {self._missing()}.")
+
+    def _without_others(self) -> str:
+        pids = [str(pid) for pid, _ in self._message.neighbours]
+        which = f"process{'es' if len(pids) > 1 else ''} {', '.join(pids)}" if pids else "other processes"
+        return (
+            f"End {which} or use another device: without the {_mb(self._neighbours)} of other processes it"
+            " would have fit."
+        )
+
+    def _smaller(self, batch: Batch) -> str:
+        fits = batch.size * self._available // self._need
+        if fits < 1:
+            return f"Use less at once: {self._missing()}, and not even a batch of 1 fits."
+        return (
+            f"Use a smaller batch: at most `{batch.name} = {fits}` instead of {batch.size} fits here, less if"
+            " the cell needs more after this line."
+        )
+
+    def _missing(self) -> str:
+        if self._free is None:
+            return f"{requested(self._requested)} were asked for"
+        if self._free >= self._requested:
+            return f"{requested(self._requested)} could not be had although {_mb(self._free)} were free"
+        about = "about " if self._message.rounding_bytes >= MB else ""
+        return f"{about}{_mb(self._need - self._available)} too much were asked for"
+
+    def _less(self, sentence: str, after: str = "") -> str:
+        """Return a step, preceded by how to release what the failed cell still holds."""
+        hidden = self._snapshot.held_bytes(*_HIDDEN)
+        steps = [f"`%gpulog free` gives {_mb(hidden)} back{self._whose()}."] if hidden >= MB else []
+        if self._left - hidden >= max(_ROUNDED, hidden // 100):
+            steps.append(f"`del` what the cell put into variables: {_mb(self._left - hidden)}.")
+        return " ".join([*steps, after or sentence]) if steps else sentence
+
+    def _whose(self) -> str:
+        """Return, in parentheses, which hidden references hold the most."""
+        held = [owner.name for owner in self._snapshot.owners if owner.kind in _HIDDEN]
+        names = [shortened(name.replace(f"{LAST}: ", "the failed call's ")) for name in held[:_HIDDEN_NAMED]]
+        more = [f"{len(held) - len(names)} more"] if len(held) > len(names) else []
+        return f" ({', '.join(names + more)})" if names else ""
+
+
+def _live_before(usage: DeviceUsage | None) -> int | None:
+    """Return what arrays held when the cell began; None where unknown."""
+    if usage is None or usage.allocated_bytes is None:
+        return None
+    outside = usage.after_bytes - usage.allocated_bytes
+    return max(0, usage.before_bytes - outside)
+
+
+def _is_expandable() -> bool:
+    """Return whether torch's expandable segments are switched on in the environment."""
+    return any("expandable_segments:true" in os.environ.get(name, "").lower() for name in _SETTINGS)
+
+
+def _mb(size_bytes: int) -> str:
+    return f"{rounded_mb(size_bytes)} MB"
