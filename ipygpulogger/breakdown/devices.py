@@ -57,14 +57,12 @@ class _Peak(NamedTuple):
 
 
 class DeviceRecording(Measuring):
-    """What was alive on each device when most was allocated there, for one measurement.
+    """What was alive on each device when most was allocated there; as `PeakRecording`, whose part it is.
 
-    None of its methods raises: what is unknown is a note. It is an open measurement of the machine as a
-    scope is, and follows the devices that torch begins to use meanwhile.
+    It is an open measurement of the machine as a scope is, and follows devices that torch begins to use.
     """
 
-    def __init__(self, shell: Any = None, *, always_named: bool = True) -> None:
-        # `always_named`: name what a device holds even if nothing was allocated or freed there.
+    def __init__(self, shell: Any, *, always_named: bool) -> None:
         self._always_named = always_named
         self._breakdown = Breakdown(shell)
         self._machine: Machine | None = None
@@ -173,8 +171,6 @@ class DeviceRecording(Measuring):
         """End it without a result."""
         self.drop()
 
-    # ----------------------------------------------------------------------------------------------------
-
     def _watch(self, device: Device, tracker: PeakTracker) -> None:
         try:
             since, interval = position_now(device.index), tracker.open()
@@ -187,17 +183,13 @@ class DeviceRecording(Measuring):
         history = self._history
         on.discover()  # devices first used within the recording
         if history is None or self._why_not is not None:
-            devices = on.allocators.by_device()
-            if any(
-                on.allocators.tracker("torch", device.index) for device, _ in devices
-            ):  # else it misses nothing
+            devices = (device.index for device, _ in on.allocators.by_device())
+            if any(on.allocators.tracker("torch", index) for index in devices):  # else it misses nothing
                 self._unknown(str(self._why_not))
             return
         until = {index: _closed(watched) for index, watched in self._watched.items()}
         if not self._always_named:
-            for index in [index for index, end in until.items() if self._is_unused(index, *end)]:
-                self._keep_unused(self._watched[index])
-                del until[index]
+            until = {i: end for i, end in until.items() if not self._keep_unused(self._watched[i], *end)}
         if not until:
             return
         histories = history.read()
@@ -221,17 +213,14 @@ class DeviceRecording(Measuring):
             else:
                 del histories[0]
 
-    def _is_unused(self, index: int, until: Position, still: bool) -> bool:
-        """Return whether nothing happened on a device, so that the peak is what it held before."""
-        watched = self._watched[index]
-        return still and watched.still and until == watched.since
-
-    def _keep_unused(self, watched: _Watched) -> None:
-        """Keep one row for all that a device held, without a look at the blocks and who holds them."""
+    def _keep_unused(self, watched: _Watched, until: Position, still: bool) -> bool:
+        """Keep one row for all that a device held, if nothing happened there; return whether it did not."""
         since, device = watched.since, watched.device.id
-        if since.size_bytes:
+        unused = still and watched.still and until == since
+        if unused and since.size_bytes:
             row = AtPeak(device, "before", _NOT_LOOKED_UP, BEFORE, since.size_bytes, since.blocks)
             self._peaks[watched.device.index] = _Peak(device, None, (row,))
+        return unused
 
     def _replay(self, watched: _Watched, history: DeviceHistory, until: Position, still: bool) -> None:
         """Keep the rows of one device, or why there are none, and notes on what is not known of them."""
@@ -243,16 +232,21 @@ class DeviceRecording(Measuring):
             failed = replay.failure()
             if failed is not None:
                 self.at_failure[device] = self._rows(watched, failed)
+        kept = f"{replay.events:,}"
         if replay.agrees and _is_within(moment.size_bytes, peak):
             if moment.size_bytes:
                 rows = self._rows(watched, moment)
                 self._peaks[watched.device.index] = _Peak(device, moment.time_us, rows)
             if any(block.lost and not block.frames for block in moment.blocks):
-                self.notes.append(_older_lost(replay.events, device))
-        elif moment.size_bytes < peak.lo_bytes and not replay.whole:
-            self.notes.append(_too_early(peak, replay.events, device))
-        else:
-            self.notes.append(f"{_not_known(peak, device)}: {_NOT_ADDING_UP}.")
+                why = f"torch has only the last {kept} events" if replay.events else _NO_EVENTS
+                where = f"Where and when some blocks at the peak on {device} were allocated"
+                self.notes.append(f"{where} is not recorded: {why}.")
+            return
+        why = _NOT_ADDING_UP
+        if moment.size_bytes < peak.lo_bytes and not replay.whole:
+            too_early = f"it came before the events that torch still has, which are the last {kept}"
+            why = too_early if replay.events else _NO_EVENTS
+        self._unknown(why, watched.device, f" of {size_text(peak.lo_bytes)}")
 
     def _rows(self, watched: _Watched, moment: Moment) -> tuple[AtPeak, ...]:
         return self._breakdown.rows(watched.device.id, watched.device.index, moment)
@@ -278,9 +272,9 @@ class DeviceRecording(Measuring):
                 taken = f"{size_text(taken_bytes)} of general RAM"
                 self.notes.append(f"torch's memory history took {taken} while this was measured.")
 
-    def _unknown(self, why: str, device: Device | None = None) -> None:
+    def _unknown(self, why: str, device: Device | None = None, size: str = "") -> None:
         where = f" on {device.id}" if device is not None else ""
-        self.notes.append(f"What was alive at the peak{where} is not known: {why}.")
+        self.notes.append(f"What was alive at the peak{size}{where} is not known: {why}.")
 
     def _failed(self, reason: BaseException) -> None:
         """Keep why nothing is known; an interrupt or the like goes on."""
@@ -301,19 +295,3 @@ def _closed(watched: _Watched) -> tuple[Position, bool]:
 def _is_within(size_bytes: int, peak: Peak) -> bool:
     """Return whether a size may be that of a peak."""
     return peak.lo_bytes <= size_bytes and (peak.hi_bytes is None or size_bytes <= peak.hi_bytes)
-
-
-def _not_known(peak: Peak, device: str) -> str:
-    return f"What was alive at the peak of {size_text(peak.lo_bytes)} on {device} is not known"
-
-
-def _too_early(peak: Peak, events: int, device: str) -> str:
-    """Return the note for a peak that came before the first event in torch's ring buffer."""
-    why = f"it came before the events that torch still has, which are the last {events:,}"
-    return f"{_not_known(peak, device)}: {why if events else _NO_EVENTS}."
-
-
-def _older_lost(events: int, device: str) -> str:
-    """Say why rows are "not recorded"."""
-    why = f"torch has only the last {events:,} events" if events else _NO_EVENTS
-    return f"Where and when some blocks at the peak on {device} were allocated is not recorded: {why}."

@@ -1,12 +1,10 @@
 """General RAM at its peak, from the allocations that memray recorded.
 
-malloc serves requests from memory that it kept, which is resident already. And a page that was never written
-to is not resident yet. Both are read from the page table: the heap's when a measurement begins, if malloc
-keeps a notable part of it, and that of a block when it ends.
+Memory that malloc kept is resident already, and a page that was never written to is not resident yet. Both
+are read from the page table: the heap's when a measurement begins, and that of a block when it ends.
 
-A mapping (mmap) reserves addresses, which become memory as they are used: Arrow's allocator reserves a
-gigabyte for its first kilobyte, and a file of any size can be mapped. So a mapping may count for less than
-was asked for. How much is known after a first replay, and `peak_of` then replays once more.
+A mapping (mmap) reserves addresses, which become memory as they are used, so it may count for less than was
+asked for. How much is known after a first replay, and `peak_of` then replays once more.
 """
 
 from __future__ import annotations
@@ -217,11 +215,7 @@ _UNSEEN_BYTES, _UNSEEN = 32 * MB, 0.25  # of the rise: from here on it is said; 
 
 
 class RamRecording:
-    """What was alive when most general RAM was asked for, for one measurement.
-
-    None of its methods raises: what is unknown is a note. Recordings nest and overlap in any order,
-    across threads.
-    """
+    """What was alive when most general RAM was asked for; as `PeakRecording`, whose part it is."""
 
     def __init__(self, shell: Any = None) -> None:
         self._shell = shell
@@ -292,8 +286,7 @@ class RamRecording:
 def _counts(mapping: Mapping, rise_bytes: int) -> int:
     """Return for how much a mapping counts: for what is resident of it.
 
-    Where that is unknown, as it is of one that was unmapped, for what was asked for, unless resident memory
-    rose by clearly less.
+    Where that is unknown, for what was asked for, unless resident memory rose by clearly less.
     """
     if mapping.size_bytes == ARENA_BYTES:  # small objects use all of it
         return mapping.size_bytes
@@ -309,8 +302,5 @@ def _unseen(rows: Sequence[AtPeak], rise_bytes: int) -> list[str]:
     if unseen_bytes < max(_UNSEEN_BYTES, _UNSEEN * rise_bytes):
         return []
     rise, unseen = (f"{rounded_mb(size_bytes)} MB" for size_bytes in (rise_bytes, unseen_bytes))
-    sentence = (
-        f"Of the {rise} by which general RAM rose to its peak, {unseen} are not in the table: memray does not"
-        " see the code of libraries, nor what ctypes allocates."
-    )
-    return [sentence]
+    where = f"Of the {rise} by which general RAM rose to its peak, {unseen} are not in the table"
+    return [f"{where}: memray does not see the code of libraries, nor what ctypes allocates."]

@@ -22,24 +22,13 @@ _NO_RAM = "Beside a GPU general RAM is recorded on request alone, because memray
 class PeakRecording:
     """What was alive when memory was highest, for one measurement.
 
-    Its life, around that of the scope::
-
-        recording = PeakRecording()
-        recording.begin()
-        scope.open()
-        ...                            the user's code
-        scope.close()
-        recording.end()
-        measurement = recording.result(scope.result(...))
-
-    None of its methods raises: what is unknown is a note of the measurement. Recordings nest and overlap
-    in any order, across threads.
+    It begins before the scope opens and ends after the scope has closed; then `result` adds the rows. None
+    of its methods raises: what is unknown is a note. Recordings nest and overlap, across threads.
     """
 
     def __init__(self, shell: Any = None, *, ram: bool | None = None, always_named: bool = True) -> None:
-        # `ram`: whether general RAM is recorded too, which slows down code that does little else than to call
-        # functions and allocate; by default where no GPU is. `always_named`: look at each block of a device,
-        # and at all that names hold, even if nothing was allocated or freed there.
+        # `ram`: whether general RAM is recorded too, which slows code down; by default where no GPU is.
+        # `always_named`: look at all that a device holds even if nothing was allocated or freed there.
         self._devices = DeviceRecording(shell, always_named=always_named)
         self._ram = RamRecording(shell) if ram is not False else None
         self._ram_beside_gpus = bool(ram)

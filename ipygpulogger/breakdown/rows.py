@@ -6,7 +6,6 @@ import os
 import sys
 from bisect import bisect_right
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -160,53 +159,33 @@ def _place(block: Block, lines: list[Frame], places: Places) -> Place:
 
 def rows_of(device: str, blocks: Iterable[LabelledBlock], least_bytes: float = 0.0) -> tuple[AtPeak, ...]:
     """Return one row for all blocks of one kind, place and `apart`, the largest first."""
-    rows: dict[tuple[str, Place, str], _Row] = {}
+    alike: dict[tuple[Kind, Place, str], list[LabelledBlock]] = {}
     for block in blocks:
-        key = block.kind, block.place, block.apart
-        row = rows.get(key) or rows.setdefault(key, _Row(block.kind, block.place, block.apart))
-        row.add(block)
-    made = sorted((row.made(device) for row in rows.values()), key=lambda row: (row.is_sum, -row.size_bytes))
+        alike.setdefault((block.kind, block.place, block.apart), []).append(block)
+    made = sorted(
+        (_row(device, *key, of_key) for key, of_key in alike.items()),
+        key=lambda row: (row.is_sum, -row.size_bytes),
+    )
     notable = sum(row.size_bytes >= least_bytes for row in made if not row.is_sum)
     return folded(made, min(notable, _MOST_ROWS))
 
 
-@dataclass
-class _Row:
-    kind: Kind
-    place: Place
-    apart: str
-    size_bytes: int = 0
-    blocks: int = 0
-    risen_bytes: int = 0
-    unknown_bytes: int = 0  # of blocks for which it is unknown how far resident memory rose
-    names: dict[str, None] = field(default_factory=dict)
-
-    def add(self, block: LabelledBlock) -> None:
-        """Add a block."""
-        self.size_bytes += block.size_bytes
-        self.blocks += 1
-        if block.name:
-            self.names[block.name] = None
-        if block.risen_bytes is None:
-            self.unknown_bytes += block.size_bytes
-        self.risen_bytes += block.size_bytes if block.risen_bytes is None else block.risen_bytes
-
-    def made(self, device: str) -> AtPeak:
-        """Return the row of the record."""
-        is_known = self.unknown_bytes <= _UNKNOWN_SHARE * self.size_bytes
-        resident_bytes = self.risen_bytes if is_known and self.risen_bytes != self.size_bytes else None
-        place = self.place.place
-        return AtPeak(device, self.kind, self._name(), place, self.size_bytes, self.blocks, resident_bytes)
-
-    def _name(self) -> str:
-        """Return the variables that hold the blocks, or the line."""
-        if self.apart and self.apart != HELD:
-            return self.apart
-        names = list(self.names)
-        if not names or (self.kind in _BY_LINE and self.place.text):
-            return self.place.text or self.place.place
+def _row(device: str, kind: Kind, place: Place, apart: str, blocks: list[LabelledBlock]) -> AtPeak:
+    size_bytes = sum(block.size_bytes for block in blocks)
+    risen_bytes = sum(one.size_bytes if one.risen_bytes is None else one.risen_bytes for one in blocks)
+    unknown_bytes = sum(block.size_bytes for block in blocks if block.risen_bytes is None)
+    is_known = unknown_bytes <= _UNKNOWN_SHARE * size_bytes and risen_bytes != size_bytes
+    # Called after the variables that hold the blocks, or the line.
+    names = list(dict.fromkeys(block.name for block in blocks if block.name))
+    if apart and apart != HELD:
+        name = apart
+    elif not names or (kind in _BY_LINE and place.text):
+        name = place.text or place.place
+    else:
         more = f" and {len(names) - _NAMES} more" if len(names) > _NAMES else ""
-        return ", ".join(names[:_NAMES]) + more
+        name = ", ".join(names[:_NAMES]) + more
+    resident_bytes = risen_bytes if is_known else None
+    return AtPeak(device, kind, name, place.place, size_bytes, len(blocks), resident_bytes)
 
 
 # -- of general RAM: by the line that asked for the blocks
@@ -248,8 +227,7 @@ def _labelled(block: RamBlock, place: Place, name: str, pages: Pages | None) -> 
 def _line_that_asked(event: Event) -> Frame | None:
     """Return the line that asked: the user's innermost one, or one of ours if that is further inside.
 
-    Without either it is code from a text, or `_ELSEWHERE`. IPython's own work to show an error, after the
-    user's code has ended, is not listed.
+    Without either it is code from a text, or `_ELSEWHERE`. IPython's work to show an error is not listed.
     """
     stack = [(file, line, function) for function, file, line in event.stack_trace()]
     user = user_frame(stack)

@@ -42,6 +42,12 @@ def at_peak(work):
     return measurement
 
 
+def told_by(program):
+    """What a program prints as JSON, in a process of its own."""
+    command = [sys.executable, "-c", program]
+    return json.loads(subprocess.check_output(command, text=True, timeout=60))
+
+
 def large(measurement, least_bytes=MB):
     return [
         (row.kind, row.name, row.size_bytes)
@@ -114,10 +120,7 @@ def test_small_objects_stand_by_themselves():
 
     In a process of its own: one that ran other tests has room left in what Python asked for then.
     """
-    ran = subprocess.run(
-        [sys.executable, "-c", SMALL], capture_output=True, text=True, check=True, timeout=60
-    )
-    small, table = json.loads(ran.stdout)
+    small, table = told_by(SMALL)
     assert small[:2] == ["variables", "small objects of Python"]
     assert small[2] == pytest.approx(300_000 * 32, abs=2 * MB)  # an object takes multiples of 16 bytes
     assert table[0] == "variables" and table[2] == pytest.approx(300_000 * 8, rel=0.15)
@@ -200,10 +203,7 @@ print(json.dumps(m.last.notes))
 @needs_memray
 def test_what_memray_does_not_see_is_said():
     """Such as what ctypes allocates; not where it is little beside the rest."""
-    ran = subprocess.run(
-        [sys.executable, "-c", UNSEEN], capture_output=True, text=True, check=True, timeout=60
-    )
-    (note,) = json.loads(ran.stdout)
+    (note,) = told_by(UNSEEN)
     assert note.startswith(
         "Of the 160 MB by which general RAM rose to its peak, 80 MB are not in the table: "
     )
@@ -239,10 +239,7 @@ def test_what_was_asked_for_beside_what_became_resident():
     In a process of its own, whose malloc has kept nothing else.
     """
     pytest.importorskip("numpy")
-    ran = subprocess.run(
-        [sys.executable, "-c", RESIDENT], capture_output=True, text=True, check=True, timeout=60
-    )
-    told = json.loads(ran.stdout)
+    told = told_by(RESIDENT)
     assert [tuple(row[:2]) for row in told] == [(128, "variables"), (16, "variables")]
     assert all(resident_bytes <= 2 * mmap.PAGESIZE for *_, resident_bytes in told)
 
