@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, NamedTuple
 from ..records.cell_record import process_of
 from ..records.units import MB
 from ..records.usage import needed
-from ..records.value import Value
 from . import leaks
 
 if TYPE_CHECKING:
@@ -57,8 +56,8 @@ class Point(NamedTuple):
     label: str = ""
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class MemoryFit(Value):
+@dataclass(frozen=True, slots=True)
+class MemoryFit:
     """How the need of one memory grows with the size.
 
     Attributes:
@@ -91,8 +90,8 @@ class MemoryFit(Value):
     ends_at: int | None
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class CellFit(Value):
+@dataclass(frozen=True, slots=True)
+class CellFit:
     """How the memory that a cell needs grows with the size of its data.
 
     Attributes:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 from .device_usage import DeviceUsage, Sizes  # noqa: TC001 - decoding evaluates the type hints
 from .units import MB, printable, rounded_mb, shortened
 from .usage import Usage
-from .value import Displayed, Value, later
+from .value import Displayed, later
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 LIBRARIES = "libraries loaded"  # the owner of what imports allocated: "libraries loaded: torch"
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Owner(Value):
-    """A name that holds memory: "model", "Out[3]", "last traceback: step.act".
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """A name that holds memory.
 
     Attributes:
-        name: The name as the user would write it.
+        name: The name as the user would write it: "model", "Out[3]", "last traceback: step.act".
         size_bytes: What it holds; in a cell's record, how much that grew within the cell.
         device: "cpu" for general RAM, "cuda:0", ...
         kind: Where the name lives.
@@ -40,8 +40,8 @@ class Owner(Value):
         return self.kind == "other" and self.name.startswith(f"{LIBRARIES}: ")
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class LineUsage(Displayed, Value):
+@dataclass(frozen=True, slots=True)
+class LineUsage(Displayed):
     """One source line of a cell or function, including everything that it called.
 
     For a line that ran several times, `consumed_bytes` is the sum over its runs and `peaked_bytes` the
@@ -57,8 +57,7 @@ class LineUsage(Displayed, Value):
         place: Where the line stands: "" in the cell itself, else "In [3]" or the name of a file.
         complete: Whether its memory was read at every hit; False where that would have been too slow.
         risen: By device id ("cpu" for general RAM), the distance from the lowest start of any run to the
-            highest peak of any run. All runs together cannot have held more than this at one time.
-            Memory that a loop frees between its runs counts each time in `consumed_bytes`, and once here.
+            highest peak of any run: all runs together cannot have held more than this at one time.
     """
 
     lineno: int
@@ -89,8 +88,8 @@ BEFORE = "before the cell"  # the place of what had been allocated when the meas
 UNRECORDED = "not recorded"  # the place of what was allocated where torch's history is lost
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class AtPeak(Displayed, Value):
+@dataclass(frozen=True, slots=True)
+class AtPeak(Displayed):
     """Blocks of memory that were alive when a device's memory was highest, of one kind and from one place.
 
     The rows of one device add up to the peak of the framework's allocator there, those of "cpu" to the peak
@@ -99,13 +98,11 @@ class AtPeak(Displayed, Value):
     Attributes:
         device: "cuda:0"; "cpu" for general RAM.
         kind: What the blocks held, by the first of these that is so. "parameters" of modules, "optimizer
-            state" and "gradients"; "variables" are inputs and other tensors that a name held at the end or
-            when a backward pass began; "activations" were kept for a backward pass, or are kept by a graph
-            that is still there; "temporaries" were freed before the end, or are a library's workspace; and
-            "before" was held before the measurement began, and by nothing that can be named. A cell that did
-            not ask for the table and changed nothing on a device has one row of this kind, without names.
-        name: The variable that holds the blocks, or the source line that allocated them. Of gradients,
-            activations and temporaries it is the line, if they were allocated within the measurement.
+            state" and "gradients"; "variables" that a name held at the end or when a backward pass began;
+            "activations" kept for a backward pass, or by a graph that is still there; "temporaries" freed
+            before the end, or a library's workspace; and "before", held before the measurement began and by
+            nothing that can be named.
+        name: The variable that holds the blocks, or the source line that allocated them.
         place: The user's line that allocated them: "In [7]:3", "train.py:41"; `BEFORE` for earlier ones,
             `UNRECORDED` where neither is known.
         size_bytes: Their size, as the allocator counts it.
@@ -131,12 +128,7 @@ class AtPeak(Displayed, Value):
 def folded(rows: Sequence[AtPeak], most: int) -> tuple[AtPeak, ...]:
     """Return the largest rows, and the others as one row for each device and kind; the sums stay the same.
 
-    Args:
-        rows: By device, the largest first.
-        most: How many rows stay as they are.
-
-    Returns:
-        By device: the rows that stay, then those that stand for several, named `OTHERS` and without a place.
+    By device the rows that stay, then those that stand for several, named `OTHERS` and without a place.
     """
     single = [row for row in rows if not row.is_sum]
     if len(single) <= most:
@@ -172,26 +164,24 @@ def _sum(rows: Sequence[AtPeak]) -> AtPeak:
 _GIB = 1024 * MB
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class OutOfMemory(Displayed, Value):
+@dataclass(frozen=True, slots=True)
+class OutOfMemory(Displayed):
     """A device at the moment when an allocation on it failed; each figure is None when unknown.
 
     Attributes:
         device: "cuda:0".
-        asked_bytes: The size of the allocation that failed. Where only torch's message tells it, it is off by
-            up to 5 MB above 1 GiB; `requested` writes it no more exactly than it is known.
+        asked_bytes: The size of the allocation that failed; above 1 GiB off by up to 5 MB.
         free_bytes: Free on the device.
         live_bytes: In live tensors of this process.
         cached_bytes: Reserved by the framework's allocator and unused.
-        fragmented_bytes: The part of the cached bytes in gaps between live tensors. It cannot be returned
-            to the device, and no larger tensor fits into it.
+        fragmented_bytes: The part of the cached bytes in gaps between live tensors, which cannot be returned.
         neighbours_bytes: In use by other processes.
         traceback_bytes: On this device, what only the failed cell's traceback still refers to.
         outputs_bytes: On this device, what only ``Out`` still refers to.
         owners: The names that hold the most on this device, the largest first.
         advice: The one next step that is most likely to help.
-        alive: What was alive when the allocation failed, the largest first; empty unless the cell's
-            allocations were recorded, with ``%%gpulog --peak`` or the option ``peak``.
+        alive: What was alive when the allocation failed, the largest first; empty unless allocations were
+            recorded, with ``%%gpulog --peak`` or the option ``peak``.
     """
 
     device: str
@@ -216,8 +206,7 @@ class OutOfMemory(Displayed, Value):
 def requested(asked_bytes: int) -> str:
     """Return the size of an allocation that failed as text, no more exactly than it is known.
 
-    torch's message gives a size above 1 GiB with two decimals. So a size that is a whole number of
-    hundredths of a GiB is written as the message has it: "7.81 GiB", and any other in MB: "8000 MB".
+    A whole number of hundredths of a GiB is what torch's message tells: "7.81 GiB"; any other, "8000 MB".
     """
     hundredths = round(asked_bytes * 100 / _GIB)
     if asked_bytes > _GIB and asked_bytes == round(hundredths / 100 * _GIB):
@@ -225,8 +214,8 @@ def requested(asked_bytes: int) -> str:
     return f"{rounded_mb(asked_bytes)} MB"
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Diagnosis(Value):
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
     """What one source of figures reports about itself on this machine.
 
     Attributes:

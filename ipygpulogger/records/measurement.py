@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from .device_usage import CPU, DRIVER, DeviceUsage
 from .units import MB, shortened
 from .usage import ChildrenUsage, RamUsage, Usage, notable
-from .value import Displayed, Value, later, plain
+from .value import Displayed, later, plain
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 _DEVICES = 4  # in a `repr`
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
-class Measurement(Displayed, Value):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measurement(Displayed):
     """What one scope used.
 
     Attributes:
@@ -60,11 +60,7 @@ class Measurement(Displayed, Value):
         return {CPU: self.gen, **{gpu.id: gpu for gpu in self.gpus if gpu.attributed}}
 
     def grown(self) -> dict[str, int]:
-        """Return those of `memories` that grew notably, and by how much.
-
-        General RAM is counted without the freed memory that malloc keeps, and only if it grew by more than
-        the possible error.
-        """
+        """Return those of `memories` that grew notably, and by how much: RAM without what malloc keeps."""
         found = {}
         for device, usage in self.memories().items():
             grown_bytes = usage.consumed_bytes
@@ -79,11 +75,7 @@ class Measurement(Displayed, Value):
         return found
 
     def gpu(self, index: int | None) -> DeviceUsage | None:
-        """Return the device that the frameworks give this index, or the first if it is None.
-
-        Returns:
-            None when there is no such device.
-        """
+        """Return the device that the frameworks give this index, the first if it is None."""
         ours = [gpu for gpu in self.gpus if gpu.backend != DRIVER] or self.gpus
         return next((gpu for gpu in ours if index in (gpu.index, None)), None)
 

@@ -7,13 +7,13 @@ The full form is `CellRecord.to_dict`; the embedded one leaves out what is None 
 from __future__ import annotations
 
 import json
-from dataclasses import MISSING, fields
-from functools import cache
+from dataclasses import MISSING
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..records.usage import Peak
+from ..records.value import fields_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -43,15 +43,7 @@ def embedded(record: CellRecord, left_out: Iterable[str] = ()) -> dict[str, Any]
     If that is too much, the least important is left out first, and ``left_out`` names the fields that lost
     something: time series lose points; of long lists the first members stay, and of what was alive at the
     peak the smaller rows are added up; long texts are cut; then only what a report cannot do without stays,
-    of as many devices as fit. No other number is changed.
-
-    Args:
-        record: The record.
-        left_out: The fields that have lost something already.
-
-    Returns:
-        Plain values for JSON. Written with the separators "," and ":" they take at most `LIMIT_BYTES`,
-        whether or not characters beyond ASCII are escaped.
+    of as many devices as fit. No other number is changed. ``left_out`` names those that lost some before.
     """
     values: dict[str, Any] = _without_defaults(record)
     values["started_at"] = record.started_at.isoformat()
@@ -71,12 +63,6 @@ def embedded(record: CellRecord, left_out: Iterable[str] = ()) -> dict[str, Any]
     return values
 
 
-@cache
-def defaults(kind: Any) -> tuple[tuple[str, Any], ...]:
-    """Return the fields of a dataclass with their defaults, `dataclasses.MISSING` for a required field."""
-    return tuple((field.name, field.default) for field in fields(kind))
-
-
 def default_hi_bytes(quality: str, lo_bytes: int) -> int | None:
     """Return the upper bound of a peak that states none: an exact peak is its own upper bound."""
     return lo_bytes if quality == "exact" else None
@@ -88,7 +74,7 @@ def _without_defaults(value: Any) -> Any:
     if hasattr(kind, "__dataclass_fields__"):
         kept = {
             name: member if type(member) in _SCALARS else _without_defaults(member)
-            for name, default in defaults(kind)
+            for name, default, _ in fields_of(kind)
             if (member := getattr(value, name)) is not None and (default is MISSING or member != default)
         }
         if kind is Peak and value.hi_bytes == default_hi_bytes(value.quality, value.lo_bytes):
@@ -107,7 +93,7 @@ def _json(values: Any) -> str:
 
 
 def _without_surrogates(_: str, value: Any) -> Any:
-    """Return texts that have a UTF-8 encoding: the kernel cannot send a lone surrogate."""
+    """Return texts that have a UTF-8 encoding: a kernel cannot send a lone surrogate."""
     return _changed(value, lambda text: text.encode(errors="replace").decode())
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 from ..records.cell_record import GROUP_MIME, MIME
 from ..records.process import ProcessRecord
 from ..records.units import is_utf8, printable
-from .decode import from_json, types_of
+from .decode import types_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -113,7 +113,7 @@ def _values_of(line: bytes, after: bytes, where: str) -> Any:
     if not text.strip(b" \t\r\0"):  # after a power cut, in place of the last lines
         return _CUT_SHORT
     try:
-        return from_json(text)
+        return json.loads(text)
     except (ValueError, RecursionError):
         # A line that was cut short is the last of the file, or `log.Log` wrote an empty one behind it.
         ends = after == b"\n" or (not after and text == line)
@@ -124,7 +124,7 @@ def _values_of(line: bytes, after: bytes, where: str) -> Any:
 
 def _read_ipynb(path: Path) -> _Found:
     try:
-        cells = [dict(cell) for cell in from_json(path.read_bytes())["cells"]]
+        cells = [dict(cell) for cell in json.loads(path.read_bytes())["cells"]]
         reports = [(own_report(cell), cell.get("id")) for cell in cells if cell.get("cell_type") == "code"]
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         raise ValueError(f"{path} is not a notebook, or is too old or damaged") from None
@@ -189,7 +189,7 @@ def _value(cell: str, hint: Any) -> Any:
         return None
     if _of_text(hint) and not cell.startswith('"'):
         return cell
-    return from_json(cell)
+    return json.loads(cell)
 
 
 def _parquet(rows: list[dict[str, Any]], columns: list[str]) -> bytes:
@@ -228,7 +228,7 @@ def _parquet_rows(path: Path) -> Iterator[dict[str, Any]]:
 def _unpacked(value: Any, hint: Any) -> Any:
     """Return the value that `_packed` wrote."""
     if isinstance(value, str) and (not _of_text(hint) or value.startswith('"')):
-        return from_json(value)
+        return json.loads(value)
     return value
 
 
