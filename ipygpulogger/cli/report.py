@@ -128,11 +128,6 @@ class Results:
         except OSError as error:
             self.fail(f"{path} could not be written: {error.strerror or error}")
 
-    def close(self) -> None:
-        """Close the log."""
-        if self._log is not None:
-            self._log.close()
-
 
 def write_page(
     path: Path, title: str, cells: History, source: Callable[[CellRecord], str], said: Sequence[str] = ()

@@ -20,7 +20,7 @@ from contextvars import copy_context
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..blocks.measure import Measure, measure, overlaps_of
+from ..blocks.measure import Measure, measure
 from ..records.note import Note, NoteKind
 from ..records.process import Process, ProcessRecord
 from ..runtime import clock
@@ -42,8 +42,6 @@ _NAME = 120  # characters of a task's name, and of its label
 # A task that is cancelled runs on: its worker calls it "released" at once, and in the end takes it from
 # "cancelled" to one of these.
 _ENDS = frozenset(("memory", "error", "rescheduled", "forgotten"))
-
-_overlaps = overlaps_of("task")  # also of several workers that are threads of one process
 
 
 class _Task(NamedTuple):
@@ -94,7 +92,7 @@ class Tasks:
     def transition(self, key: Any, start: str, finish: str) -> None:
         """Follow a task from one state to another."""
         if finish == "executing" and key not in self._open:
-            task = _Task(Measure(str(key)[:_NAME], overlaps=_overlaps), copy_context())
+            task = _Task(Measure(str(key)[:_NAME], among="task"), copy_context())
             self._open[key] = task
             # In a context of its own: that of the event loop would remember each measurement it entered.
             task.context.run(task.measured.__enter__)

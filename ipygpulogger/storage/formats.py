@@ -92,34 +92,20 @@ def shows_processes(cell: Mapping[str, Any]) -> bool:
 
 
 def _read_jsonl(path: Path) -> _Found:
-    with path.open("rb") as file:
-        lines = iter(file)
-        line, number = next(lines, b""), 0
-        while line:
-            number += 1
-            after = next(lines, b"")
-            if line.strip(b" \t\r\n"):
-                yield f"line {number}", _values_of(line, after, f"{path}, line {number}")
-            line = after
-
-
-def _values_of(line: bytes, after: bytes, where: str) -> Any:
-    """Return what a line of a log holds: a record's values, or as text why there are none.
-
-    Raises:
-        ValueError: The line is no JSON.
-    """
-    text = line.removesuffix(b"\n")
-    if not text.strip(b" \t\r\0"):  # after a power cut, in place of the last lines
-        return _CUT_SHORT
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        # A line that was cut short is the last of the file, or `log.Log` wrote an empty one behind it.
-        ends = after == b"\n" or (not after and text == line)
-        if not ends or text[: len(_BEGINS)] != _BEGINS[: len(text)]:
-            raise ValueError(f"{where}: this is no JSON") from None
-        return _CUT_SHORT
+    lines = path.read_bytes().split(b"\n")
+    for number, line in enumerate(lines, 1):
+        if not line.strip(b" \t\r"):
+            continue
+        values: Any = _CUT_SHORT
+        try:
+            values = json.loads(line)
+        except (ValueError, RecursionError):
+            # A line that was cut short is the last of the file, or `log.Log` wrote an empty one behind it.
+            ends = number == len(lines) or (number + 1 < len(lines) and not lines[number])
+            is_cut = ends and line[: len(_BEGINS)] == _BEGINS[: len(line)]
+            if not is_cut and line.strip(b" \t\r\0"):  # zeros: after a power cut, in place of the last lines
+                raise ValueError(f"{path}, line {number}: this is no JSON") from None
+        yield f"line {number}", values
 
 
 def _read_ipynb(path: Path) -> _Found:
@@ -265,10 +251,9 @@ def _leaves_of(values: dict[str, Any], before: str = "") -> Iterator[tuple[str, 
             yield path, value
 
 
-def _nested(row: dict[str, Any], read: Callable[[Any, Any], Any], where: str) -> dict[str, Any]:
+def _nested(row: dict[str, Any], read: Callable[[Any, Any], Any], where: str) -> Any:
     """Return the nested values of a row; foreign columns are ignored."""
     found: dict[str, Any] = {}
-    empty = []
     for path, cell in row.items():
         hint = _leaves().get(path)
         if hint is None:
@@ -277,21 +262,22 @@ def _nested(row: dict[str, Any], read: Callable[[Any, Any], Any], where: str) ->
             value = read(cell, hint)
         except (ValueError, RecursionError):
             raise ValueError(f"{where}: {path} is no JSON") from None
+        if value is None and type(None) not in get_args(hint):  # an earlier version did not have it
+            continue
         *parents, name = path.split(".")
-        if value is None:
-            if type(None) in get_args(hint):  # otherwise a field that an earlier version did not have
-                empty.append((parents, name))
-        else:
-            holder = found
-            for parent in parents:
-                holder = holder.setdefault(parent, {})
-            holder[name] = value
-    for parents, name in empty:  # None in a part that exists: its default may be something else
         holder = found
         for parent in parents:
-            holder = holder.get(parent, {})
-        holder[name] = None
-    return found
+            holder = holder.setdefault(parent, {})
+        holder[name] = value
+    return _without_missing(found)
+
+
+def _without_missing(value: Any) -> Any:
+    """Return nested values with None for each part of which no figure is known."""
+    if not isinstance(value, dict):
+        return value
+    found = {name: _without_missing(member) for name, member in value.items()}
+    return found if any(member is not None for member in found.values()) else None
 
 
 def _of_text(hint: Any) -> bool:

@@ -37,7 +37,6 @@ def test_a_log_is_the_history_as_it_grows(tmp_path):
         for j in range(3):
             assert log.append(plain(10 * i + j)) == 0
             assert [r.gen.after_bytes for r in History.load(path)][-1] == 10 * i + j
-        log.close()
     assert len(History.load(path)) == 9
 
 
