@@ -203,11 +203,7 @@ class Measure:
             self._open.remove(block)
 
     def __call__(self, function: F) -> F:
-        """Measure every call of a function, coroutine function or generator function.
-
-        Raises:
-            TypeError: The argument is none of these.
-        """
+        """Measure every call of a function, coroutine function or generator function; else TypeError."""
         label = self._label or str(getattr(function, "__qualname__", "call"))
         return around_calls(function, lambda: _Block(self, label, self._among), "measure")  # type: ignore[no-any-return]
 
@@ -236,11 +232,7 @@ class Measure:
 
     @property
     def last(self) -> Measurement | None:
-        """Return the last finished block or call; None if it could not be measured.
-
-        Raises:
-            RuntimeError: No block or call has finished yet.
-        """
+        """Return the last finished block or call; None if it could not be measured, an error before it."""
         self._check_ended()
         return self._last
 
