@@ -133,11 +133,12 @@ def folded(rows: Sequence[AtPeak], most: int) -> tuple[AtPeak, ...]:
     single = [row for row in rows if not row.is_sum]
     if len(single) <= most:
         return tuple(rows)
-    largest = sorted(range(len(single)), key=lambda number: (-single[number].size_bytes, number))
-    kept = [single[number] for number in sorted(largest[:most])]
+    largest = {id(row) for row in sorted(single, key=lambda row: -row.size_bytes)[:most]}
+    kept = [row for row in single if id(row) in largest]
     others: dict[tuple[str, Kind], list[AtPeak]] = {}
-    for row in (*(single[number] for number in largest[most:]), *(row for row in rows if row.is_sum)):
-        others.setdefault((row.device, row.kind), []).append(row)
+    for row in rows:
+        if id(row) not in largest:
+            others.setdefault((row.device, row.kind), []).append(row)
     sums = sorted(map(_sum, others.values()), key=lambda row: -row.size_bytes)
     devices = dict.fromkeys(row.device for row in rows)
     return tuple(row for device in devices for row in (*kept, *sums) if row.device == device)

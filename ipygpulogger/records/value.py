@@ -25,7 +25,7 @@ def later(default: Any) -> Any:
 @cache
 def fields_of(kind: Any) -> tuple[tuple[str, Any, bool], ...]:
     """Return a class's fields: name, default (`dataclasses.MISSING` without one), whether it is `later`."""
-    return tuple((one.name, one.default, _LATER in one.metadata) for one in fields(kind))
+    return tuple((one.name, one.default, one.metadata.get(_LATER, False)) for one in fields(kind))
 
 
 def plain(value: Any) -> Any:

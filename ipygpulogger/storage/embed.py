@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import MISSING
-from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
 LIMIT_BYTES = 16384
 SCHEMA = Path(__file__).with_name("record.schema.json")
 
-_POINTS, _ROWS, _MEMBERS, _CHARACTERS = 9, 12, 6, 100  # what is left of series, tables, lists and texts
+_ROWS, _MEMBERS, _CHARACTERS = 12, 6, 100  # what is left of tables, lists and texts
 _ID_CHARACTERS = 64  # nbformat allows no longer ids
 # What stays in any case, of a record and of each of its devices.
 _ESSENTIAL = (
@@ -41,7 +40,7 @@ def embedded(record: CellRecord, left_out: Iterable[str] = ()) -> dict[str, Any]
     """Return the form that a notebook output embeds: no None, no defaults, and at most `LIMIT_BYTES`.
 
     If that is too much, the least important is left out first, and ``left_out`` names the fields that lost
-    something: time series lose points; of long lists the first members stay, and of what was alive at the
+    something: time series go; of long lists the first members stay, and of what was alive at the
     peak the smaller rows are added up; long texts are cut; then only what a report cannot do without stays,
     of as many devices as fit. No other number is changed. ``left_out`` names those that lost some before.
     """
@@ -50,7 +49,7 @@ def embedded(record: CellRecord, left_out: Iterable[str] = ()) -> dict[str, Any]
     lost, written = set(left_out), _json(values)
     if not lost and "\\ud" not in written and len(written) <= LIMIT_BYTES:
         return values  # as for nearly every cell; "\ud" is how JSON in ASCII begins a surrogate
-    for step in (_without_surrogates, _thin, _shorten, _cut, _bare):
+    for step in (_without_surrogates, _without_series, _shorten, _cut, _bare):
         changed = {name: step(name, value) for name, value in values.items() if name != "left_out"}
         lost |= {name for name, value in changed.items() if value != values[name]}
         values = {name: value for name, value in changed.items() if value is not None}
@@ -97,16 +96,12 @@ def _without_surrogates(_: str, value: Any) -> Any:
     return _changed(value, lambda text: text.encode(errors="replace").decode())
 
 
-def _thin(_: str, value: Any) -> Any:
-    """Return time series with both ends and the highest point of each equal part between them."""
+def _without_series(_: str, value: Any) -> Any:
     if isinstance(value, list):
-        return [_thin("", member) for member in value]
-    points: Any = value.get("timeline", ()) if isinstance(value, dict) else ()
-    if len(points) <= _POINTS:
-        return value
-    cuts = [1 + (len(points) - 2) * part // (_POINTS - 2) for part in range(_POINTS - 1)]
-    highest = [max(points[a:b], key=lambda point: point[1]) for a, b in pairwise(cuts)]
-    return {**value, "timeline": [points[0], *highest, points[-1]]}
+        return [_without_series("", member) for member in value]
+    if isinstance(value, dict):
+        return {name: member for name, member in value.items() if name != "timeline"}
+    return value
 
 
 def _shorten(name: str, value: Any) -> Any:

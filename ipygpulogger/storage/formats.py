@@ -24,19 +24,12 @@ if TYPE_CHECKING:
 
 _BEGINS = b'{"label": '  # every line that `json_line` writes
 _CUT_SHORT = "this line was cut short and is left out"
-_BATCH = 500  # rows of a .parquet file
 
 _Found = Iterator[tuple[str, Any]]  # a place in the file, and plain values or, as text, why there are none
 
 
 def save(path: Path, records: Iterable[CellRecord]) -> None:
-    """Write records to a file of the kind that its name says, whole or not at all.
-
-    Raises:
-        ValueError: Files of this kind cannot be written.
-        ImportError: pyarrow is not installed, and the file is .parquet.
-        OSError: The file cannot be written.
-    """
+    """Write records to a file of the kind that its name says; `History.save` has the rules."""
     from ..runtime.output import write_file
 
     kind = path.suffix.lower()
@@ -53,12 +46,7 @@ def save(path: Path, records: Iterable[CellRecord]) -> None:
 def read(path: Path) -> _Found:
     """Yield what a file holds: each place, such as "line 3", with a record's values as JSON has them.
 
-    A text in place of the values says why there are none.
-
-    Raises:
-        ValueError: Files of this kind cannot be read, or the file does not hold records; says where.
-        ImportError: pyarrow is not installed, and the file is .parquet.
-        OSError: The file cannot be read.
+    A text in place of the values says why there are none. `History.load` has the rules.
     """
     _check_kind(path, _READERS)
     yield from _READERS[path.suffix.lower()](path)
@@ -72,8 +60,8 @@ def json_line(record: CellRecord) -> str:
 def own_report(cell: Mapping[str, Any]) -> Mapping[str, Any] | None:
     """Return the MIME bundle of a notebook's code cell that is the cell's own report; None without one.
 
-    A cell may also display the records of cells nested in it or captured earlier, whose execution counts
-    differ from its own. Where a tool removed the cell's execution count, a single report is its own.
+    The records of cells nested in it or captured earlier have other execution counts. Where a tool removed
+    the cell's own count, a single report is its own.
     """
     count = cell.get("execution_count")
     data = [output.get("data", {}) for output in cell.get("outputs", ())]
@@ -196,19 +184,15 @@ def _packed(value: Any) -> Any:
 
 
 def _read_parquet(path: Path) -> _Found:
-    for number, row in enumerate(_parquet_rows(path), 1):
-        where = f"row {number}"
-        yield where, _nested(row, _unpacked, f"{path}, {where}")
-
-
-def _parquet_rows(path: Path) -> Iterator[dict[str, Any]]:
     _, parquet = _pyarrow()
     with path.open("rb") as file:
         try:
-            for batch in parquet.ParquetFile(file).iter_batches(_BATCH):
-                yield from batch.to_pylist()
+            rows = parquet.read_table(file).to_pylist()
         except Exception:  # pyarrow raises many types, with messages of several lines
             raise ValueError(f"{path} is not a parquet file") from None
+    for number, row in enumerate(rows, 1):
+        where = f"row {number}"
+        yield where, _nested(row, _unpacked, f"{path}, {where}")
 
 
 def _unpacked(value: Any, hint: Any) -> Any:

@@ -48,7 +48,7 @@ def test_the_embedded_form_is_small_and_what_it_says_is_true(record):
     assert again.gen.peak.precision_bytes == record.gen.peak.precision_bytes
     assert list(map(essential, again.gpus)) == list(map(essential, record.gpus))
     assert [peak(gpu.peak) for gpu in again.gpus] == [peak(gpu.peak) for gpu in record.gpus]
-    assert set(again.gen.timeline) <= set(record.gen.timeline)
+    assert again.gen.timeline in (record.gen.timeline, ())
     if record.cell_id is None or record.cell_id.isascii():
         assert again.cell_id == record.cell_id
     changed = {
@@ -104,7 +104,7 @@ GPU = DeviceUsage(
     (16, 999, {"gen", "gpus", "notes", "owners"}),
 ])  # fmt: skip
 def test_what_goes_first_is_what_matters_least(count, name_size, lost):
-    """Points of long series before names and notes, those before any device; every figure of each stays."""
+    """Time series before names and notes, those before any device; every figure of each stays."""
     gpus = tuple(dataclasses.replace(GPU, index=index, used_bytes=index) for index in range(count))
     ram = RamUsage(0, 1, Peak(1, 1, "exact"), timeline=COURSE)
     owners = tuple(Owner("x" * name_size, 1, "cpu", "variable") for _ in range(9))
@@ -115,20 +115,8 @@ def test_what_goes_first_is_what_matters_least(count, name_size, lost):
     assert [one.used_bytes for one in again.gpus] == list(range(count))
     assert (again == record) == (lost is None)
     if lost:
-        assert set(again.gen.timeline) < set(COURSE)
-        assert {COURSE[0], COURSE[-1]} <= set(again.gen.timeline)
+        assert again.gen.timeline == ()
         assert len(again.owners) == (9 if name_size == 9 else 6)
-
-
-def test_the_highest_point_survives_the_thinning():
-    """A course that loses points keeps both ends and its highest."""
-    course = tuple((i * 1.5, 1 << 45 if i == 41 else 1 << 44) for i in range(64))
-    record = plain(gen=RamUsage(0, 1, Peak(1, 1, "exact"), timeline=course), notes=("n" * LIMIT_BYTES,))
-    found = embedded(record)
-    kept = record_from(found).gen.timeline
-    assert found["left_out"] == ["gen", "notes"]
-    assert 3 <= len(kept) < 64
-    assert {course[0], course[41], course[-1]} <= set(kept) <= set(course)
 
 
 @settings(deadline=None, max_examples=30)
