@@ -55,12 +55,15 @@ class Displayed:
 
     def _repr_html_(self) -> str | None:
         """Return the value as HTML, for IPython; None if nothing was registered for its class."""
-        import_module(_DISPLAYS)
-        to_html = next((html_of[base] for base in type(self).__mro__ if base in html_of), None)
-        return None if to_html is None else to_html(self)
+        to_html = _registered(html_of, self)
+        return None if to_html is None else str(to_html(self))
 
 
 def displayed_text(value: Displayed) -> str:
     """Return a value as the text that `text_of` has for its class."""
+    return str(_registered(text_of, value)(value))
+
+
+def _registered(functions: dict[type, Callable[[Any], str]], value: Displayed) -> Any:
     import_module(_DISPLAYS)
-    return text_of[type(value)](value)
+    return next((functions[base] for base in type(value).__mro__ if base in functions), None)
