@@ -62,6 +62,7 @@ def test_what_the_grain_may_be_is_no_growth(precision, grew):
     usage = RamUsage(0, 10 * MB, Peak(10 * MB, 10 * MB, "exact"), precision_bytes=precision)
     grown = measured(usage, gpu(0, 0, 10 * MB)).grown()
     assert grown == ({CPU: 10 * MB} if grew else {}) | {"cuda:0": 10 * MB}
+    assert measured(ram(), gpu(0, 0, 10 * MB)).grown() == {"cuda:0": 10 * MB}
 
 
 @settings(deadline=None, suppress_health_check=list(HealthCheck), max_examples=60, phases=UNSHRUNK)
