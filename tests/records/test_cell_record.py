@@ -56,7 +56,8 @@ def test_what_the_names_do_not_explain(came, went, more_ram, more_gpu, kept, com
     usage = ram(base, base + grown[CPU] + (kept if grown[CPU] > 0 else 0), None, *heaps)
     record = cell(usage, gpu(0, base, base + grown["cuda:0"]))
     owners = tuple(Owner(f"n{i}", size, device, "variable") for i, (device, size) in enumerate(came))
-    told = record.explained(owners, gone, complete=complete)
+    known = {device: size for device, size in gone.items() if size}
+    told = record.explained(owners, known, complete=complete)
     expected = [
         (device, rest[device])
         for device in rest
