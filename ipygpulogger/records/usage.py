@@ -94,7 +94,7 @@ class Usage:
     @property
     def consumed_bytes(self) -> int:
         """Used after minus used before; negative when memory was given back."""
-        return self.after_bytes - self.before_bytes
+        return consumed(self.before_bytes, self.after_bytes)
 
     @property
     def peaked_bytes(self) -> int:
