@@ -11,6 +11,7 @@ from ipygpulogger.records import (
     CPU,
     LIBRARIES,
     ChildrenUsage,
+    ChildUsage,
     Data,
     DeviceHolding,
     Heap,
@@ -33,7 +34,9 @@ def test_what_a_record_is_unless_said_otherwise():
     assert LineUsage(1, "x", 1, 0.5, ram()).complete
     assert (cell().owners_complete, cell().gpulog_only, ram().precision_bytes) == (True, False, 0)
     assert DeviceHolding(CPU, 1).outside_bytes is None
-    assert not ChildrenUsage(0, 0, Peak(0, 0, "exact"), 0).at_least
+    children = ChildrenUsage(0, 0, Peak(0, 0, "exact"), 0)
+    assert (children.at_least, children.ended) == (False, 0)
+    assert not ChildUsage(0, 0, Peak(0, 0, "exact"), "python", 1).ended
 
 
 owned = st.lists(st.tuples(st.sampled_from([CPU, "cuda:0"]), st.integers(1, 1 << 30)), max_size=5)
