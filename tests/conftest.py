@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 import simgpu
+from failures import pytest_terminal_summary  # noqa: F401 - a hook of pytest
 from hypothesis import HealthCheck, settings
 from memory import trim
 

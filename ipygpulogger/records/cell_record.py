@@ -36,7 +36,7 @@ class Data(NamedTuple):
     time_delta: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class CellRecord(Measurement):
     """What one cell used.
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from .units import MB, rounded_mb
 from .usage import Peak, Timeline, Usage
+from .value import Value
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -24,8 +25,8 @@ def device_id(backend: str, index: int) -> str:
     return f"{backend}:{index}"
 
 
-@dataclass(frozen=True, slots=True)
-class Metric:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Metric(Value):
     """A figure of a whole device, "energy" in "J" or "utilization" in "%"; or the reason that it is None."""
 
     name: str
@@ -41,7 +42,7 @@ class Rung(NamedTuple):
     size_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class DeviceUsage(Usage):
     """Memory of one accelerator device.
 

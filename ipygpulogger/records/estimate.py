@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from .value import Displayed, displayed_text, plain
+from .value import Displayed, Value, displayed_text, plain
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,8 +33,8 @@ def fit(
     return False, reserved_bytes - available_bytes
 
 
-@dataclass(frozen=True, slots=True)
-class BatchEstimate:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class BatchEstimate(Value):
     """What the same function would need with another batch size; the figures are those of `Estimate`.
 
     Attributes:
@@ -50,8 +50,8 @@ class BatchEstimate:
     error: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Estimate(Displayed):
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Estimate(Displayed, Value):
     """What a function would need on a device, found without running it there.
 
     What is needed and what is available both count all tensors that the function uses, also those that are on

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 from .device_usage import DeviceUsage, Sizes  # noqa: TC001 - decoding evaluates the type hints
 from .units import MB, printable, rounded_mb, shortened
 from .usage import Usage
-from .value import Displayed, later
+from .value import Displayed, Value, later
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 LIBRARIES = "libraries loaded"  # the owner of what imports allocated: "libraries loaded: torch"
 
 
-@dataclass(frozen=True, slots=True)
-class Owner:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Owner(Value):
     """A name that holds memory.
 
     Attributes:
@@ -40,8 +40,8 @@ class Owner:
         return self.kind == "other" and self.name.startswith(f"{LIBRARIES}: ")
 
 
-@dataclass(frozen=True, slots=True)
-class LineUsage(Displayed):
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class LineUsage(Displayed, Value):
     """One source line of a cell or function, including everything that it called.
 
     For a line that ran several times, `consumed_bytes` is the sum over its runs and `peaked_bytes` the
@@ -88,8 +88,8 @@ BEFORE = "before the cell"  # the place of what had been allocated when the meas
 UNRECORDED = "not recorded"  # the place of what was allocated where torch's history is lost
 
 
-@dataclass(frozen=True, slots=True)
-class AtPeak(Displayed):
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class AtPeak(Displayed, Value):
     """Blocks of memory that were alive when a device's memory was highest, of one kind and from one place.
 
     The rows of one device add up to the peak of the framework's allocator there, those of "cpu" to the peak
@@ -165,8 +165,8 @@ def _sum(rows: Sequence[AtPeak]) -> AtPeak:
 _GIB = 1024 * MB
 
 
-@dataclass(frozen=True, slots=True)
-class OutOfMemory(Displayed):
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class OutOfMemory(Displayed, Value):
     """A device at the moment when an allocation on it failed; each figure is None when unknown.
 
     Attributes:
@@ -215,8 +215,8 @@ def requested(asked_bytes: int) -> str:
     return f"{rounded_mb(asked_bytes)} MB"
 
 
-@dataclass(frozen=True, slots=True)
-class Diagnosis:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Diagnosis(Value):
     """What one source of figures reports about itself on this machine.
 
     Attributes:

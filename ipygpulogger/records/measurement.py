@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from .device_usage import CPU, DRIVER, DeviceUsage
 from .units import MB, shortened
 from .usage import ChildrenUsage, RamUsage, Usage, notable
-from .value import Displayed, later, plain
+from .value import Displayed, Value, later, plain
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 _DEVICES = 4  # in a `repr`
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Measurement(Displayed):
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class Measurement(Displayed, Value):
     """What one scope used.
 
     Attributes:

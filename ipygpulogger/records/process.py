@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from .cell_record import CellRecord
 from .units import shortened
+from .value import Value
 
 if TYPE_CHECKING:
     from .measurement import Measurement
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 _CELL_DEFAULTS: dict[str, Any] = {"execution_count": None, "cell_id": None, "source": "", "status": "ok"}
 
 
-@dataclass(frozen=True, slots=True)
-class Process:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Process(Value):
     """One process of many.
 
     Attributes:
@@ -40,7 +40,7 @@ class Process:
         return f"pid {self.pid}" if self.rank is None else f"rank {self.rank}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class ProcessRecord(CellRecord):
     """What one process of many used in a cell, in a task, or in a gathered block; `process` says which."""
 
@@ -58,8 +58,27 @@ class ProcessRecord(CellRecord):
         name, task = self.process.named(), self.process.task
         return f"{self.label}, {name if task is None else f'{shortened(task)} on {name}'}"
 
-    host = property(attrgetter("process.host"), doc="The name of the machine.")
-    pid = property(attrgetter("process.pid"), doc="The process id on that machine.")
-    rank = property(attrgetter("process.rank"), doc="Its number in its job; None without one.")
-    worker = property(attrgetter("process.worker"), doc="The name that its engine gives it, or None.")
-    task = property(attrgetter("process.task"), doc="What ran there; None for the whole process.")
+    @property
+    def host(self) -> str:
+        """The name of the machine."""
+        return self.process.host
+
+    @property
+    def pid(self) -> int:
+        """The process id on that machine."""
+        return self.process.pid
+
+    @property
+    def rank(self) -> int | None:
+        """Its number in its job; None without one."""
+        return self.process.rank
+
+    @property
+    def worker(self) -> str | None:
+        """The name that its engine gives it, or None."""
+        return self.process.worker
+
+    @property
+    def task(self) -> str | None:
+        """What ran there; None for the whole process."""
+        return self.process.task

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeVar
 
 from .units import MB, rounded_mb
-from .value import later
+from .value import Value, later
 
 Quality = Literal["exact", "bounded", "sampled"]
 Timeline = tuple[tuple[float, int], ...]  # a time series: (seconds since the beginning, bytes), at most 64
@@ -39,8 +39,8 @@ def notable(moved_bytes: int, used_bytes: int) -> bool:
     return moved_bytes > MB and moved_bytes > _NOTABLE * used_bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Peak:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Peak(Value):
     """The highest use within a scope; the true value lies in ``[lo_bytes, hi_bytes]``.
 
     Attributes:
@@ -69,8 +69,8 @@ class Peak:
         return self.precision_bytes > max(MB, self.lo_bytes // 100)
 
 
-@dataclass(frozen=True, slots=True)
-class Usage:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Usage(Value):
     """Memory at both ends of a scope and at its peak, in bytes."""
 
     before_bytes: int
@@ -123,15 +123,15 @@ class Usage:
         return f"<{type(self).__name__}: {self.described()}>"
 
 
-@dataclass(frozen=True, slots=True)
-class Heap:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Heap(Value):
     """What glibc's malloc holds, in bytes: in use by the program, and kept for later requests."""
 
     in_use_bytes: int
     kept_bytes: int
 
 
-@dataclass(frozen=True, slots=True, repr=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class RamUsage(Usage):
     """General RAM of one process: its resident memory (RSS), and malloc's share of it where that is known.
 
@@ -167,7 +167,7 @@ class RamUsage(Usage):
         return max(0, min(self.newly_kept_bytes, self.consumed_bytes - self.newly_in_use_bytes))
 
 
-@dataclass(frozen=True, slots=True, repr=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class ChildUsage(Usage):
     """Resident memory of one child process within a scope, without the pages that a forked one shares.
 
@@ -184,7 +184,7 @@ class ChildUsage(Usage):
     ended: bool = False
 
 
-@dataclass(frozen=True, slots=True, repr=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class ChildrenUsage(Usage):
     """Resident memory of all child processes together, without the pages that forked children share.
 
