@@ -247,31 +247,28 @@ def shared_kernels(tmp_path_factory):
 def kernel(request, tmp_path, shared_kernels):
     """A real Jupyter kernel, as the closest marker `kernel` says; by default a new one, without a GPU.
 
-    ``@pytest.mark.kernel(gpu=False, begin=(), around=None, shared=False, env={})``: on the simulated machine;
+    ``@pytest.mark.kernel(gpu=False, begin=(), around=nullcontext, shared=False, env={})``: on the simulated machine;
     with these cells run first; each test within this context manager, which is given the kernel and checks what
     is left; one kernel for all tests of the file that ask for the same; with these variables in its environment,
     where None takes one away. `kernel.folder` is the test's own, `kernel.gpu` the simulated machine.
     """
-    marker = request.node.get_closest_marker("kernel")
-    yield from _a_kernel(request, tmp_path, shared_kernels, **(marker.kwargs if marker else {}))
-
-
-def _a_kernel(request, tmp_path, shared_kernels, *, gpu=False, begin=(), around=None, shared=False, env=None):
     from kernels import Kernel
 
-    machine = request.getfixturevalue("gpu") if gpu else None
-    simulated = simgpu.environment(GPU, driver=gpu) if GPU else {}
-    whole = {**os.environ, **simulated, **(env or {}), "PYTEST_CURRENT_TEST": None}  # or no two were the same
-    whole = {name: value for name, value in whole.items() if value is not None}
-    around = around or contextlib.nullcontext
+    marker = request.node.get_closest_marker("kernel")
+    asked = {"gpu": False, "begin": (), "around": contextlib.nullcontext, "shared": False, "env": {}}
+    asked |= marker.kwargs if marker else {}
+    machine = request.getfixturevalue("gpu") if asked["gpu"] else None
+    simulated = simgpu.environment(GPU, driver=asked["gpu"]) if GPU else {}
+    env = {**os.environ, **simulated, **asked["env"], "PYTEST_CURRENT_TEST": None}  # or no two were the same
+    env = {name: value for name, value in env.items() if value is not None}
     with contextlib.ExitStack() as stack:
-        if shared:
-            kernel = shared_kernels(whole, begin)
+        if asked["shared"]:
+            kernel = shared_kernels(env, asked["begin"])
         else:
-            kernel = stack.enter_context(Kernel(whole, tmp_path / "kernel"))
-            kernel.begin(begin)
+            kernel = stack.enter_context(Kernel(env, tmp_path / "kernel"))
+            kernel.begin(asked["begin"])
         kernel.folder, kernel.gpu = tmp_path, machine
-        with around(kernel):
+        with asked["around"](kernel):
             yield kernel
 
 

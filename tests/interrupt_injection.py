@@ -95,10 +95,8 @@ class Points(ast.NodeTransformer):
 
     def visit_Call(self, node):
         self.generic_visit(node)
-        if not self._depth or (
-            isinstance(node.func, ast.Name)
-            and node.func.id in ("super", "__strike_before__", "__strike_after__")
-        ):
+        name = node.func.id if isinstance(node.func, ast.Name) else ""
+        if not self._depth or name in ("super", "__strike_before__", "__strike_after__"):
             return node
         return ast.Call(ast.Name("__strike_after__", ast.Load()), [node, self._number(node, "after")], [])
 
@@ -107,10 +105,8 @@ class Points(ast.NodeTransformer):
         for statement in statements:
             docstring = isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
             if self._depth and not docstring:
-                call = ast.Call(
-                    ast.Name("__strike_before__", ast.Load()), [self._number(statement, "before")], []
-                )
-                found.append(ast.copy_location(ast.Expr(call), statement))
+                name, number = ast.Name("__strike_before__", ast.Load()), self._number(statement, "before")
+                found.append(ast.copy_location(ast.Expr(ast.Call(name, [number], [])), statement))
             found.append(self.visit(statement))
         return found
 
@@ -145,9 +141,7 @@ class Struck(SourceFileLoader, MetaPathFinder):
     def get_code(self, fullname):
         path = self.get_filename(fullname)
         tree = ast.parse(self.get_data(path), path)
-        short = str(
-            Path(path).name if fullname.count(".") < 2 else Path(path).relative_to(Path(path).parents[1])
-        )
+        short = path.rpartition("ipygpulogger" + os.sep)[2]
         tree = ast.fix_missing_locations(Points(self.aim, short).visit(tree))
         return compile(tree, path, "exec", dont_inherit=True)
 
@@ -203,6 +197,8 @@ class Session:
         self.machine = machine.machine()
         live.AFTER_S, live.EVERY_S = 0.0, 0.001
         if name == "live":
+            from places import Publisher
+
             self.publisher = Publisher()
             logger.display_for = lambda *_: live.LiveDisplay(self.publisher)
         looked = threading.Event()
@@ -218,11 +214,8 @@ class Session:
 
             self.torch = self.shell.user_ns["torch"] = torch
             torch.cuda.synchronize()
-            self.stock = {
-                found: getattr(torch._C, found)
-                for found in vars(torch._C)
-                if "emory" in found or "Peak" in found
-            }
+            wrapped = [found for found in vars(torch._C) if "emory" in found or "Peak" in found]
+            self.stock = {found: getattr(torch._C, found) for found in wrapped}
         self.loaded = name == "expected"
         self.make = ipygpulogger.IPyGPULogger
         self.il = self.new()
@@ -454,24 +447,6 @@ def on_their_way_out():
     return [thread.name for thread in threading.enumerate() if thread.name.startswith("ipygpulogger")]
 
 
-class Publisher:
-    """As ipykernel's: what it publishes is sent by its session."""
-
-    class Session:
-        def send(self, *_, **__):
-            pass
-
-    def __init__(self):
-        self.session, self.parent_header = self.Session(), {"header": {"msg_id": "cell"}}
-        self.sent = 0
-
-    def publish(self, data, _, *, transient=None, update=False):
-        self.sent += 1
-        content = {"data": data, "transient": transient}
-        kind = "update_display_data" if update else "display_data"
-        self.session.send(None, kind, content, parent=self.parent_header)
-
-
 # -- how it is run --------------------------------------------------------------------------------------
 
 
@@ -496,9 +471,8 @@ def walk(name, count, seed, only=""):
     if problems:
         return len(aim.reached), ["without an interrupt:", *problems]
     points = [point for point in aim.reached if only in aim.places[point[1]]]
-    chosen = (
-        points if not count else points[seed % max(1, len(points) // count) :: max(1, len(points) // count)]
-    )
+    step = max(1, len(points) // count) if count else 1
+    chosen = points[seed % step :: step]
     struck = 0
     for point in chosen:
         if count == 0 and struck % 100 == 99:

@@ -48,17 +48,22 @@ PYTEST = ["-x", "-q", "--no-header", "-m", "not torch", "-p", "no:cacheprovider"
 PYTEST += ["-W", "ignore::pytest.PytestAssertRewriteWarning"]  # hypothesis is imported before pytest begins
 
 
-class Swap(Operator):
-    """One token for another."""
+SWAPPED = {"+=": "-=", "-=": "+=", "*=": "//=", "|=": "&=", "&=": "|="}
+OPPOSITES = {"max": "min", "min": "max", "any": "all", "all": "any"}
 
-    SWAPS = types.MappingProxyType({})
+
+class Swap(Operator):
+    """An augmented assignment for another, `+=` for `-=`, or a call of the opposite, `max` for `min`."""
 
     def mutation_positions(self, node):
-        if self.swapped(node):
+        is_called = isinstance(node, tree.Name) and node.get_next_leaf().value == "("
+        if (isinstance(node, tree.Operator) and node.value in SWAPPED) or (
+            is_called and node.value in OPPOSITES
+        ):
             yield node.start_pos, node.end_pos
 
     def mutate(self, node, index):  # noqa: ARG002 - cosmic-ray's signature
-        node.value = self.SWAPS[node.value]
+        node.value = (SWAPPED | OPPOSITES)[node.value]
         return node
 
     @classmethod
@@ -66,25 +71,7 @@ class Swap(Operator):
         return ()
 
 
-class SwapAssignment(Swap):
-    """An augmented assignment: `+=` for `-=`."""
-
-    SWAPS = types.MappingProxyType({"+=": "-=", "-=": "+=", "*=": "//=", "|=": "&=", "&=": "|="})
-
-    def swapped(self, node):
-        return isinstance(node, tree.Operator) and node.value in self.SWAPS
-
-
-class SwapFunction(Swap):
-    """A call of the opposite: `max` for `min`."""
-
-    SWAPS = types.MappingProxyType({"max": "min", "min": "max", "any": "all", "all": "any"})
-
-    def swapped(self, node):
-        return isinstance(node, tree.Name) and node.value in self.SWAPS and node.get_next_leaf().value == "("
-
-
-class DropCall(Operator):
+class DropCall(Swap):
     """A statement that is a call, left out."""
 
     def mutation_positions(self, node):
@@ -96,10 +83,6 @@ class DropCall(Operator):
         leaf = node.get_first_leaf()
         node.children[0] = tree.Keyword("pass", leaf.start_pos, leaf.prefix)
         return node
-
-    @classmethod
-    def examples(cls):
-        return ()
 
 
 # Each operator's opposite, and its neighbour at the boundary: of the eleven that cosmic-ray would put for a plus
@@ -115,12 +98,7 @@ NAMES = [f"Replace{kind}_{change}" for kind, changes in REPLACED.items() for cha
 NAMES += ["AddNot", "ReplaceTrueWithFalse", "ReplaceFalseWithTrue", "ReplaceAndWithOr", "ReplaceOrWithAnd"]
 NAMES += ["ReplaceBreakWithContinue", "ReplaceContinueWithBreak", "ExceptionReplacer", "NumberReplacer"]
 NAMES += ["ZeroIterationForLoop"]
-OPERATORS = [
-    *(get_operator(f"core/{name}")() for name in NAMES),
-    SwapAssignment(),
-    SwapFunction(),
-    DropCall(),
-]
+OPERATORS = [*(get_operator(f"core/{name}")() for name in NAMES), Swap(), DropCall()]
 
 
 class Mutant(NamedTuple):
@@ -298,7 +276,6 @@ def main():
         "files", nargs="*", metavar="FILE", help="without .py; by default all of mutants.toml"
     )
     parser.add_argument("--sample", type=int, metavar="N", help="at most so many mutants of each file")
-    parser.add_argument("--lines", metavar="FROM-TO", help="those of these lines alone")
     options = parser.parse_args()
     known = tomllib.loads((ROOT / "tests" / "mutants.toml").read_text(encoding="utf-8"))
     # What a test finds shall not depend on the day, and nobody reads the smallest example.
@@ -317,9 +294,6 @@ def main():
         }
         every = {mutant.key for mutant in mutants}
         wrong += [f"{file}: listed as equivalent, but no such mutant: {one}" for one in equivalent - every]
-        if options.lines:
-            first, last = map(int, options.lines.split("-"))
-            mutants = [mutant for mutant in mutants if first <= mutant.lineno <= last]
         if options.sample and options.sample < len(mutants):
             mutants = sorted(random.Random(0).sample(mutants, options.sample))
         with tempfile.TemporaryDirectory() as folder:

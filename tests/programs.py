@@ -35,27 +35,10 @@ class Stage:
 
     def __init__(self):
         self.events, self.deaths, self._alive = [], [], weakref.WeakValueDictionary()
-        offered = [
-            "emit",
-            "lines_of",
-            "alive",
-            "probe",
-            "manager",
-            "amanager",
-            "add",
-            "deco",
-            "tracer",
-            "tracers",
-        ]
-        self.names = {name: getattr(self, name) for name in offered}
-        self.names |= {
-            "Meta": Meta,
-            "suppressing": suppressing,
-            "tick": tick,
-            "agen": agen,
-            "arun": asyncio.run,
-        }
-        self.names |= {"sys": sys, "gc": gc, "asyncio": asyncio, "threading": threading}
+        offered = "emit lines_of alive probe manager amanager add deco tracer tracers"
+        self.names = {name: getattr(self, name) for name in offered.split()}
+        self.names |= {"Meta": Meta, "suppressing": suppressing, "tick": tick, "agen": agen}
+        self.names |= {"sys": sys, "gc": gc, "asyncio": asyncio, "threading": threading, "arun": asyncio.run}
         self.names |= {"switch": lambda: None, "a": 1, "b": 2, "c": 3, "__name__": "cell"}
         self.names["DEATHS_ARE_EXACT"] = DEATHS_ARE_EXACT
 
@@ -430,10 +413,8 @@ class Writer:
 
     def lines(self, template, inside, depth):
         found, names = [], {}
-        before, self._walrus = (
-            self._walrus,
-            self._walrus and not template.startswith("class"),
-        )  # its comprehensions
+        before = self._walrus
+        self._walrus &= not template.startswith("class")  # not in its comprehensions
         parts = (LINE.fullmatch(line).groups() for line in template.split("\n"))
         for mark, group in itertools.groupby(parts, lambda part: part[0]):
             if mark and mark[0] == "?" and not self._draw(st.booleans()):
@@ -445,22 +426,16 @@ class Writer:
                 else:
                     lines.append(indent + self.fill(text, 2, names))
             if mark and mark[0] == "~" and self._draw(st.integers(0, 4)) < 4:
-                lines = [
-                    "try:",
-                    *("    " + line for line in lines),
-                    "except Exception as error:",
-                    "    lines_of(error)",
-                ]
+                tried = ["    " + line for line in lines]
+                lines = ["try:", *tried, "except Exception as error:", "    lines_of(error)"]
             found += lines
         self._walrus = before
         return found
 
     def inner(self, slot, inside, depth):
         sign, kinds = slot[7:8], frozenset(filter(None, slot[8:].split(",")))
-        before, self._walrus = (
-            self._walrus,
-            self._walrus and "class" not in kinds,
-        )  # not in its comprehensions
+        before = self._walrus
+        self._walrus &= "class" not in kinds  # not in its comprehensions
         lines = self.block(inside | kinds if sign == "+" else kinds if sign == "=" else inside, depth)
         self._walrus = before
         return lines
@@ -506,11 +481,8 @@ def story(error, *, below=None):
 
 def tracing_state(code):
     """Everything that the interpreter keeps of tracing, profiling and monitoring."""
-    state = {
-        "trace": name_of(sys.gettrace()),
-        "threads trace": name_of(threading.gettrace()),
-        "profile": name_of(sys.getprofile()),
-    }
+    asked = {"trace": sys.gettrace, "threads trace": threading.gettrace, "profile": sys.getprofile}
+    state = {name: name_of(find()) for name, find in asked.items()}
     if MONITORING:
         for tool in range(6):
             owner = MONITORING.get_tool(tool)
@@ -536,10 +508,8 @@ def name_of(function):
 
 
 def nested(code):
-    return [
-        code,
-        *(part for const in code.co_consts if isinstance(const, types.CodeType) for part in nested(const)),
-    ]
+    inner = [const for const in code.co_consts if isinstance(const, types.CodeType)]
+    return [code, *(part for const in inner for part in nested(const))]
 
 
 def observe(source, around=contextlib.nullcontext, *, names=None):

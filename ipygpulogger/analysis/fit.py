@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, NamedTuple
 from ..records.cell_record import process_of
 from ..records.units import MB
 from ..records.usage import needed
-from ..records.value import Value
 from . import leaks
 
 if TYPE_CHECKING:
@@ -47,8 +46,8 @@ class Point(NamedTuple):
     label: str = ""  # the run: "In [4]"
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class MemoryFit(Value):
+@dataclass(frozen=True, slots=True)
+class MemoryFit:
     """How the need of one memory grows with the size."""
 
     device: str  # "RAM", or the device's id
@@ -64,8 +63,8 @@ class MemoryFit(Value):
     ends_at: int | None  # the largest size for which there is enough, with a margin; None where unknown
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class CellFit(Value):
+@dataclass(frozen=True, slots=True)
+class CellFit:
     """How the memory that a cell needs grows with the size of its data."""
 
     runs: tuple[CellRecord, ...]  # those that succeeded, in their order

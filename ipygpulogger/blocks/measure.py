@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import threading
 import warnings
@@ -10,7 +9,6 @@ import weakref
 from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import replace
-from functools import cache
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, final, overload
 
 from ..engine.scope import Scope
@@ -29,6 +27,9 @@ if TYPE_CHECKING:
     from ..breakdown.recording import PeakRecording
     from ..records import AtPeak, DeviceUsage, RamUsage
 
+F = TypeVar("F", bound="Callable[..., Any]")
+Noun = Literal["block", "task"]
+
 # As `warnings` keeps it for each module; one for all of ours, as each sentence names what it is about.
 _shown: dict[str | tuple[str, type[Warning], int], int] = {}
 
@@ -38,31 +39,29 @@ def warn(sentence: str) -> None:
 
     Never raises: where the user's filters turn warnings into errors, nothing is shown.
     """
-    with contextlib.suppress(Exception):  # also where the stream is broken, or `showwarning` is the user's
+    with suppress(Exception):  # also where the stream is broken, or `showwarning` is the user's
         warnings.warn_explicit(printable(sentence), RuntimeWarning, "ipygpulogger", 1, "ipygpulogger", _shown)
 
 
 class Overlapping:
-    """Something that runs."""
+    """Something that runs: a block or call of the user's, or a task of an engine."""
 
-    others = 0  # that ran meanwhile
+    def __init__(self, noun: Noun | None) -> None:
+        self.noun = noun  # what it is among; None for nothing
+        self.others = 0  # that ran meanwhile
 
 
 class Overlaps:
-    """Counts, for each of those that run in this process, the others that ran meanwhile; for any thread.
+    """Counts, for each of those that run in this process, the others of its kind meanwhile; for any thread.
 
     They are held weakly: one that never ends, because an interrupt cut it short, ends with its last referrer.
-    A copy, as a worker gets of a function that is measured, is that of its own process.
     """
 
-    def __init__(self, noun: str) -> None:
-        """Prepare; `overlaps_of` gives the one of this process."""
-        self._noun = noun
-        self._forget()
-        if hasattr(os, "register_at_fork"):
-            os.register_at_fork(after_in_child=self._forget)
+    def __init__(self) -> None:
+        self.forget()
 
-    def _forget(self) -> None:
+    def forget(self) -> None:
+        """Forget those that run, as a forked child does."""
         # Reentrant: the garbage collector may run while it is held, and end a generator that is measured.
         self._lock = threading.RLock()
         self._running: WeakIdentitySet[Overlapping] = WeakIdentitySet()
@@ -71,10 +70,11 @@ class Overlaps:
         """Note that one begins; it is a part of those around it, and does not count as another of theirs."""
         with self._lock:
             for other in self._running:
-                if other not in around:
+                if other.noun == one.noun and other not in around:
                     other.others += 1
                     one.others += 1
-            self._running.add(one)
+            if one.noun is not None:
+                self._running.add(one)
 
     def end(self, one: Overlapping) -> tuple[str, ...]:
         """Note that it ended, and return what its record says of the others: a note, or nothing."""
@@ -82,42 +82,33 @@ class Overlaps:
             self._running.discard(one)
         if not one.others:
             return ()
-        kind = NoteKind.SHARED_WITH_BLOCKS if self._noun == "block" else NoteKind.SHARED_WITH_TASKS
-        whom = f"{one.others} other {self._noun}{'s' * (one.others > 1)} of its process"
+        kind = NoteKind.SHARED_WITH_BLOCKS if one.noun == "block" else NoteKind.SHARED_WITH_TASKS
+        whom = f"{one.others} other {one.noun}{'s' * (one.others > 1)} of its process"
         return (Note(kind, f"shared with {whom}"),)
 
-    def __reduce__(self) -> tuple[Callable[[str], Overlaps], tuple[str]]:
-        return overlaps_of, (self._noun,)
 
-
-@cache
-def overlaps_of(noun: str) -> Overlaps:
-    """Return what counts the overlaps of one kind in this process; the noun is what each is called."""
-    return Overlaps(noun)
-
-
-BLOCKS = overlaps_of("block")
+_overlaps = Overlaps()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_overlaps.forget)
 
 
 # The blocks and calls entered in this thread or task, outermost first, and those around a task's creation.
 _entered_here: ContextVar[tuple[weakref.ref[_Block], ...]] = ContextVar("entered here", default=())
 
-F = TypeVar("F", bound="Callable[..., Any]")
-
 
 class _Block(Overlapping):
     """One run of a block or one call; if it cannot be measured, it warns, and the user's code runs on."""
 
-    def __init__(self, measure: Measure, label: str, overlaps: Overlaps | None) -> None:
-        self.measure, self._label, self._overlaps = measure, label, overlaps
+    def __init__(self, measure: Measure, label: str, noun: Noun | None) -> None:
+        super().__init__(noun)
+        self.measure, self._label = measure, label
         self._scope: Scope | None = None
         self._recording = measure.recording()
         self._began_s = 0.0
 
     def __enter__(self) -> None:
         around = _entered_here.get()
-        if self._overlaps is not None:
-            self._overlaps.begin(self, [block for known in around if (block := known()) is not None])
+        _overlaps.begin(self, [block for known in around if (block := known()) is not None])
         try:
             self._scope = Scope()
             if self._recording is not None:
@@ -144,7 +135,7 @@ class _Block(Overlapping):
             measurement = scope.result(Measurement, self._label)
             if self._recording is not None:
                 measurement = self._recording.result(measurement)
-            if shared := self._others():
+            if shared := _overlaps.end(self):
                 measurement = replace(measurement, notes=(*measurement.notes, *shared))
         except Exception as reason:
             self.measure.missed(self._label, time_s)
@@ -154,9 +145,6 @@ class _Block(Overlapping):
         finally:
             self.close()
 
-    def _others(self) -> tuple[str, ...]:
-        return () if self._overlaps is None else self._overlaps.end(self)
-
     def close(self) -> None:
         """Close the scope and the recording, also after their end has failed."""
         with suppress(Exception):
@@ -165,7 +153,7 @@ class _Block(Overlapping):
         with suppress(Exception):
             if self._scope is not None:
                 self._scope.close()
-        self._others()
+        _overlaps.end(self)
 
 
 @final
@@ -179,18 +167,18 @@ class Measure:
         report: bool = False,
         compact: bool = False,
         peak: bool | Literal["all"] = False,
-        overlaps: Overlaps | None = BLOCKS,
+        among: Noun | None = "block",
     ) -> None:
-        # `measure` describes the first four; `overlaps` counts the others of its kind, None for no such note.
+        # `measure` describes the first four; others of this kind that ran meanwhile are told in a note.
         self._label, self._report, self._compact, self._peak = label, report, compact, peak
-        self._overlaps = overlaps
+        self._among = among
         self._last: Measurement | None = None
         self._last_label = label or "block"
         self._time_s: float | None = None  # None until a block or call has ended
         self._open: list[_Block] = []
 
     def __enter__(self) -> Measure:
-        block = _Block(self, self._label or "block", self._overlaps)
+        block = _Block(self, self._label or "block", self._among)
         self._open.append(block)
         try:
             block.__enter__()
@@ -215,13 +203,9 @@ class Measure:
             self._open.remove(block)
 
     def __call__(self, function: F) -> F:
-        """Measure every call of a function, coroutine function or generator function.
-
-        Raises:
-            TypeError: The argument is none of these.
-        """
+        """Measure every call of a function, coroutine function or generator function; else TypeError."""
         label = self._label or str(getattr(function, "__qualname__", "call"))
-        return around_calls(function, lambda: _Block(self, label, self._overlaps), "measure")  # type: ignore[no-any-return]
+        return around_calls(function, lambda: _Block(self, label, self._among), "measure")  # type: ignore[no-any-return]
 
     def recording(self) -> PeakRecording | None:
         """Return what records the allocations of one block or call; None where they are not recorded."""
@@ -248,11 +232,7 @@ class Measure:
 
     @property
     def last(self) -> Measurement | None:
-        """Return the last finished block or call; None if it could not be measured.
-
-        Raises:
-            RuntimeError: No block or call has finished yet.
-        """
+        """Return the last finished block or call; None if it could not be measured, an error before it."""
         self._check_ended()
         return self._last
 

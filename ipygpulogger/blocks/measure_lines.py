@@ -67,9 +67,8 @@ class _Call:
 class LineTrace(functools.partial, Generic[P, R]):  # type: ignore[type-arg]
     """What `measure_lines` returns: the function, and what the lines of its last call used.
 
-    Overlapping calls (recursion, generators, tasks, threads) are measured together, until the last of them
-    ends. It is a `functools.partial` without arguments, so that it is a coroutine function if the function is
-    one, and adds no frame to tracebacks.
+    Overlapping calls (recursion, generators, tasks, threads) are measured together. A `functools.partial`
+    without arguments is a coroutine function if the function is one, and adds no frame to tracebacks.
     """
 
     __name__: str

@@ -21,15 +21,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sized
     from types import FrameType
 
-    from ..records import DeviceUsage, Peak
+    from ..records import DeviceUsage
 
 
 class EpochMemory(NamedTuple):
     """One epoch in whole megabytes (``2**20``), truncated toward zero, as in fastai's PeakMemMetric.
 
-    ``used`` is what the epoch kept, negative where it gave memory back; ``peak`` is what it needed
-    temporarily on top of that, never negative. ``cpu`` is general RAM, ``gpu`` the device that the training
-    ran on; without one its figures are 0.
+    ``used`` is what the epoch kept, ``peak`` what it needed on top of that for a moment. ``cpu`` is general
+    RAM, ``gpu`` the device that the training ran on; without one its figures are 0.
     """
 
     cpu_used: int
@@ -48,8 +47,7 @@ class EpochRecord(Measurement):
 
     Attributes:
         on_cpu: Whether the framework said that the training ran on the CPU.
-        gpu_index: The index of the device it ran on. None if it is unknown: then the device whose memory
-            changed most is taken.
+        gpu_index: The index of the device it ran on; None if unknown: the one whose memory changed most.
     """
 
     on_cpu: bool = False
@@ -76,21 +74,14 @@ def caveats(record: EpochRecord) -> Iterator[str]:
     """Yield what is not exact about the four figures."""
     gpu = record.trained_on()
     peaks = [record.gen.peak, *([gpu.peak] if gpu and gpu.attributed else [])]
-    if not all(map(_exact_to_a_megabyte, peaks)):
+    if any(peak.hi_bytes is None or peak.hi_bytes - peak.lo_bytes >= MB for peak in peaks):
         yield "peak at least"
     if gpu is not None and not gpu.attributed:
         yield "per-process GPU usage unavailable"
 
 
-def _exact_to_a_megabyte(peak: Peak) -> bool:
-    return peak.hi_bytes is not None and peak.hi_bytes - peak.lo_bytes < MB
-
-
 class EpochScope:
-    """Measure one epoch at a time; never raises.
-
-    A copy, such as a pickled callback makes, starts without an open epoch.
-    """
+    """Measure one epoch at a time; never raises. A copy, as of a callback, starts without an open epoch."""
 
     def __init__(self) -> None:
         self._scope: Scope | None = None
@@ -118,9 +109,8 @@ class EpochScope:
     def end(self, label: str, device: Any = None, *, marked: bool = False) -> EpochRecord | None:
         """End the epoch, and return its record; None if none was open, or it could not be measured.
 
-        The training runs on the device: "cuda:1", a `torch.device`; without an index the framework's current
-        one, None if unknown. A caller that shows which figures are not exact has them `marked`; else a
-        warning says so.
+        The training runs on the device; without an index the framework's current one, None if unknown. Unless
+        the caller has the figures that are not exact `marked`, a warning names them.
         """
         scope = self._scope
         if scope is None:
@@ -177,11 +167,7 @@ _HEADER = "epoch        time  cpu used      peak  gpu used      peak"
 
 @final
 class WatchedEpochs(Generic[T]):
-    """What `watch_epochs` returns: the same items to loop over, and what was measured.
-
-    Attributes:
-        history: The epochs that ended, each an `EpochRecord`.
-    """
+    """What `watch_epochs` returns: the items to loop over; ``history`` has an `EpochRecord` of each."""
 
     def __init__(self, items: Iterable[T], *, report: bool, device: Any = None) -> None:
         self.history: list[EpochRecord] = []

@@ -41,7 +41,6 @@ def run(options: argparse.Namespace) -> int:
         stack.callback(progress.close)
         progress.wait("starting the kernel")
         results = Results(options.log, Transcript(progress, shows_output=options.show_output))
-        stack.callback(results.close)
         execution: Execution | None = None
         try:
             more = {

@@ -19,7 +19,7 @@ from contextvars import Context, copy_context
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from ..blocks.measure import Measure, measure, overlaps_of
+from ..blocks.measure import Measure, measure
 from ..records.note import Note, NoteKind
 from ..records.process import Process, ProcessRecord
 from ..runtime import clock
@@ -39,8 +39,6 @@ _NAME = 120  # characters of a task's name, and of its label
 # A task that is cancelled runs on: its worker calls it "released" at once, and in the end takes it from
 # "cancelled" to one of these.
 _ENDS = frozenset(("memory", "error", "rescheduled", "forgotten"))
-
-_overlaps = overlaps_of("task")  # also of several workers that are threads of one process
 
 
 class Tasks:
@@ -73,7 +71,7 @@ class Tasks:
         """Follow a task from one state to another."""
         if finish == "executing" and key not in self._open:
             # In a context of its own: that of the event loop would remember each measurement it entered.
-            running, context = self._open[key] = Measure(str(key)[:_NAME], overlaps=_overlaps), copy_context()
+            running, context = self._open[key] = Measure(str(key)[:_NAME], among="task"), copy_context()
             context.run(running.__enter__)
         elif key in self._open and finish in _ENDS:
             cancelled = start in ("cancelled", "released") or finish == "rescheduled"

@@ -19,7 +19,7 @@ from contextvars import ContextVar
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from ..blocks.measure import Measure, overlaps_of
+from ..blocks.measure import Measure
 from ..records.process import Process, ProcessRecord
 from ..runtime import clock
 from ..runtime.wrappers import around_calls
@@ -90,7 +90,6 @@ def _measured_function(function: Any, name: str, *, at_once: bool = False) -> An
 
 _HOST = socket.gethostname()
 _EXITS = ("SystemExit", "AsyncioActorExit")  # what `ray.actor.exit_actor()` raises
-_overlaps = overlaps_of("task")
 _running: set[str] = set()  # the ids of the tasks that run here
 _inside: ContextVar[str] = ContextVar("the task that this thread or coroutine runs", default="")
 
@@ -130,7 +129,7 @@ class Task:
         self._id = task
         _running.add(task)
         _inside.set(task)
-        self._measure = Measure(name, overlaps=_overlaps)
+        self._measure = Measure(name, among="task")
         self._measure.__enter__()
 
     def __enter__(self) -> None:

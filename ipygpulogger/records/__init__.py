@@ -1,19 +1,6 @@
 """What a measurement is: its values and their units.
 
-In the order in which a reader meets them:
-
-=============  ============================================================================
-value          equality and `repr` of a record, and how a notebook displays it
-usage          memory at both ends of a measurement and at its peak
-device_usage   `DeviceUsage`: the same on one accelerator device; what changed between two measurements
-measurement    `Measurement`: what one scope used
-explained      what explains a figure: names that hold memory, lines, what was alive at the peak
-estimate       `Estimate`: what a function would need on a device, and whether it fits
-cell_record    `CellRecord`: what one cell used, with all of the above; `Data`
-note           `Note`, `NoteKind`: what there is to say besides figures
-process        `Process`, `ProcessRecord`: which process of many a record came from
-units          bytes to megabytes, foreign text to printable text
-=============  ============================================================================
+`usage` and `device_usage` make a `measurement`; with what is in `explained` it is a `cell_record`.
 """
 
 from __future__ import annotations
@@ -88,7 +75,3 @@ def __getattr__(name: str) -> Any:
 
         return getattr(estimate, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})

@@ -25,10 +25,7 @@ Status = Literal["ok", "error", "interrupted"]
 
 
 class Data(NamedTuple):
-    """The last cell in whole megabytes (``2**20``), truncated toward zero, as in the original package.
-
-    The GPU figures are those of the current device; without one they are 0.
-    """
+    """The last cell in whole megabytes (``2**20``), truncated toward zero; 0 of a GPU without one."""
 
     gen_mem_used_delta: int
     gen_mem_peaked: int
@@ -53,19 +50,16 @@ class CellRecord(Measurement):
         owners: The names that account for what the cell consumed, by how much they grew, the largest first;
             empty if the cell consumed next to nothing.
         owners_complete: Whether there was time to search everything.
-        unexplained: For each device that the owners belong to, what was consumed beyond them, where that is
-            notable. Negative where the owners took less new memory than they hold, because they reuse
-            memory that others freed or have not touched all of theirs.
+        unexplained: By device, what was consumed beyond the owners, where that is notable. Negative where
+            they reuse memory that others freed, or have not touched all of theirs.
         lines: What each line used, in the order of the text; empty unless requested.
         out_of_memory: What is known when the cell failed for lack of device memory.
         between: By device, how much memory moved between the end of the previous cell and the beginning of
-            this one, where that is more than 1 MB; without what this package did meanwhile. Empty for the
-            first cell, or when another cell ran at the same time.
+            this one, if over 1 MB; empty for the first cell, or when another ran at the same time.
         gpulog_only: Whether the cell contains only this package's own magics, such as ``%gpulog free``.
-        dimensions: By name in the cell's code, how large its data was at its end: batch sizes first, then
-            the leading dimensions of arrays. Empty for a cell that needed little memory.
-        code: A fingerprint of the cell's whole code, which other sizes and comments leave as it is; empty
-            where `dimensions` is.
+        dimensions: By name in the cell's code, batch sizes and then the leading dimensions of arrays at its
+            end; empty for a cell that needed little memory.
+        code: A fingerprint of the cell's code without its numbers and comments; empty where `dimensions` is.
     """
 
     execution_count: int | None
@@ -93,12 +87,9 @@ class CellRecord(Measurement):
     def explained(
         self, owners: tuple[Owner, ...], gone_bytes: Mapping[str, int], *, complete: bool
     ) -> CellRecord:
-        """Return the same record with its owners, and with what they leave unexplained.
+        """Return the same record with every name that grew, and with what they leave unexplained.
 
-        Args:
-            owners: Every name that grew.
-            gone_bytes: By device, how much less is held by the names that shrank or disappeared.
-            complete: Whether there was time to search everything.
+        ``gone_bytes`` is, by device, how much less is held by the names that shrank or disappeared.
         """
         unexplained = []
         for device, grown_bytes in self.grown().items():
@@ -109,12 +100,7 @@ class CellRecord(Measurement):
         return replace(self, owners=owners, owners_complete=complete, unexplained=tuple(unexplained))
 
     def with_libraries(self, names: Sequence[str], most_bytes: int) -> CellRecord:
-        """Return the same record with general RAM that no name explains attributed to imported libraries.
-
-        Args:
-            names: The libraries.
-            most_bytes: The most that importing them can have allocated.
-        """
+        """Return the same record with unexplained RAM, up to ``most_bytes``, as that of libraries."""
         unexplained = dict(self.unexplained)
         size_bytes = min(unexplained.get(CPU, 0), most_bytes)
         if size_bytes < MB:

@@ -27,14 +27,7 @@ def device_id(backend: str, index: int) -> str:
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Metric(Value):
-    """A figure of a whole device over a scope, all processes together.
-
-    Attributes:
-        name: "energy" or "utilization".
-        value: The figure; None when it is unknown.
-        unit: "J" or "%".
-        reason: Why it is unknown, in one sentence.
-    """
+    """A figure of a whole device, "energy" in "J" or "utilization" in "%"; or the reason that it is None."""
 
     name: str
     value: float | None
@@ -53,42 +46,37 @@ class Rung(NamedTuple):
 class DeviceUsage(Usage):
     """Memory of one accelerator device.
 
-    ``before_bytes``, ``after_bytes`` and ``peak`` are this process's memory on the device: what the
-    framework's allocator holds in live tensors, plus what the process holds outside the allocator where
-    that is known.
+    ``before_bytes``, ``after_bytes`` and ``peak`` are this process's memory on the device: live tensors, and
+    what the process holds outside the framework's allocator where that is known. What is None is unknown.
 
     Attributes:
         index: The framework's index of the device, or NVML's where no framework uses it.
         name: The device's name as the driver reports it.
-        uuid: "GPU-..." or "MIG-..."; None when unknown.
+        uuid: "GPU-..." or "MIG-...".
         backend: "cuda", "xpu", ...; "nvml" when no framework of this process uses the device.
-        attributed: Whether this process's memory can be told apart from that of others. If not, consumed
-            and peak are unknown and read 0.
+        attributed: Whether this process's memory can be told apart; if not, consumed and peak read 0.
         unified: Whether the device shares the machine's RAM.
-        total_bytes: The device's capacity; None when unknown.
-        used_bytes: In use on the whole device by all processes; None when unknown.
-        free_bytes: Free on the whole device as the driver reports it; None when unknown.
+        total_bytes: The device's capacity.
+        used_bytes: In use on the whole device by all processes.
+        free_bytes: Free on the whole device as the driver reports it.
         allocated_bytes: In live tensors; None without a framework's allocator.
         reserved_bytes: Reserved by the framework's allocator, live and cached; None without one.
-        reserved_peak: The peak of the reserved bytes. It covers replayed CUDA graphs, whose allocations do
-            not show in the allocated bytes.
-        pools_bytes: The part of the reserved bytes in private pools, such as those of CUDA graphs; None
-            when unknown.
-        other_bytes: In use outside the allocator: context, libraries, other processes; None when unknown.
-        neighbours_bytes: In use by other processes; None when unknown.
+        reserved_peak: The peak of the reserved bytes, those of replayed CUDA graphs included.
+        pools_bytes: The part of the reserved bytes in private pools, such as those of CUDA graphs.
+        other_bytes: In use outside the allocator: context, libraries, other processes.
+        neighbours_bytes: In use by other processes.
         neighbours_before_bytes: The same at the beginning of the scope.
         neighbours_peak_bytes: The most that other processes were seen to use. They are read each time that
             memory outside the allocator jumps; None when it never did, or per-process usage is unavailable.
-        driver_bytes: Kept by the driver for itself: total minus used minus free; None when unknown.
-            Drivers before R510 include it in the used bytes.
+        driver_bytes: Kept by the driver for itself; drivers before R510 include it in the used bytes.
         unattributed_bytes: How much memory outside the allocator grew without being attributed to any
-            process. It is not part of ``consumed_bytes``. 0 when all of it is attributed.
+            process. It is not part of ``consumed_bytes``.
         unknown_rise_bytes: How far memory outside the allocator rose above both ends for a moment without
-            being attributed to any process. It is not part of ``peak``. 0 when no such rise was seen.
+            being attributed to any process. It is not part of ``peak``.
         limit_bytes: The most that the framework may reserve; 0 for a device that CUDA_VISIBLE_DEVICES
             hides; None without a limit.
-        context_bytes: The size of the device context, if it was created within the scope. It is not part
-            of ``consumed_bytes``.
+        context_bytes: The size of the device context, if it was created within the scope; not part of
+            ``consumed_bytes``.
         metrics: Further figures of the whole device that the user asked for: energy, utilization.
         timeline: Bytes in use on the whole device over a long scope.
     """
@@ -198,18 +186,11 @@ class DeviceUsage(Usage):
 
 
 class DeviceHolding(NamedTuple):
-    """What this process holds on one device at one moment.
+    """What this process holds on one device at one moment."""
 
-    Attributes:
-        name: The device id, as in `Owner.device`.
-        inside_bytes: Resident memory, or what live arrays hold on an accelerator.
-        outside_bytes: On an accelerator, what the process holds outside the frameworks' allocators; None
-            when unknown.
-    """
-
-    name: str
-    inside_bytes: int
-    outside_bytes: int | None = None
+    name: str  # the device id, as in `Owner.device`
+    inside_bytes: int  # resident memory, or what live arrays hold on an accelerator
+    outside_bytes: int | None = None  # on an accelerator, outside the frameworks' allocators
 
 
 def held_bytes(now: Measurement) -> dict[str, int | None]:
@@ -219,11 +200,9 @@ def held_bytes(now: Measurement) -> dict[str, int | None]:
 
 
 def came_back(before: Measurement, after: Measurement) -> dict[str, tuple[int, ...]]:
-    """Return how much memory was freed between two measurements, in bytes.
+    """Return how many bytes were freed between two measurements, by device id, "RAM" last.
 
-    Returns:
-        By device id, "RAM" last: the change of this process's own memory, and then, where known, of the
-        whole device's.
+    First of this process's own memory, and then, where known, of the whole device's.
     """
     found: dict[str, tuple[int, ...]] = {}
     later = {gpu.key: gpu for gpu in after.gpus}
@@ -231,9 +210,9 @@ def came_back(before: Measurement, after: Measurement) -> dict[str, tuple[int, .
         left = later.get(gpu.key)
         if left is None or gpu.allocated_bytes is None or left.allocated_bytes is None:
             continue
-        sizes = [(gpu.allocated_bytes, left.allocated_bytes), (gpu.used_bytes, left.used_bytes)]
-        known = (was - now for was, now in sizes if was is not None and now is not None)
-        found[gpu.id] = tuple(known)
+        found[gpu.id] = (gpu.allocated_bytes - left.allocated_bytes,)
+        if gpu.used_bytes is not None and left.used_bytes is not None:
+            found[gpu.id] += (gpu.used_bytes - left.used_bytes,)
     found["RAM"] = (before.gen.after_bytes - after.gen.after_bytes,)
     return found
 
@@ -243,13 +222,8 @@ def moved_between(
 ) -> Sizes:
     """Return how much memory changed from the end of one scope to the beginning of the next, by device id.
 
-    A device that only the second scope has held no array at the end of the first. What was held outside the
-    allocators there is unknown and left out. Changes of at most 1 MB are left out too.
-
-    Args:
-        ended: What was held at the end of the first scope, by any key that identifies a device.
-        began: What was held at the beginning of the second, by the same keys.
-        grain_bytes: The possible error of a difference of two resident sizes.
+    Of a device that only the second has, what was outside the allocators is unknown and left out; so are
+    changes of at most 1 MB, or of RAM of ``grain_bytes``, the possible error of a resident size.
     """
     found = []
     for key, now in began.items():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from .value import Displayed, Value, displayed_text, plain
 
@@ -13,61 +13,33 @@ if TYPE_CHECKING:
     from .explained import AtPeak
 
 
-class Fit(NamedTuple):
-    """Whether something fits into the memory that is available.
-
-    Attributes:
-        fits: None when unknown.
-        short_bytes: How much is missing; 0 if it fits, None when unknown.
-    """
-
-    fits: bool | None
-    short_bytes: int | None
-
-
-UNKNOWN = Fit(None, None)
-
-
 def fit(
     peak_bytes: int,
     reserved_bytes: int,
     available_bytes: int | None,
     fits_within: Callable[[int], bool] | None = None,
-) -> Fit:
-    """Return whether a function fits into the memory that is available.
+) -> tuple[bool | None, int | None]:
+    """Return whether a function fits into the memory that is available, and how many bytes are missing.
 
-    It fits if all that the allocator would reserve is available, and it does not if less than its peak is. In
-    between, the allocator has to return cached memory to the device first, and fragmentation decides.
-
-    Args:
-        peak_bytes: The highest that live tensors would take.
-        reserved_bytes: The most that the allocator would reserve for them, cached memory included.
-        available_bytes: None when unknown.
-        fits_within: Repeats the allocations with no more than so many bytes, and returns whether all
-            succeeded. Without it, what fragmentation decides does not fit.
+    Between its peak and what the allocator would reserve, fragmentation decides: ``fits_within`` repeats the
+    allocations with no more than so many bytes, and returns whether all succeeded. Without it, they do not.
     """
     if available_bytes is None:
-        return UNKNOWN
-    if reserved_bytes <= available_bytes:
-        return Fit(True, 0)
+        return None, None
     if peak_bytes > available_bytes:
-        return Fit(False, peak_bytes - available_bytes)
-    if fits_within is not None and fits_within(available_bytes):
-        return Fit(True, 0)
-    return Fit(False, reserved_bytes - available_bytes)
+        return False, peak_bytes - available_bytes
+    if reserved_bytes <= available_bytes or (fits_within is not None and fits_within(available_bytes)):
+        return True, 0
+    return False, reserved_bytes - available_bytes
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class BatchEstimate(Value):
-    """What the same function would need with another batch size.
+    """What the same function would need with another batch size; the figures are those of `Estimate`.
 
     Attributes:
         size: The batch size.
-        peak_bytes: As in `Estimate`; None if it could not be estimated.
-        reserved_bytes: As in `Estimate`; None if it could not be estimated.
-        fits: As in `Estimate`.
-        short_bytes: As in `Estimate`.
-        error: Why it could not be estimated: the error that the function raised with this size; else empty.
+        error: The error that the function raised with this size, so that the figures are None; else empty.
     """
 
     size: int
@@ -82,10 +54,8 @@ class BatchEstimate(Value):
 class Estimate(Displayed, Value):
     """What a function would need on a device, found without running it there.
 
-    What is needed is compared with what is available, and both count the same: all tensors that the function
-    uses, those that are on the device already included. So a model that was moved to the device before does
-    not count twice. The context and the libraries of a process, a few hundred MB, are outside the allocator:
-    they are not part of the peak, and neither of what is available on a device where this process has them.
+    What is needed and what is available both count all tensors that the function uses, also those that are on
+    the device already, and neither counts the context and the libraries of the process.
 
     Attributes:
         label: The name of the function.
@@ -95,8 +65,8 @@ class Estimate(Displayed, Value):
         at_peak: What would be alive then, the largest first; it adds up to `peak_bytes`.
         held_bytes: How much of the peak is on the device already.
         capacity_bytes: The size of the device's memory, or the capacity that was given; None when unknown.
-        available_bytes: How much of it the function can have: what is free on the device, cached memory of
-            this process's allocator and `held_bytes`; all of a capacity that was given. None when unknown.
+        available_bytes: How much of it the function can have: what is free, cached by this process's
+            allocator or in `held_bytes`; all of a capacity that was given. None when unknown.
         fits: Whether it fits; None when unknown.
         short_bytes: How much is missing; 0 if it fits. If only fragmentation is the reason, it is what is
             missing to `reserved_bytes`. None when unknown.

@@ -18,10 +18,10 @@ LIBRARIES = "libraries loaded"  # the owner of what imports allocated: "librarie
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Owner(Value):
-    """A name that holds memory: "model", "Out[3]", "last traceback: step.act".
+    """A name that holds memory.
 
     Attributes:
-        name: The name as the user would write it.
+        name: The name as the user would write it: "model", "Out[3]", "last traceback: step.act".
         size_bytes: What it holds; in a cell's record, how much that grew within the cell.
         device: "cpu" for general RAM, "cuda:0", ...
         kind: Where the name lives.
@@ -57,8 +57,7 @@ class LineUsage(Displayed, Value):
         place: Where the line stands: "" in the cell itself, else "In [3]" or the name of a file.
         complete: Whether its memory was read at every hit; False where that would have been too slow.
         risen: By device id ("cpu" for general RAM), the distance from the lowest start of any run to the
-            highest peak of any run. All runs together cannot have held more than this at one time.
-            Memory that a loop frees between its runs counts each time in `consumed_bytes`, and once here.
+            highest peak of any run: all runs together cannot have held more than this at one time.
     """
 
     lineno: int
@@ -99,13 +98,11 @@ class AtPeak(Displayed, Value):
     Attributes:
         device: "cuda:0"; "cpu" for general RAM.
         kind: What the blocks held, by the first of these that is so. "parameters" of modules, "optimizer
-            state" and "gradients"; "variables" are inputs and other tensors that a name held at the end or
-            when a backward pass began; "activations" were kept for a backward pass, or are kept by a graph
-            that is still there; "temporaries" were freed before the end, or are a library's workspace; and
-            "before" was held before the measurement began, and by nothing that can be named. A cell that did
-            not ask for the table and changed nothing on a device has one row of this kind, without names.
-        name: The variable that holds the blocks, or the source line that allocated them. Of gradients,
-            activations and temporaries it is the line, if they were allocated within the measurement.
+            state" and "gradients"; "variables" that a name held at the end or when a backward pass began;
+            "activations" kept for a backward pass, or by a graph that is still there; "temporaries" freed
+            before the end, or a library's workspace; and "before", held before the measurement began and by
+            nothing that can be named.
+        name: The variable that holds the blocks, or the source line that allocated them.
         place: The user's line that allocated them: "In [7]:3", "train.py:41"; `BEFORE` for earlier ones,
             `UNRECORDED` where neither is known.
         size_bytes: Their size, as the allocator counts it.
@@ -131,21 +128,17 @@ class AtPeak(Displayed, Value):
 def folded(rows: Sequence[AtPeak], most: int) -> tuple[AtPeak, ...]:
     """Return the largest rows, and the others as one row for each device and kind; the sums stay the same.
 
-    Args:
-        rows: By device, the largest first.
-        most: How many rows stay as they are.
-
-    Returns:
-        By device: the rows that stay, then those that stand for several, named `OTHERS` and without a place.
+    By device the rows that stay, then those that stand for several, named `OTHERS` and without a place.
     """
     single = [row for row in rows if not row.is_sum]
     if len(single) <= most:
         return tuple(rows)
-    largest = sorted(range(len(single)), key=lambda number: (-single[number].size_bytes, number))
-    kept = [single[number] for number in sorted(largest[:most])]
+    largest = {id(row) for row in sorted(single, key=lambda row: -row.size_bytes)[:most]}
+    kept = [row for row in single if id(row) in largest]
     others: dict[tuple[str, Kind], list[AtPeak]] = {}
-    for row in (*(single[number] for number in largest[most:]), *(row for row in rows if row.is_sum)):
-        others.setdefault((row.device, row.kind), []).append(row)
+    for row in rows:
+        if id(row) not in largest:
+            others.setdefault((row.device, row.kind), []).append(row)
     sums = sorted(map(_sum, others.values()), key=lambda row: -row.size_bytes)
     devices = dict.fromkeys(row.device for row in rows)
     return tuple(row for device in devices for row in (*kept, *sums) if row.device == device)
@@ -178,20 +171,18 @@ class OutOfMemory(Displayed, Value):
 
     Attributes:
         device: "cuda:0".
-        asked_bytes: The size of the allocation that failed. Where only torch's message tells it, it is off by
-            up to 5 MB above 1 GiB; `requested` writes it no more exactly than it is known.
+        asked_bytes: The size of the allocation that failed; above 1 GiB off by up to 5 MB.
         free_bytes: Free on the device.
         live_bytes: In live tensors of this process.
         cached_bytes: Reserved by the framework's allocator and unused.
-        fragmented_bytes: The part of the cached bytes in gaps between live tensors. It cannot be returned
-            to the device, and no larger tensor fits into it.
+        fragmented_bytes: The part of the cached bytes in gaps between live tensors, which cannot be returned.
         neighbours_bytes: In use by other processes.
         traceback_bytes: On this device, what only the failed cell's traceback still refers to.
         outputs_bytes: On this device, what only ``Out`` still refers to.
         owners: The names that hold the most on this device, the largest first.
         advice: The one next step that is most likely to help.
-        alive: What was alive when the allocation failed, the largest first; empty unless the cell's
-            allocations were recorded, with ``%%gpulog --peak`` or the option ``peak``.
+        alive: What was alive when the allocation failed, the largest first; empty unless allocations were
+            recorded, with ``%%gpulog --peak`` or the option ``peak``.
     """
 
     device: str
@@ -216,8 +207,7 @@ class OutOfMemory(Displayed, Value):
 def requested(asked_bytes: int) -> str:
     """Return the size of an allocation that failed as text, no more exactly than it is known.
 
-    torch's message gives a size above 1 GiB with two decimals. So a size that is a whole number of
-    hundredths of a GiB is written as the message has it: "7.81 GiB", and any other in MB: "8000 MB".
+    A whole number of hundredths of a GiB is what torch's message tells: "7.81 GiB"; any other, "8000 MB".
     """
     hundredths = round(asked_bytes * 100 / _GIB)
     if asked_bytes > _GIB and asked_bytes == round(hundredths / 100 * _GIB):

@@ -60,11 +60,7 @@ class Measurement(Displayed, Value):
         return {CPU: self.gen, **{gpu.id: gpu for gpu in self.gpus if gpu.attributed}}
 
     def grown(self) -> dict[str, int]:
-        """Return those of `memories` that grew notably, and by how much.
-
-        General RAM is counted without the freed memory that malloc keeps, and only if it grew by more than
-        the possible error.
-        """
+        """Return those of `memories` that grew notably, and by how much: RAM without what malloc keeps."""
         found = {}
         for device, usage in self.memories().items():
             grown_bytes = usage.consumed_bytes
@@ -79,11 +75,7 @@ class Measurement(Displayed, Value):
         return found
 
     def gpu(self, index: int | None) -> DeviceUsage | None:
-        """Return the device that the frameworks give this index, or the first if it is None.
-
-        Returns:
-            None when there is no such device.
-        """
+        """Return the device that the frameworks give this index, the first if it is None."""
         ours = [gpu for gpu in self.gpus if gpu.backend != DRIVER] or self.gpus
         return next((gpu for gpu in ours if index in (gpu.index, None)), None)
 

@@ -11,10 +11,7 @@ if TYPE_CHECKING:
 
 
 class NoteKind(Enum):
-    """The kinds of notes on which decisions depend.
-
-    A file holds the text alone. The value of a kind is the pattern by which a saved note is recognised.
-    """
+    """The kinds of notes on which decisions depend; each value is the pattern of a saved note."""
 
     OVER_BUDGET = "Over budget on "
     LITTLE_LEFT = "(?:RAM|Address space|Data memory) left"
@@ -30,11 +27,7 @@ SHARED = (NoteKind.SHARED_WITH_NOTEBOOK, NoteKind.SHARED_WITH_BLOCKS, NoteKind.S
 
 
 class Note(str):
-    """A sentence with a kind, on which decisions depend; a note that is only read is a plain `str`.
-
-    Attributes:
-        kind: What it says.
-    """
+    """A sentence with a kind, on which decisions depend; a note that is only read is a plain `str`."""
 
     __slots__ = ("kind",)
     kind: NoteKind

@@ -42,11 +42,7 @@ class Process(Value):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class ProcessRecord(CellRecord):
-    """What one process of many used in a cell, in a task, or in the block that was gathered.
-
-    Attributes:
-        process: The process.
-    """
+    """What one process of many used in a cell, in a task, or in a gathered block; `process` says which."""
 
     process: Process
 
@@ -63,11 +59,6 @@ class ProcessRecord(CellRecord):
         return f"{self.label}, {name if task is None else f'{shortened(task)} on {name}'}"
 
     @property
-    def rank(self) -> int | None:
-        """The number of the process among those of its job; None where they have no numbers."""
-        return self.process.rank
-
-    @property
     def host(self) -> str:
         """The name of the machine."""
         return self.process.host
@@ -78,8 +69,13 @@ class ProcessRecord(CellRecord):
         return self.process.pid
 
     @property
+    def rank(self) -> int | None:
+        """Its number in its job; None without one."""
+        return self.process.rank
+
+    @property
     def worker(self) -> str | None:
-        """The name that the engine gives the process; None without one."""
+        """The name that its engine gives it, or None."""
         return self.process.worker
 
     @property

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from functools import cache
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -13,9 +12,7 @@ MB = 2**20
 MINUS = "\u2212"
 
 _LARGE = re.compile(r"\b(\d{4,12}) MB\b")
-
 _SHORT = 40  # characters
-
 _CONTROLS = frozenset(map(chr, (*range(0x09), *range(0x0A, 0x20), *range(0x7F, 0xA0))))  # without the tab
 # What changes the direction of writing: text would be read as something else than it is (CVE-2021-42574).
 _DIRECTIONS = (0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A))
@@ -33,10 +30,7 @@ def truncated_mb(size_bytes: float) -> int:
 
 
 def rounded_mb(size_bytes: float) -> int:
-    """Return whole megabytes (``2**20`` bytes), rounded to the nearest, as reports print them.
-
-    The result is an integer, so a small negative size prints as "0" and never as "-0".
-    """
+    """Return whole megabytes (``2**20`` bytes), rounded to the nearest, as reports print them; never "-0"."""
     return round(size_bytes / MB)
 
 
@@ -135,9 +129,7 @@ def is_utf8(text: str) -> bool:
 def printable(text: str) -> str:
     """Return foreign text as one line that a terminal displays without interpreting any of it.
 
-    A tab and any other Unicode space becomes a space. Every other character that `str.isprintable` rejects
-    becomes a question mark: line ends, control characters (and so every escape sequence), marks that change
-    the direction of writing, lone surrogates.
+    A Unicode space becomes a space, any other character that `str.isprintable` rejects a question mark.
     """
     if text.isprintable():
         return text
@@ -162,30 +154,24 @@ def without_controls(markup: str) -> str:
 
 _NUMBER = r"(\d{1,18}(?:\.\d{1,18})?|\.\d{1,18})"
 _SIZE = _NUMBER + r"\s*(?:([kmgt])(?:i?b)?|b)"
+_FLAGS = re.ASCII | re.IGNORECASE
 _POWERS = {None: 0, "k": 1, "m": 2, "g": 3, "t": 4}
-
-
-@cache
-def _compiled(pattern: str) -> re.Pattern[str]:
-    return re.compile(pattern, re.ASCII | re.IGNORECASE)
 
 
 def parse_size(text: str) -> int:
     """Return the bytes that a text means: "10GB", "8 GB", "512MB", "1.5GiB", "4g", "4096B".
 
-    A GB is ``2**30`` bytes and a MB ``2**20``, as everywhere in this package and in NVIDIA's driver; GiB
-    means the same. A fraction of a byte is dropped. A number without a unit is refused, because 10 hardly
-    ever means 10 bytes.
+    A GB and a GiB are ``2**30`` bytes, as in NVIDIA's driver. A fraction of a byte is dropped.
 
     Raises:
         ValueError: The text is not a size, has no unit, or is less than a byte.
     """
-    from fractions import Fraction  # like the pattern, nothing that every process needs
+    from fractions import Fraction  # nothing that every process needs
 
     text = text.strip()
-    match = _compiled(_SIZE).fullmatch(text)
+    match = re.fullmatch(_SIZE, text, _FLAGS)
     size_bytes = int(Fraction(match[1]) * 1024 ** _POWERS[match[2] and match[2].lower()]) if match else 0
     if not size_bytes:
-        fault = "has no unit" if _compiled(_NUMBER).fullmatch(text) else "is not a memory size"
+        fault = "has no unit" if re.fullmatch(_NUMBER, text, _FLAGS) else "is not a memory size"
         raise ValueError(f"{text!r} {fault}: write a size such as 10GB, 512MB or 4096B")
     return size_bytes

@@ -30,10 +30,7 @@ def above_ends(peak_bytes: Bytes, before_bytes: int, after_bytes: int) -> Bytes:
 
 
 def needed(peak_bytes: int, before_bytes: int, after_bytes: int) -> int:
-    """Return the most that a scope held at once above what was in use before it; never negative.
-
-    This is what was consumed, if that is positive, and the transient part of the peak.
-    """
+    """Return the most that a scope held at once above what was in use before it; never negative."""
     return max(peak_bytes, before_bytes, after_bytes) - before_bytes
 
 
@@ -60,13 +57,7 @@ class Peak(Value):
 
     @classmethod
     def within(cls, lo_bytes: int, hi_bytes: int | None, precision_bytes: int = 0) -> Peak:
-        """Return the peak that lies between two bounds: exact where the granularity alone keeps them apart.
-
-        Args:
-            lo_bytes: The lower bound.
-            hi_bytes: The upper bound; None without one.
-            precision_bytes: The granularity of the counter.
-        """
+        """Return the peak between two bounds: exact where the granularity alone keeps them apart."""
         if hi_bytes is None:
             return cls(lo_bytes, None, "sampled", precision_bytes)
         exact = hi_bytes - lo_bytes <= precision_bytes
@@ -92,23 +83,18 @@ class Usage(Value):
     ) -> Usage:
         """Return the usage of several runs together, such as those of a source line in a loop.
 
-        Args:
-            first_bytes: In use when the first run began.
-            consumed_bytes: The sum over the runs.
-            peaked: The bounds of the most that one run needed for a moment; the upper one None without one.
-            precision_bytes: The granularity of the counter.
+        It is in use when the first began, consumed by all, and in bounds the most that one had as peaked.
         """
         after_bytes = first_bytes + consumed_bytes
         higher_bytes, (lo_bytes, hi_bytes) = max(first_bytes, after_bytes), peaked
         highest_bytes = None if hi_bytes is None else higher_bytes + max(lo_bytes, hi_bytes)
-        return cls(
-            first_bytes, after_bytes, Peak.within(higher_bytes + lo_bytes, highest_bytes, precision_bytes)
-        )
+        peak = Peak.within(higher_bytes + lo_bytes, highest_bytes, precision_bytes)
+        return cls(first_bytes, after_bytes, peak)
 
     @property
     def consumed_bytes(self) -> int:
         """Used after minus used before; negative when memory was given back."""
-        return self.after_bytes - self.before_bytes
+        return consumed(self.before_bytes, self.after_bytes)
 
     @property
     def peaked_bytes(self) -> int:
@@ -153,8 +139,7 @@ class RamUsage(Usage):
         heap_before: What malloc held at the beginning; None when unknown.
         heap_after: What malloc held at the end; None when unknown.
         timeline: Resident bytes over a long scope.
-        precision_bytes: The possible error of `consumed_bytes`. Not 0 only on kernels that report an
-            approximate resident size (Linux 6.2 to 6.16).
+        precision_bytes: The possible error of `consumed_bytes`; 0 but for Linux 6.2 to 6.16.
     """
 
     heap_before: Heap | None = None
@@ -208,8 +193,7 @@ class ChildrenUsage(Usage):
 
     Attributes:
         count: How many children there are at the end of the scope.
-        at_least: Whether the sum is a lower bound, because there was no time to inspect every forked child:
-            of the large ones only what exceeds the memory that they may share is counted.
+        at_least: Whether the sum is a lower bound, because there was no time to inspect every forked child.
         ended: How many children certainly ended within the scope; more may have come and gone unseen.
         shared_bytes: What forked children share with each other and with this process at the end, each page
             divided by the number of processes that share it (Pss); None where it was not read.

@@ -1,8 +1,4 @@
-"""Equality and `repr` of a record, and how a notebook displays it.
-
-`dataclasses` would compile all three anew for each class, which was a third of the time that importing the
-records took. So they are written here once, for classes with ``eq=False, repr=False``.
-"""
+"""Equality and `repr` of a record, the record as plain values, and how a notebook displays it."""
 
 from __future__ import annotations
 
@@ -16,6 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _LATER = "later"
+_SCALARS = frozenset((int, str, float, bool, type(None)))
 
 
 def later(default: Any) -> Any:
@@ -27,13 +24,16 @@ def later(default: Any) -> Any:
 
 
 @cache
-def later_fields(kind: Any) -> tuple[tuple[str, Any], ...]:
-    """Return the names of such fields of a class, with their defaults."""
-    return tuple((one.name, one.default) for one in fields(kind) if one.metadata.get(_LATER))
+def fields_of(kind: Any) -> tuple[tuple[str, Any, bool], ...]:
+    """Return a class's fields: name, default (`dataclasses.MISSING` without one), whether it is `later`."""
+    return tuple((one.name, one.default, one.metadata.get(_LATER, False)) for one in fields(kind))
 
 
 class Value:
-    """A frozen dataclass that equals another of its class with equal fields."""
+    """A frozen dataclass that equals another of its class with equal fields.
+
+    `dataclasses` would compile these methods anew for each class, a tenth of the time that loading takes.
+    """
 
     __slots__ = ()
 
@@ -49,14 +49,15 @@ class Value:
         return hash(_values_of(kind)(self))
 
     def __repr__(self) -> str:
-        values = (f"{one.name}={getattr(self, one.name)!r}" for one in fields(self))  # type: ignore[arg-type]
-        return f"{type(self).__qualname__}({', '.join(values)})"
+        kind: Any = type(self)
+        values = (f"{name}={getattr(self, name)!r}" for name, *_ in fields_of(kind))
+        return f"{kind.__qualname__}({', '.join(values)})"
 
 
 @cache
-def _values_of(kind: type) -> Callable[[Any], Any]:
+def _values_of(kind: Any) -> Callable[[Any], Any]:
     """Return a function that returns the values of all fields."""
-    return attrgetter(*(one.name for one in fields(kind)))
+    return attrgetter(*(name for name, *_ in fields_of(kind)))
 
 
 def plain(value: Any) -> Any:
@@ -64,20 +65,14 @@ def plain(value: Any) -> Any:
     kind: Any = type(value)
     if kind is tuple:
         return value if not value or type(value[0]) in (str, tuple) else tuple(map(plain, value))
-    names = getattr(kind, "__dataclass_fields__", None)
-    if names is None:
+    if not hasattr(kind, "__dataclass_fields__"):
         return value
-    found = dict(zip(names, _values_of(kind)(value), strict=True))
-    for name, default in later_fields(kind):
-        if found[name] == default:
-            del found[name]
-    for name, member in found.items():
-        if type(member) not in _SCALARS:
-            found[name] = plain(member)
-    return found
-
-
-_SCALARS = frozenset((int, str, float, bool, type(None)))
+    members = ((name, getattr(value, name), default, is_later) for name, default, is_later in fields_of(kind))
+    return {
+        name: member if type(member) in _SCALARS else plain(member)
+        for name, member, default, is_later in members
+        if not is_later or member != default
+    }
 
 
 text_of: dict[type, Callable[[Any], str]] = {}  # of classes whose `repr` is a table of several lines
@@ -92,13 +87,15 @@ class Displayed:
 
     def _repr_html_(self) -> str | None:
         """Return the value as HTML, for IPython; None if nothing was registered for its class."""
-        import_module(_DISPLAYS)
-        found = (html_of[base] for base in type(self).__mro__ if base in html_of)
-        to_html = next(found, None)
-        return None if to_html is None else to_html(self)
+        to_html = _registered(html_of, self)
+        return None if to_html is None else str(to_html(self))
 
 
 def displayed_text(value: Displayed) -> str:
     """Return a value as the text that `text_of` has for its class."""
+    return str(_registered(text_of, value)(value))
+
+
+def _registered(functions: dict[type, Callable[[Any], str]], value: Displayed) -> Any:
     import_module(_DISPLAYS)
-    return text_of[type(value)](value)
+    return next((functions[base] for base in type(value).__mro__ if base in functions), None)

@@ -1,15 +1,11 @@
 """Records from JSON, checked against the types of their fields.
 
-The classes of records import neither `datetime` nor the rare parts of a record: few cells have any.
-
-Decoders are made from the type hints of the record classes, one per class. msgspec was tried in their place.
-It has no rule for numbers that no machine can have measured, NaN among them; with that rule added it decodes
-no faster.
+Decoders are made from the type hints of the record classes, one per class. msgspec has no rule for numbers
+that no machine can have measured, NaN among them; with that rule added it decodes no faster.
 """
 
 from __future__ import annotations
 
-import json
 import math
 import re
 import types
@@ -18,13 +14,15 @@ from dataclasses import MISSING, is_dataclass, replace
 from datetime import datetime
 from decimal import Decimal
 from functools import cache
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from ..records.cell_record import CellRecord
 from ..records.explained import AtPeak, LineUsage, OutOfMemory
 from ..records.note import Note
-from ..records.usage import ChildrenUsage, ChildUsage, Peak, RamUsage
-from .embed import default_hi_bytes, defaults
+from ..records.process import ProcessRecord
+from ..records.usage import Peak
+from ..records.value import fields_of
+from .embed import default_hi_bytes
 
 # A class in a dict stays what it is while a test freezes time, which replaces those that modules name.
 NAMES: dict[str, Any] = {
@@ -33,6 +31,42 @@ NAMES: dict[str, Any] = {
     "LineUsage": LineUsage,
     "OutOfMemory": OutOfMemory,
 }
+# Counts, and sizes that are read from a counter; the difference of two sizes may be negative.
+_NEVER_NEGATIVE = re.compile(
+    "time_s|execution_count|current_gpu|index|count|lineno|hits|precision_bytes|total_bytes|used_bytes"
+    "|free_bytes|allocated_bytes|reserved_bytes|limit_bytes|ended|shared_bytes|gpu_bytes|blocks"
+    "|resident_bytes|in_use_bytes|kept_bytes|pid|rank"
+)
+_BEYOND = 2**63  # bytes, seconds or anything else that is counted: no machine has as many
+_NUMBERS = frozenset((int, float))
+_NOUNS: dict[type, str] = {int: "a whole number", str: "a text", bool: "true or false"}
+# The exact types of what needs no decoding.
+_PLAIN: dict[Any, tuple[type, ...]] = {
+    **{kind: (kind,) for kind in _NOUNS},
+    **{kind | None: (kind, types.NoneType) for kind in _NOUNS},
+}
+
+
+class WrongRecordError(ValueError):
+    """Values are not a record: which one is wrong, and in which way."""
+
+    def __init__(self, fault: str, path: str = "") -> None:
+        super().__init__(fault, path)
+        self._fault, self._path = fault, path
+
+    def __str__(self) -> str:
+        return f"not a valid cell record: {self._path.removeprefix('.') or 'it'} {self._fault}"
+
+    def within(self, place: str) -> WrongRecordError:
+        """Return the same of a value that stands at a place in another."""
+        return type(self)(self._fault, f"{place}{self._path}")
+
+
+class ImpossibleNumberError(WrongRecordError):
+    """A record of a cell has a number that no machine can have measured."""
+
+    def __init__(self, fault: str = "is a number that no machine can have measured", path: str = "") -> None:
+        super().__init__(fault, path)
 
 
 def types_of(kind: Any) -> dict[str, Any]:
@@ -40,90 +74,22 @@ def types_of(kind: Any) -> dict[str, Any]:
     return get_type_hints(kind, localns=NAMES)
 
 
-# Counts, and sizes that are read from a counter; the difference of two sizes may be negative.
-_NEVER_NEGATIVE = re.compile(
-    "time_s|execution_count|current_gpu|index|count|lineno|hits|precision_bytes|total_bytes|used_bytes"
-    "|free_bytes|allocated_bytes|reserved_bytes|limit_bytes|ended|shared_bytes|gpu_bytes|blocks"
-    "|resident_bytes|in_use_bytes|kept_bytes|pid|rank"
-)
-_RESIDENT = (RamUsage, ChildrenUsage, ChildUsage)  # whose sizes at both ends are read from a counter as well
-_ENDS = ("before_bytes", "after_bytes")
-_BEYOND = 2**63  # bytes, seconds or anything else that is counted: no machine has as many
-_NUMBERS = frozenset((int, float))
-
-Resident = TypeVar("Resident", RamUsage, ChildrenUsage, ChildUsage)
-
-
-class ImpossibleNumberError(ValueError):
-    """A record of a cell has a number that no machine can have measured."""
-
-
 def record_from(values: Mapping[str, Any]) -> CellRecord:
-    """Return the record that plain values of either form describe.
+    """Return the record that plain values of either form describe, a `ProcessRecord` if they name a process.
 
-    It is a `ProcessRecord` if they name a process. A missing field is None or its default. An unknown field,
-    of a later version, is ignored.
+    A missing field is None or its default. An unknown field, of a later version, is ignored.
 
     Raises:
-        ImpossibleNumberError: A size, a count or a time is beyond any machine, negative where it cannot be,
-            not a whole number or not a number ("NaN"); says which field.
+        ImpossibleNumberError: A size, a count or a time is beyond any machine, a negative count, not a whole
+            number or not a number ("NaN"); says which field.
         ValueError: The values are not a record; says which field is wrong.
     """
-    try:
-        record: CellRecord = _decoder(_kind(values))(values)
-        if record.notes:
-            record = replace(record, notes=tuple(map(Note.read, record.notes)))
-    except _WrongError as wrong:
-        kind = ImpossibleNumberError if isinstance(wrong, _ImpossibleError) else ValueError
-        raise kind(f"not a valid cell record: {wrong}") from None
-    return record
+    has_process = isinstance(values, Mapping) and values.get("process") is not None
+    record: CellRecord = _decoder(ProcessRecord if has_process else CellRecord)(values)
+    return replace(record, notes=tuple(map(Note.read, record.notes))) if record.notes else record
 
 
-def _kind(values: Any) -> Any:
-    """Return the class of a record: with the process that it came from, where it names one."""
-    if not isinstance(values, Mapping) or values.get("process") is None:
-        return CellRecord
-    from ..records.process import ProcessRecord
-
-    return ProcessRecord
-
-
-def from_json(text: str | bytes) -> Any:
-    """Return what `json.loads` does, and accept whole numbers with more digits than Python converts.
-
-    Such a number is cut, and remains larger than any size.
-
-    Raises:
-        ValueError: The text is no JSON.
-        RecursionError: It is nested too deeply.
-    """
-    try:
-        return json.loads(text)
-    except json.JSONDecodeError:
-        raise
-    except ValueError:  # sys.get_int_max_str_digits(): 4300
-        return json.loads(text, parse_int=lambda digits: int(digits[:30]))
-
-
-class _WrongError(Exception):
-    """A value is wrong: where it is, and in which way."""
-
-    def __init__(self, fault: str, path: str = "") -> None:
-        super().__init__(fault, path)
-        self.fault, self.path = fault, path
-
-    def __str__(self) -> str:
-        return f"{self.path.removeprefix('.') or 'it'} {self.fault}"
-
-
-class _ImpossibleError(_WrongError):
-    """A value is a number that no machine can have measured."""
-
-    def __init__(self, fault: str = "is a number that no machine can have measured", path: str = "") -> None:
-        super().__init__(fault, path)
-
-
-# A decoder returns the value that a plain value stands for, or raises `_WrongError`. The decoder of a
+# A decoder returns the value that a plain value stands for, or raises `WrongRecordError`. The decoder of a
 # dataclass checks plain members itself, by their exact types: a record has a hundred of them, and a log ten
 # thousand records.
 _Decoder = Any  # Callable[[Any], Any]
@@ -153,82 +119,47 @@ def _of_dataclass(kind: Any) -> _Decoder:
         (
             name,
             _PLAIN.get(hints[name], ()),
-            _lowest(kind, name),
+            0 if _NEVER_NEGATIVE.fullmatch(name) else -_BEYOND,
             _decoder(hints[name]),
-            _if_missing(default, hints[name]),
+            None if default is MISSING and types.NoneType in get_args(hints[name]) else default,
         )
-        for name, default in defaults(kind)
+        for name, default, _ in fields_of(kind)
     ]
 
     def decode(values: Any) -> Any:
         if not isinstance(values, Mapping):
-            raise _WrongError("is not an object")
+            raise WrongRecordError("is not an object")
+        if kind is Peak and "hi_bytes" not in values:
+            hi_bytes = default_hi_bytes(values.get("quality", ""), values.get("lo_bytes", 0))
+            values = {**values, "hi_bytes": hi_bytes}
         found = {}
         for name, plain, lowest, decode_member, default in members:
             value: Any = values.get(name, default)
             if type(value) not in plain:
                 if value is MISSING:
-                    raise _WrongError("is missing", f".{name}")
+                    raise WrongRecordError("is missing", f".{name}")
                 if value is not default:
                     try:
                         value = decode_member(value)
-                    except _WrongError as wrong:
-                        raise type(wrong)(wrong.fault, f".{name}{wrong.path}") from None
+                    except WrongRecordError as wrong:
+                        raise wrong.within(f".{name}") from None
             if type(value) in _NUMBERS and not lowest <= value < _BEYOND:
-                raise _ImpossibleError(path=f".{name}")
+                raise ImpossibleNumberError(path=f".{name}")
             found[name] = value
         return kind(**found)
 
-    if kind is Peak:
-        return lambda values: decode(_with_hi_bytes(values))
-    return (lambda values: _checked_peak(decode(values))) if kind in _RESIDENT else decode
-
-
-def _lowest(kind: Any, name: str) -> int:
-    """Return the least that a number of a record class may be, by the name of its field."""
-    is_read = _NEVER_NEGATIVE.fullmatch(name) or (kind in _RESIDENT and name in _ENDS)
-    return 0 if is_read else -_BEYOND
-
-
-def _checked_peak(usage: Resident) -> Resident:
-    """Return resident memory whose peak is not negative; of a device's, the sum of changes may be."""
-    if usage.peak.lo_bytes < 0:
-        raise _ImpossibleError(path=".peak.lo_bytes")
-    return usage
-
-
-_PLAIN: dict[Any, tuple[type, ...]] = {
-    int: (int,),
-    str: (str,),
-    bool: (bool,),
-    int | None: (int, types.NoneType),
-    str | None: (str, types.NoneType),
-}
-
-
-def _if_missing(default: Any, hint: Any) -> Any:
-    """Return the value of a field that is not there; `MISSING` if it must be."""
-    if default is not MISSING:
-        return default
-    return None if types.NoneType in get_args(hint) else MISSING
-
-
-def _with_hi_bytes(values: Any) -> Any:
-    if isinstance(values, Mapping) and "hi_bytes" not in values:
-        hi_bytes = default_hi_bytes(values.get("quality", ""), values.get("lo_bytes", 0))
-        return {**values, "hi_bytes": hi_bytes}
-    return values
+    return decode
 
 
 def _of_plain(kind: type) -> _Decoder:
-    noun = {int: "a whole number", str: "a text", bool: "true or false"}[kind]
-
     def decode(value: Any) -> Any:
         if type(value) is not kind:
             is_number = isinstance(value, (int, float, Decimal)) and not isinstance(value, bool)
-            raise (_ImpossibleError if kind is int and is_number else _WrongError)(f"is not {noun}")
+            raise (ImpossibleNumberError if kind is int and is_number else WrongRecordError)(
+                f"is not {_NOUNS[kind]}"
+            )
         if type(value) is int and not -_BEYOND <= value < _BEYOND:
-            raise _ImpossibleError
+            raise ImpossibleNumberError
         return value
 
     return decode
@@ -237,7 +168,7 @@ def _of_plain(kind: type) -> _Decoder:
 def _of_literal(words: tuple[str, ...]) -> _Decoder:
     def decode(value: Any) -> Any:
         if value not in words:
-            raise _WrongError(f"is none of {', '.join(words)}")
+            raise WrongRecordError(f"is none of {', '.join(words)}")
         return value
 
     return decode
@@ -246,13 +177,13 @@ def _of_literal(words: tuple[str, ...]) -> _Decoder:
 def _of_many(decode: _Decoder) -> _Decoder:
     def decode_all(values: Any) -> Any:
         if not isinstance(values, (list, tuple)):
-            raise _WrongError("is not a list")
+            raise WrongRecordError("is not a list")
         found = []
         for value in values:
             try:
                 found.append(decode(value))
-            except _WrongError as wrong:
-                raise type(wrong)(wrong.fault, f"[{len(found)}]{wrong.path}") from None
+            except WrongRecordError as wrong:
+                raise wrong.within(f"[{len(found)}]") from None
         return tuple(found)
 
     return decode_all
@@ -261,7 +192,7 @@ def _of_many(decode: _Decoder) -> _Decoder:
 def _of_pair(first: _Decoder, second: _Decoder) -> _Decoder:
     def decode(value: Any) -> Any:
         if not isinstance(value, (list, tuple)) or len(value) != 2:
-            raise _WrongError("is not a pair")
+            raise WrongRecordError("is not a pair")
         return first(value[0]), second(value[1])
 
     return decode
@@ -269,23 +200,19 @@ def _of_pair(first: _Decoder, second: _Decoder) -> _Decoder:
 
 def _float(value: Any) -> float:
     if type(value) not in _NUMBERS:
-        raise _WrongError("is not a number")
-    try:
-        found = float(value)
-    except OverflowError:
-        raise _ImpossibleError from None
-    if math.isnan(found):
-        raise _ImpossibleError("is not a number")
-    if abs(found) >= _BEYOND:
-        raise _ImpossibleError
-    return found
+        raise WrongRecordError("is not a number")
+    if isinstance(value, float) and math.isnan(value):
+        raise ImpossibleNumberError("is not a number")
+    if not -_BEYOND < value < _BEYOND:
+        raise ImpossibleNumberError
+    return float(value)
 
 
 def _datetime(value: Any) -> datetime:
     try:
         found = datetime.fromisoformat(value.replace("Z", "+00:00"))  # Python 3.10 does not know the Z
     except (AttributeError, TypeError, ValueError):
-        raise _WrongError("is not a time") from None
+        raise WrongRecordError("is not a time") from None
     if found.tzinfo is None:
-        raise _WrongError("is a time without a zone")
+        raise WrongRecordError("is a time without a zone")
     return found

@@ -7,13 +7,12 @@ The full form is `CellRecord.to_dict`; the embedded one leaves out what is None 
 from __future__ import annotations
 
 import json
-from dataclasses import MISSING, fields
-from functools import cache
-from itertools import pairwise
+from dataclasses import MISSING
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..records.usage import Peak
+from ..records.value import fields_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
 LIMIT_BYTES = 16384
 SCHEMA = Path(__file__).with_name("record.schema.json")
 
-_POINTS, _ROWS, _MEMBERS, _CHARACTERS = 9, 12, 6, 100  # what is left of series, tables, lists and texts
+_ROWS, _MEMBERS, _CHARACTERS = 12, 6, 100  # what is left of tables, lists and texts
 _ID_CHARACTERS = 64  # nbformat allows no longer ids
 # What stays in any case, of a record and of each of its devices.
 _ESSENTIAL = (
@@ -41,24 +40,16 @@ def embedded(record: CellRecord, left_out: Iterable[str] = ()) -> dict[str, Any]
     """Return the form that a notebook output embeds: no None, no defaults, and at most `LIMIT_BYTES`.
 
     If that is too much, the least important is left out first, and ``left_out`` names the fields that lost
-    something: time series lose points; of long lists the first members stay, and of what was alive at the
+    something: time series go; of long lists the first members stay, and of what was alive at the
     peak the smaller rows are added up; long texts are cut; then only what a report cannot do without stays,
-    of as many devices as fit. No other number is changed.
-
-    Args:
-        record: The record.
-        left_out: The fields that have lost something already.
-
-    Returns:
-        Plain values for JSON. Written with the separators "," and ":" they take at most `LIMIT_BYTES`,
-        whether or not characters beyond ASCII are escaped.
+    of as many devices as fit. No other number is changed. ``left_out`` names those that lost some before.
     """
     values: dict[str, Any] = _without_defaults(record)
     values["started_at"] = record.started_at.isoformat()
     lost, written = set(left_out), _json(values)
     if not lost and "\\ud" not in written and len(written) <= LIMIT_BYTES:
         return values  # as for nearly every cell; "\ud" is how JSON in ASCII begins a surrogate
-    for step in (_without_surrogates, _thin, _shorten, _cut, _bare):
+    for step in (_without_surrogates, _without_series, _shorten, _cut, _bare):
         changed = {name: step(name, value) for name, value in values.items() if name != "left_out"}
         lost |= {name for name, value in changed.items() if value != values[name]}
         values = {name: value for name, value in changed.items() if value is not None}
@@ -69,12 +60,6 @@ def embedded(record: CellRecord, left_out: Iterable[str] = ()) -> dict[str, Any]
     while values.get("gpus") and len(_json(values)) > LIMIT_BYTES:
         values["gpus"].pop()
     return values
-
-
-@cache
-def defaults(kind: Any) -> tuple[tuple[str, Any], ...]:
-    """Return the fields of a dataclass with their defaults, `dataclasses.MISSING` for a required field."""
-    return tuple((field.name, field.default) for field in fields(kind))
 
 
 def default_hi_bytes(quality: str, lo_bytes: int) -> int | None:
@@ -88,7 +73,7 @@ def _without_defaults(value: Any) -> Any:
     if hasattr(kind, "__dataclass_fields__"):
         kept = {
             name: member if type(member) in _SCALARS else _without_defaults(member)
-            for name, default in defaults(kind)
+            for name, default, _ in fields_of(kind)
             if (member := getattr(value, name)) is not None and (default is MISSING or member != default)
         }
         if kind is Peak and value.hi_bytes == default_hi_bytes(value.quality, value.lo_bytes):
@@ -107,20 +92,16 @@ def _json(values: Any) -> str:
 
 
 def _without_surrogates(_: str, value: Any) -> Any:
-    """Return texts that have a UTF-8 encoding: the kernel cannot send a lone surrogate."""
+    """Return texts that have a UTF-8 encoding: a kernel cannot send a lone surrogate."""
     return _changed(value, lambda text: text.encode(errors="replace").decode())
 
 
-def _thin(_: str, value: Any) -> Any:
-    """Return time series with both ends and the highest point of each equal part between them."""
+def _without_series(_: str, value: Any) -> Any:
     if isinstance(value, list):
-        return [_thin("", member) for member in value]
-    points: Any = value.get("timeline", ()) if isinstance(value, dict) else ()
-    if len(points) <= _POINTS:
-        return value
-    cuts = [1 + (len(points) - 2) * part // (_POINTS - 2) for part in range(_POINTS - 1)]
-    highest = [max(points[a:b], key=lambda point: point[1]) for a, b in pairwise(cuts)]
-    return {**value, "timeline": [points[0], *highest, points[-1]]}
+        return [_without_series("", member) for member in value]
+    if isinstance(value, dict):
+        return {name: member for name, member in value.items() if name != "timeline"}
+    return value
 
 
 def _shorten(name: str, value: Any) -> Any:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 from ..records.cell_record import GROUP_MIME, MIME
 from ..records.process import ProcessRecord
 from ..records.units import is_utf8, printable
-from .decode import from_json, types_of
+from .decode import types_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -24,19 +24,12 @@ if TYPE_CHECKING:
 
 _BEGINS = b'{"label": '  # every line that `json_line` writes
 _CUT_SHORT = "this line was cut short and is left out"
-_BATCH = 500  # rows of a .parquet file
 
 _Found = Iterator[tuple[str, Any]]  # a place in the file, and plain values or, as text, why there are none
 
 
 def save(path: Path, records: Iterable[CellRecord]) -> None:
-    """Write records to a file of the kind that its name says, whole or not at all.
-
-    Raises:
-        ValueError: Files of this kind cannot be written.
-        ImportError: pyarrow is not installed, and the file is .parquet.
-        OSError: The file cannot be written.
-    """
+    """Write records to a file of the kind that its name says; `History.save` has the rules."""
     from ..runtime.errors import write_file
 
     kind = path.suffix.lower()
@@ -53,12 +46,7 @@ def save(path: Path, records: Iterable[CellRecord]) -> None:
 def read(path: Path) -> _Found:
     """Yield what a file holds: each place, such as "line 3", with a record's values as JSON has them.
 
-    A text in place of the values says why there are none.
-
-    Raises:
-        ValueError: Files of this kind cannot be read, or the file does not hold records; says where.
-        ImportError: pyarrow is not installed, and the file is .parquet.
-        OSError: The file cannot be read.
+    A text in place of the values says why there are none. `History.load` has the rules.
     """
     _check_kind(path, _READERS)
     yield from _READERS[path.suffix.lower()](path)
@@ -72,8 +60,8 @@ def json_line(record: CellRecord) -> str:
 def own_report(cell: Mapping[str, Any]) -> Mapping[str, Any] | None:
     """Return the MIME bundle of a notebook's code cell that is the cell's own report; None without one.
 
-    A cell may also display the records of cells nested in it or captured earlier, whose execution counts
-    differ from its own. Where a tool removed the cell's execution count, a single report is its own.
+    The records of cells nested in it or captured earlier have other execution counts. Where a tool removed
+    the cell's own count, a single report is its own.
     """
     count = cell.get("execution_count")
     data = [output.get("data", {}) for output in cell.get("outputs", ())]
@@ -92,39 +80,25 @@ def shows_processes(cell: Mapping[str, Any]) -> bool:
 
 
 def _read_jsonl(path: Path) -> _Found:
-    with path.open("rb") as file:
-        lines = iter(file)
-        line, number = next(lines, b""), 0
-        while line:
-            number += 1
-            after = next(lines, b"")
-            if line.strip(b" \t\r\n"):
-                yield f"line {number}", _values_of(line, after, f"{path}, line {number}")
-            line = after
-
-
-def _values_of(line: bytes, after: bytes, where: str) -> Any:
-    """Return what a line of a log holds: a record's values, or as text why there are none.
-
-    Raises:
-        ValueError: The line is no JSON.
-    """
-    text = line.removesuffix(b"\n")
-    if not text.strip(b" \t\r\0"):  # after a power cut, in place of the last lines
-        return _CUT_SHORT
-    try:
-        return from_json(text)
-    except (ValueError, RecursionError):
-        # A line that was cut short is the last of the file, or `log.Log` wrote an empty one behind it.
-        ends = after == b"\n" or (not after and text == line)
-        if not ends or text[: len(_BEGINS)] != _BEGINS[: len(text)]:
-            raise ValueError(f"{where}: this is no JSON") from None
-        return _CUT_SHORT
+    lines = path.read_bytes().split(b"\n")
+    for number, line in enumerate(lines, 1):
+        if not line.strip(b" \t\r"):
+            continue
+        values: Any = _CUT_SHORT
+        try:
+            values = json.loads(line)
+        except (ValueError, RecursionError):
+            # A line that was cut short is the last of the file, or `log.Log` wrote an empty one behind it.
+            ends = number == len(lines) or (number + 1 < len(lines) and not lines[number])
+            is_cut = ends and line[: len(_BEGINS)] == _BEGINS[: len(line)]
+            if not is_cut and line.strip(b" \t\r\0"):  # zeros: after a power cut, in place of the last lines
+                raise ValueError(f"{path}, line {number}: this is no JSON") from None
+        yield f"line {number}", values
 
 
 def _read_ipynb(path: Path) -> _Found:
     try:
-        cells = [dict(cell) for cell in from_json(path.read_bytes())["cells"]]
+        cells = [dict(cell) for cell in json.loads(path.read_bytes())["cells"]]
         reports = [(own_report(cell), cell.get("id")) for cell in cells if cell.get("cell_type") == "code"]
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         raise ValueError(f"{path} is not a notebook, or is too old or damaged") from None
@@ -189,7 +163,7 @@ def _value(cell: str, hint: Any) -> Any:
         return None
     if _of_text(hint) and not cell.startswith('"'):
         return cell
-    return from_json(cell)
+    return json.loads(cell)
 
 
 def _parquet(rows: list[dict[str, Any]], columns: list[str]) -> bytes:
@@ -210,25 +184,21 @@ def _packed(value: Any) -> Any:
 
 
 def _read_parquet(path: Path) -> _Found:
-    for number, row in enumerate(_parquet_rows(path), 1):
-        where = f"row {number}"
-        yield where, _nested(row, _unpacked, f"{path}, {where}")
-
-
-def _parquet_rows(path: Path) -> Iterator[dict[str, Any]]:
     _, parquet = _pyarrow()
     with path.open("rb") as file:
         try:
-            for batch in parquet.ParquetFile(file).iter_batches(_BATCH):
-                yield from batch.to_pylist()
+            rows = parquet.read_table(file).to_pylist()
         except Exception:  # pyarrow raises many types, with messages of several lines
             raise ValueError(f"{path} is not a parquet file") from None
+    for number, row in enumerate(rows, 1):
+        where = f"row {number}"
+        yield where, _nested(row, _unpacked, f"{path}, {where}")
 
 
 def _unpacked(value: Any, hint: Any) -> Any:
     """Return the value that `_packed` wrote."""
     if isinstance(value, str) and (not _of_text(hint) or value.startswith('"')):
-        return from_json(value)
+        return json.loads(value)
     return value
 
 
@@ -265,10 +235,9 @@ def _leaves_of(values: dict[str, Any], before: str = "") -> Iterator[tuple[str, 
             yield path, value
 
 
-def _nested(row: dict[str, Any], read: Callable[[Any, Any], Any], where: str) -> dict[str, Any]:
+def _nested(row: dict[str, Any], read: Callable[[Any, Any], Any], where: str) -> Any:
     """Return the nested values of a row; foreign columns are ignored."""
     found: dict[str, Any] = {}
-    empty = []
     for path, cell in row.items():
         hint = _leaves().get(path)
         if hint is None:
@@ -277,21 +246,22 @@ def _nested(row: dict[str, Any], read: Callable[[Any, Any], Any], where: str) ->
             value = read(cell, hint)
         except (ValueError, RecursionError):
             raise ValueError(f"{where}: {path} is no JSON") from None
+        if value is None and type(None) not in get_args(hint):  # an earlier version did not have it
+            continue
         *parents, name = path.split(".")
-        if value is None:
-            if type(None) in get_args(hint):  # otherwise a field that an earlier version did not have
-                empty.append((parents, name))
-        else:
-            holder = found
-            for parent in parents:
-                holder = holder.setdefault(parent, {})
-            holder[name] = value
-    for parents, name in empty:  # None in a part that exists: its default may be something else
         holder = found
         for parent in parents:
-            holder = holder.get(parent, {})
-        holder[name] = None
-    return found
+            holder = holder.setdefault(parent, {})
+        holder[name] = value
+    return _without_missing(found)
+
+
+def _without_missing(value: Any) -> Any:
+    """Return nested values with None for each part of which no figure is known."""
+    if not isinstance(value, dict):
+        return value
+    found = {name: _without_missing(member) for name, member in value.items()}
+    return found if any(member is not None for member in found.values()) else None
 
 
 def _of_text(hint: Any) -> bool:

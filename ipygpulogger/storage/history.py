@@ -60,15 +60,12 @@ class History(Displayed, Sequence[CellRecord]):
     # -- which cells matter ------------------------------------------------------------------------
 
     def rank(self, by: str = "peak") -> list[CellRecord]:
-        """Return the records, the highest first; equal ones in the order they finished.
-
-        Cells that contain only this package's own magics are left out.
+        """Return the records, the highest first, without cells of this package's own magics.
 
         Args:
-            by: "peak": how far the cell's peak rose above what was in use before the cell, on the device
-                where that is the most. Cells for which that is less than 1 MB on every device, and equal
-                ones, are ranked by the same of RAM. "consumed": the most that RAM or any one device grew
-                by. "time": the longest first.
+            by: "peak": how far the cell's peak rose above what was in use before it, on the device where
+                that is the most; where it is less than 1 MB, or equal, the same of RAM. "consumed": the most
+                that RAM or any one device grew by. "time": the longest first.
 
         Raises:
             ValueError: Another word.
@@ -79,15 +76,12 @@ class History(Displayed, Sequence[CellRecord]):
         """Return the cells that may leak.
 
         A cell is a suspect when at least its last three runs each consumed more than 1 MB of RAM or of one
-        device, and each left more than 1 MB more in use there than the run before. So these are not
-        suspects: a cell whose memory is freed between its runs, one whose first run alone fills a
-        cache, one that has stopped growing. RAM that malloc merely keeps is not counted.
+        device, and each left more than 1 MB more in use there than the run before. RAM that malloc merely
+        keeps is not counted.
 
         Two runs are of the same cell when they have the same id by the front end and the same first line,
-        in the same process. Where the front end sends no ids, as in a terminal, the whole code must be the
-        same but for its numbers and comments, as far as the record has `CellRecord.code`, and a cell that
-        begins with a magic such as ``%%time`` is never recognized. Cells that contain only this package's
-        own magics are never suspects.
+        in the same process; where the front end sends no ids, as in a terminal, the same code but for its
+        numbers and comments, and no magic such as ``%%time`` before it.
 
         Returns:
             For each cell its last runs, oldest first, as many as grew.
@@ -96,16 +90,17 @@ class History(Displayed, Sequence[CellRecord]):
 
     def marked(self, record: CellRecord) -> CellRecord:
         """Return a record that is about to be appended, with a note if it makes its cell a suspect."""
-        return _marked(record, leaks.growing_runs_of(record, self))
+        return self.marked_all([record])[0]
 
-    def marked_all(self, records: Iterable[R]) -> list[R]:
-        """Return records that are about to be appended, as `marked` does each of them."""
-        found = list(records)
-        grown = {leaks.identity(record) for record in found if record.grown()}
+    def marked_all(self, records: Sequence[R]) -> list[R]:
+        """Return records that are about to be appended, each with a note if it makes its cell a suspect."""
+        grown = {leaks.identity(record) for record in records if record.grown()}
         earlier = leaks.by_cell(self, grown) if grown else {}
-        return [
-            _marked(one, leaks.growing_runs_of(one, earlier.get(leaks.identity(one), ()))) for one in found
-        ]
+        found = []
+        for record in records:
+            note = _growth_of(leaks.growing_runs_of(record, earlier.get(leaks.identity(record), ())))
+            found.append(replace(record, notes=(*record.notes, *note)) if note else record)
+        return found
 
     # -- to and from elsewhere ---------------------------------------------------------------------
 
@@ -129,10 +124,9 @@ class History(Displayed, Sequence[CellRecord]):
         return pd.DataFrame(rows, columns=columns)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the records to a .jsonl, .csv or .parquet file, replacing an older one.
+        """Write the records to a .jsonl, .csv or .parquet file, replacing an older one whole or not at all.
 
-        The file is written whole or not at all. The columns of .csv and .parquet are those of `to_pandas`,
-        with lists as JSON.
+        The columns of .csv and .parquet are those of `to_pandas`, with lists as JSON.
 
         Raises:
             ValueError: The file name ends otherwise.
@@ -164,10 +158,9 @@ class History(Displayed, Sequence[CellRecord]):
         return cls(records)
 
 
-def _marked(record: R, runs: Sequence[CellRecord]) -> R:
-    """Return a record with a note on its last runs, if they make its cell a suspect."""
+def _growth_of(runs: Sequence[CellRecord]) -> tuple[Note, ...]:
+    """Return a note on the last runs of a suspect; nothing without any."""
     if not runs:
-        return record
+        return ()
     names = ", ".join(leaks.growing_names(runs))
-    note = Note(NoteKind.GREW, f"grew in each of its last {len(runs)} runs{names and ': '}{names}")
-    return replace(record, notes=(*record.notes, note))
+    return (Note(NoteKind.GREW, f"grew in each of its last {len(runs)} runs{names and ': '}{names}"),)

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import errno
-import gc
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..records.units import printable
+from ..runtime.collector import undisturbed
 from . import formats
 from .decode import ImpossibleNumberError, record_from
 from .formats import json_line
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from ..records.cell_record import CellRecord
 
 _ADD = os.O_RDWR | os.O_APPEND | os.O_CREAT | getattr(os, "O_BINARY", 0)
@@ -26,11 +24,7 @@ class Log:
 
     Each record is one write to the end of the file, which is opened for that write only. So a killed kernel
     loses at most the running cell, several writers do not mix their lines, and a file that was moved or
-    removed is created again. A partial line, left by a full disk or a power cut, is followed by an empty
-    line, and `History.load` leaves it out.
-
-    Args:
-        path: The file; "~" is the user's home.
+    removed is created again. A partial line is followed by an empty one, and `History.load` leaves it out.
 
     Attributes:
         path: The absolute path.
@@ -52,25 +46,13 @@ class Log:
             raise ValueError(printable(f"{path} may not be written"))
 
     def append(self, *records: CellRecord) -> int:
-        """Add records, such as that of a cell.
-
-        Returns:
-            How many records were lost between the last one that was written and these.
+        """Add records, and return how many were lost between the last one that was written and these.
 
         Raises:
-            OSError: A record cannot be written. It is lost, and so are those behind it; the next call tries
-                again.
+            OSError: A record cannot be written. It is lost, and so are those behind it.
         """
         lost = self.lost
         self.lost += len(records)  # until they are written
-        self._add(records)
-        self.lost = 0
-        return lost
-
-    def close(self) -> None:
-        """End the log. Nothing needs to be closed: the file is open only while a record is written."""
-
-    def _add(self, records: Iterable[CellRecord]) -> None:
         lines = (json_line(record).encode() for record in records)
         fd = os.open(self.path, _ADD, 0o666)
         try:
@@ -86,6 +68,8 @@ class Log:
                 whole = True
         finally:
             os.close(fd)
+        self.lost = 0
+        return lost
 
 
 def load(path: Path, problems: list[str]) -> list[CellRecord]:
@@ -97,22 +81,18 @@ def load(path: Path, problems: list[str]) -> list[CellRecord]:
         OSError: The file cannot be read.
     """
     found = []
-    collects = gc.isenabled()
-    gc.disable()  # a load makes many objects and no garbage, and collections cost time
     try:
-        for where, values in formats.read(path):
-            if isinstance(values, str):
-                problems.append(printable(f"{path}, {where}: {values}"))
-                continue
-            try:
-                found.append(record_from(values))
-            except ImpossibleNumberError as error:
-                problems.append(printable(f"{path}, {where}: {error}; it is left out"))
-            except ValueError as error:
-                raise ValueError(f"{path}, {where}: {error}") from None
+        with undisturbed():  # a load makes many objects and no garbage, and collections cost time
+            for where, values in formats.read(path):
+                if isinstance(values, str):
+                    problems.append(printable(f"{path}, {where}: {values}"))
+                    continue
+                try:
+                    found.append(record_from(values))
+                except ImpossibleNumberError as error:
+                    problems.append(printable(f"{path}, {where}: {error}; it is left out"))
+                except ValueError as error:
+                    raise ValueError(f"{path}, {where}: {error}") from None
     except ValueError as error:
         raise ValueError(printable(str(error))) from None
-    finally:
-        if collects:
-            gc.enable()
     return found

@@ -59,7 +59,10 @@ def untraced():
 
 
 def test_each_line_of_a_function(capsys):
-    """Kept, needed for a moment, given back, needed within a function of the function: all on their lines."""
+    """Kept, needed for a moment, given back, needed within a function of it or of another: all on their lines."""
+
+    def beside():  # has no lines of its own
+        blip(80)
 
     @measure_lines
     def work():
@@ -69,6 +72,7 @@ def test_each_line_of_a_function(capsys):
         kept = Block(64)
         blip(200)
         inner()
+        beside()
         kept.free()
         return 42
 
@@ -79,30 +83,17 @@ def test_each_line_of_a_function(capsys):
         "kept = Block(64)": (1, 64, 0),
         "blip(200)": (1, 0, 200),
         "inner()": (1, 0, 96),
+        "beside()": (1, 0, 80),
         "kept.free()": (1, -64, 0),
         "return 42": (1, 0, 0),
     }
     near(told(work), expected)
     first = inspect.getsourcelines(work.__wrapped__)[1]
-    assert [line.lineno - first for line in work.lines] == [2, 3, 5, 6, 7, 8, 9]
+    assert [line.lineno - first for line in work.lines] == [2, 3, 5, 6, 7, 8, 9, 10]
     assert {line.place for line in work.lines} == {HERE}
     assert all(isinstance(line, LineUsage) and line.complete and line.time_s >= 0 for line in work.lines)
     printed = capsys.readouterr().out
     assert all(source in printed for source in expected)
-
-
-def test_only_its_own_lines():
-    """A function beside it has no lines of its own: what it took is the calling line's."""
-
-    def beside():
-        blip(80)
-
-    @measure_lines(report=False)
-    def work():
-        beside()
-
-    work()
-    near(told(work), {"beside()": (1, 0, 80)})
 
 
 def test_every_call_is_printed_unless_asked_otherwise(capsys):
@@ -412,9 +403,9 @@ def test_it_refuses_what_it_cannot_measure():
             measure_lines(thing)
 
 
-@pytest.mark.parametrize("where", ["__init__", "stop", "result"])
+@pytest.mark.parametrize("where", ["__init__", "stop", "result", "table"])
 def test_it_never_costs_the_users_result(where, monkeypatch):
-    """Whatever fails on our side, the call's result stands, and a warning says what is missing."""
+    """Whatever fails on our side, printing too, the call's result stands, and a warning says what is missing."""
 
     def refuse(self, *_args, **_options):
         if where == "stop":
@@ -422,7 +413,7 @@ def test_it_never_costs_the_users_result(where, monkeypatch):
         raise OSError("out of order")
 
     real_stop = LineProfiler.stop
-    monkeypatch.setattr(LineProfiler, where, refuse)
+    monkeypatch.setattr(measure_lines_module.render if where == "table" else LineProfiler, where, refuse)
 
     @measure_lines
     def answer():
@@ -430,23 +421,7 @@ def test_it_never_costs_the_users_result(where, monkeypatch):
 
     with pytest.warns(RuntimeWarning, match="the lines of answer are not measured: out of order"):
         assert answer() == 42
-    assert answer.lines == ()
-
-
-def test_a_table_that_cannot_be_printed_costs_no_result(monkeypatch):
-    """A closed standard output is no reason to lose the call's result."""
-
-    @measure_lines
-    def answer():
-        return 42
-
-    def refuse(*_):
-        raise ValueError("I/O operation on closed file")
-
-    monkeypatch.setattr(measure_lines_module.render, "table", refuse)
-    with pytest.warns(RuntimeWarning, match="closed file"):
-        assert answer() == 42
-    assert told(answer) == {"return 42": (1, 0, 0)}
+    assert told(answer) == ({"return 42": (1, 0, 0)} if where == "table" else {})
 
 
 # -- in cells -----------------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ ONE = ("shared with 1 other block of its process",)
 
 def test_those_that_overlap_are_counted():
     """Each says how many others ran in its process between its ends; one that ran alone says nothing."""
-    overlaps, tasks = Overlaps("task"), {name: Overlapping() for name in "abcde"}
+    overlaps, tasks = Overlaps(), {name: Overlapping("task") for name in "abcde"}
     for event in ("+a", "-a", "+b", "+c", "+d", "-c", "+e"):
         task = tasks[event[1]]
         if event[0] == "+":
@@ -28,7 +28,7 @@ def test_those_that_overlap_are_counted():
             assert overlaps.end(task) == ("shared with 2 other tasks of its process",)
     assert overlaps.end(tasks["b"]) == ("shared with 3 other tasks of its process",)
     assert overlaps.end(tasks["e"]) == ("shared with 2 other tasks of its process",)
-    assert overlaps.end(Overlapping()) == ()
+    assert overlaps.end(Overlapping("task")) == ()
 
 
 class Elsewhere:
@@ -149,7 +149,7 @@ def test_tasks_of_asyncio_that_interleave_say_so():
 def test_a_task_of_an_engine_is_no_other_block():
     """What `watch` measures in a worker is not the user's; it counts its own kind, or nothing."""
     elsewhere = Elsewhere()
-    with Measure("task", overlaps=Overlaps("task")) as task, Measure("cell", overlaps=None) as cell:
+    with Measure("task", among="task") as task, Measure("cell", among=None) as cell:
         assert elsewhere.leave() == ()
     assert (task.last.notes, cell.last.notes) == ((), ())
 

@@ -64,10 +64,14 @@ def test_what_fetching_an_item_takes_is_in_its_epoch():
 
 
 def test_the_items_pass_untouched():
-    """The loop sees what it would see without us, also through enumerate, zip and a second round."""
+    """The loop sees what it would see without us, also through enumerate, zip and a second round.
+
+    Items that are no numbers are counted from 0.
+    """
     items = [object(), "a", 3]
     watched = watch_epochs(items, report=False)
     assert list(watched) == items
+    assert [record.label for record in watched.history] == ["epoch 0", "epoch 1", "epoch 3"]
     assert list(enumerate(watched)) == list(enumerate(items))
     assert [a for a, _ in zip(watched, range(2), strict=False)] == items[:2]
     assert len(watched) == 3
@@ -162,13 +166,6 @@ def test_the_table_comes_row_by_row(capsys):
         assert len(line) - len(" MB") == len(printed.splitlines()[0])
     for block in kept:
         block.free()
-
-
-def test_items_without_a_number_are_counted(capsys):
-    """Where the items are no numbers, the epochs are counted from 0."""
-    for _ in watch_epochs("ab"):
-        pass
-    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == ["epoch", "0", "1"]
 
 
 @pytest.mark.parametrize("peak", [Peak(5 * MB, None, "sampled"), Peak(5 * MB, 9 * MB, "bounded")])
@@ -307,17 +304,12 @@ def test_an_interrupted_loop_leaves_torch_alone(cuda, error):
 # -- the scope that the callbacks of training frameworks hold, and its record ---------------------------
 
 
-def test_the_end_of_nothing_is_nothing():
-    """An epoch that never began has no figures, and dropping it is no error."""
+def test_beginning_again_drops_the_first():
+    """A second begin, after a fit that died, measures from there; an epoch that never began has no figures."""
     scope = EpochScope()
     assert scope.end("epoch 0") is None
     scope.drop()
     assert not scope.is_open()
-
-
-def test_beginning_again_drops_the_first():
-    """A second begin, after a fit that died, measures from there and leaves no other scope."""
-    scope = EpochScope()
     scope.begin()
     block = Block(64)
     scope.begin()

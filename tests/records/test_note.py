@@ -19,9 +19,9 @@ MB = 2**20
 
 def shared(noun):
     """What is said of one that ran beside another."""
-    overlaps, one = Overlaps(noun), Overlapping()
+    overlaps, one = Overlaps(), Overlapping(noun)
     overlaps.begin(one)
-    overlaps.begin(Overlapping())
+    overlaps.begin(Overlapping(noun))
     return overlaps.end(one)
 
 

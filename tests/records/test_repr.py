@@ -108,3 +108,9 @@ def test_outside_ipython():
 def test_a_failed_allocation_is_written_no_more_exactly_than_known(asked_bytes, said):
     """A size with all its digits is told in MB; hundredths of a GiB stay what they are."""
     assert requested(asked_bytes) == said
+
+
+def test_a_notebook_shows_more():
+    """HTML, made by what is loaded when a record is first displayed; of a value without any its `repr` alone."""
+    assert "In [4]" in CellRecord(label="In [4]", **COMMON, **CELL)._repr_html_()
+    assert "8000 MB" in CARD._repr_html_()

@@ -1,7 +1,6 @@
 """The history: ranked, and still while it is read."""
 
 import dataclasses
-import gc
 import threading
 
 import pytest
@@ -14,23 +13,6 @@ from ipygpulogger import History
 
 MB = 2**20
 slow = settings(deadline=None, suppress_health_check=list(HealthCheck), max_examples=25, phases=UNSHRUNK)
-
-
-def test_loading_leaves_the_garbage_collector_as_it_was(tmp_path):
-    """On or off, whether the file is good or bad."""
-    good, bad = tmp_path / "good.jsonl", tmp_path / "bad.jsonl"
-    History([plain()]).save(good)
-    bad.write_text("garbage\n")
-    collects = gc.isenabled()
-    try:
-        for switch in (gc.disable, gc.enable):
-            switch()
-            History.load(good)
-            with pytest.raises(ValueError, match="no JSON"):
-                History.load(bad)
-            assert gc.isenabled() == (switch is gc.enable)
-    finally:
-        (gc.enable if collects else gc.disable)()
 
 
 def test_peaks_are_ranked_by_the_fullest_device_then_by_ram():
