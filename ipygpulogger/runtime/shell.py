@@ -29,9 +29,10 @@ def current_shell() -> Any:
 def cells_behind(frame: FrameType | None) -> Iterator[tuple[Any, int | None]]:
     """Yield the `ExecutionInfo` and the execution count of each cell that led to a frame, innermost first."""
     for caller in walk_stack(frame):
-        names = caller.f_locals if caller.f_code.co_name == "run_cell_async" else {}
-        if names.get("info") is not None:
-            yield names["info"], getattr(names.get("result"), "execution_count", None)
+        if caller.f_code.co_name == "run_cell_async":
+            names = caller.f_locals
+            if names.get("info") is not None:
+                yield names["info"], getattr(names.get("result"), "execution_count", None)
 
 
 def first_line(source: str) -> str:
