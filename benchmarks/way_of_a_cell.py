@@ -64,8 +64,8 @@ PARTS = {  # by what the table calls them: where they are in the package
     "_the scope closes_": "engine.scope:Scope.close",
     "_the record_": "notebook.measured_cell:MeasuredCell.record",
     "_the report_": "notebook.report:Reporter.show",
-    "_RAM is read_": "sources.system.process:HighWaterMark.look",
-    "_torch's allocators are read_": "sources.torch.allocators:TorchCounter.look",
+    "_RAM is read_": "sources.system.process:HighWaterMark.observe",
+    "_torch's allocators are read_": "sources.torch.allocators:TorchCounter.observe",
     "_NVML is read_": "sources.nvidia.nvml:Nvml.memory",
 }
 

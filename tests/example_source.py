@@ -17,7 +17,7 @@ class ArenaCounter(DeviceCounter):
     def __init__(self, index):
         self.device = Device("cuda", index, "the GPU of the arena")
 
-    def look(self):
+    def observe(self):
         arena = sys.modules["arena"]
         try:
             stats = arena.stats(self.device.index)

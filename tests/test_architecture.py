@@ -181,7 +181,7 @@ def test_only_the_speakers_speak():
 def test_only_its_owner_looks_at_the_memory_of_the_process():
     """What a look reports once, a foreign reset or a sampler's highest, is lost to open scopes on any other way."""
     for path in FILES:
-        assert name_of(path) == "engine.peaks" or "process.counter.look(" not in path.read_text(), name_of(
+        assert name_of(path) == "engine.peaks" or "process.counter.observe(" not in path.read_text(), name_of(
             path
         )
 

@@ -91,7 +91,7 @@ class GPUMemTrace:
                 self._figures_mb, self._remark = (0, 0), ""
                 if gpu is not None:
                     self._figures_mb = truncated_mb(gpu.consumed_bytes), truncated_mb(gpu.peaked_bytes)
-                    self._remark = text.doubt(gpu)
+                    self._remark = text.uncertainty(gpu)
         return self._figures_mb
 
     def report(self, subctx: str | None = None) -> None:

@@ -72,7 +72,7 @@ class ChildPeaks:
                     if measures_itself:
                         interval.mark_sampled()
                 else:
-                    tracker.look()
+                    tracker.observe()
                 if child.forked and child.inherited_bytes is None:
                     child.inherited_bytes = self._most_inherited_bytes(child)
                 found[child] = tracker
@@ -128,7 +128,7 @@ class ChildPeaks:
         return None if card is None else ChildProcess(child.pid, None, card)
 
     def _take_what_was_left(self, living: Iterable[ChildProcess]) -> None:
-        """Read the last figures of our forks that ended since the last look, seen alive or not."""
+        """Read the last figures of our forks that ended since the last observation, seen alive or not."""
         cards = forks.cards()
         if not cards:  # a fork that failed has none
             if not living:
@@ -145,7 +145,7 @@ class ChildPeaks:
             child = known.get(pid) or ChildProcess(pid, None, card)
             if child.leave():
                 with suppress(Unavailable):
-                    (self._trackers.get(child) or self._tracker_of(child)).look()
+                    (self._trackers.get(child) or self._tracker_of(child)).observe()
             elif _is_alive(card):
                 continue
             forks.forget(pid)
@@ -164,7 +164,6 @@ class ChildPeaks:
         forked = [child for family in families.values() for child in family]
         state = self._own_state(), [root and root.state for root in families], set(forked)
         if state != self._walked or not all(child.is_walked for child in forked):
-            self._walked = state
             for child in sorted(forked, key=lambda child: child.current_bytes):
                 child.forget_walk()
                 limit_s -= child.walk_s()
@@ -175,6 +174,7 @@ class ChildPeaks:
             highest_bytes = [one.hi_bytes for one in each if one.hi_bytes is not None]
             hi_bytes = sum(highest_bytes) if len(highest_bytes) == len(each) else None
             self._shared = SharedBounds(sum(one.lo_bytes for one in each), hi_bytes)
+            self._walked = state  # last: after an interrupt they are walked again
         return self._shared
 
     def _own_state(self) -> object:

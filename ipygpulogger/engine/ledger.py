@@ -146,10 +146,10 @@ class Ledger:
         certainly outside it. `memory` is the whole device a moment ago.
         """
         try:
-            first = [tracker.look() for tracker in trackers]
+            first = [tracker.observe() for tracker in trackers]
             reserved = sum(one.readings[RESERVED].current_bytes for one in first)
             own, listed = self._processes(device, reserved)
-            last = [tracker.look() for tracker in trackers]
+            last = [tracker.observe() for tracker in trackers]
         except Unavailable:
             return None
         if own is None:
@@ -249,7 +249,7 @@ def may_use_others(ordinals: Collection[int]) -> bool:
 
 def _levels(trackers: Sequence[PeakTracker]) -> AllocatorLevels:
     """Return what each allocator holds now, by series."""
-    return [[reading.current_bytes for reading in tracker.look().readings] for tracker in trackers]
+    return [[reading.current_bytes for reading in tracker.observe().readings] for tracker in trackers]
 
 
 def _known(reads: Iterable[Callable[[], T | None]]) -> list[T]:

@@ -169,14 +169,14 @@ class PeakTracker:
         self._last: Observation | None = None  # since our last reset; the open intervals know it
         _trackers.add(self)
 
-    def look(self) -> Observation:
+    def observe(self) -> Observation:
         """Read the counter, and fold the reading into the open intervals; `Unavailable` if it cannot be read.
 
         All reading goes through here: a counter reports some things only once, such as what a sampler saw.
         """
         with self._lock:
             try:
-                observation, last = self.counter.look(), self._last
+                observation, last = self.counter.observe(), self._last
                 if observation == last and not observation.reset_elsewhere:
                     return last
                 readings = observation.readings
@@ -197,10 +197,10 @@ class PeakTracker:
 
     def current_bytes(self, series: int = 0) -> int:
         """Return what is in use now."""
-        return self.look().readings[series].current_bytes
+        return self.observe().readings[series].current_bytes
 
     def last_bytes(self) -> int:
-        """Return what was in use at the last look if nothing was allocated since, for a fifth of a look."""
+        """Return what is in use, for a fifth of `observe` if nothing was allocated since the last one."""
         last = self._last
         if last is None or not last.stamp or self.counter.stamp() != last.stamp:
             return self.current_bytes()
@@ -208,7 +208,7 @@ class PeakTracker:
 
     def lifetime_peak_bytes(self, series: int = 0) -> int:
         """Return the highest peak ever read here, whatever has reset the counter since."""
-        self.look()
+        self.observe()
         return self._lifetime[series]
 
     def _fold(self, observation: Observation) -> None:
@@ -234,14 +234,14 @@ class PeakTracker:
             counter = self.counter
             if not self._open:
                 counter.watch(on=True)
-            observation, fresh = self.look(), True
+            observation, fresh = self.observe(), True
             for reading in observation.readings:
                 fresh = fresh and reading.peak_bytes == reading.current_bytes
             if not fresh and reset and counter.peak_class == "resettable":
                 try:
                     observation, fresh = self._reset(counter.reset, observation), True
-                except Exception:  # this look shows whether anything is left to measure
-                    observation = self.look()
+                except Exception:  # this shows whether anything is left to measure
+                    observation = self.observe()
             interval = Interval(observation, fresh=fresh, precision_bytes=counter.precision_bytes)
             self._open.add(interval)
             return interval
@@ -251,7 +251,7 @@ class PeakTracker:
         with self._lock:
             if not self._open:
                 self.counter.watch(on=True)
-            observation = self.look()
+            observation = self.observe()
             zeros = tuple(
                 reading._replace(current_bytes=0, peak_bytes=None if reading.peak_bytes is None else 0)
                 for reading in observation.readings
@@ -268,7 +268,7 @@ class PeakTracker:
         """Read the counter for an open interval, which stays open."""
         with self._lock:
             if self._has(interval):
-                self.look()
+                self.observe()
 
     def close(self, interval: Interval) -> None:
         """Close an interval: its peak is final, and "sampled" if the counter cannot be read."""
@@ -276,7 +276,7 @@ class PeakTracker:
             if not self._has(interval):
                 return
             try:
-                self.look()
+                self.observe()
             except BaseException:
                 interval.mark_sampled()
                 raise
@@ -297,7 +297,7 @@ class PeakTracker:
     def next_segment(self, interval: Interval, *, reset: bool = True) -> list[Segment]:
         """End the segment of each series and begin the next, for a third of a close and an open."""
         with self._lock:
-            counter, observation, fresh = self.counter, self.look(), False
+            counter, observation, fresh = self.counter, self.observe(), False
             slack_bytes = min(counter.precision_bytes, SEGMENT_SLACK_BYTES)
             above = any(
                 (one.peak_bytes or 0) > one.current_bytes + slack_bytes for one in observation.readings
@@ -314,7 +314,7 @@ class PeakTracker:
         """Reset the counter by the user's own call; the open intervals keep the peaks it had."""
         with self._lock:
             if self._open:
-                self._reset(reset, self.look())
+                self._reset(reset, self.observe())
             else:
                 self._reset_counter(reset)
 
@@ -326,20 +326,20 @@ class PeakTracker:
         return f"Something else resets or switches off {counter}: peaks are then at least what was seen."
 
     def _reset(self, reset: Callable[[], None], before: Observation) -> Observation:
-        """Reset after a look, and return the look after; what may be lost between widens the open ones."""
+        """Reset after an observation, and return the next; what may be lost between widens the open ones."""
         for _ in range(QUIET_TRIES if self._open else 0):
-            earlier, before = before, self.look()
+            earlier, before = before, self.observe()
             if before.stamp == earlier.stamp:
                 break
         self._reset_counter(reset)
-        return self._look_after_reset(before)
+        return self._observe_after_reset(before)
 
     def _reset_at_once(self, before: Observation) -> Observation:
-        """Reset after a look that was folded, if nothing was allocated since; return the look after that."""
+        """Reset after an observation that was folded, if nothing was allocated since; return the next."""
         if not before.stamp or self.counter.stamp() != before.stamp:
             return self._reset(self.counter.reset, before)
         self._reset_counter(self.counter.reset)
-        return before if self.counter.stamp() == before.stamp else self._look_after_reset(before)
+        return before if self.counter.stamp() == before.stamp else self._observe_after_reset(before)
 
     def _reset_counter(self, reset: Callable[[], None]) -> None:
         self._since_reset = self._last = None
@@ -347,8 +347,8 @@ class PeakTracker:
         for interval in self._open:
             interval.counter_was_reset()
 
-    def _look_after_reset(self, before: Observation) -> Observation:
-        after = self.look()
+    def _observe_after_reset(self, before: Observation) -> Observation:
+        after = self.observe()
         if before.stamp and after.stamp == before.stamp:
             return after
         growth_bytes: Sequence[int | None] = [None] * len(before.readings)

@@ -100,7 +100,7 @@ def sample_device(
 def _reserved(trackers: Iterable[PeakTracker]) -> tuple[int, tuple[tuple[int, ...], ...] | None]:
     """Return what allocators have reserved, and the stamps of their counters; None where one has no stamp."""
     try:
-        observed = [tracker.look() for tracker in trackers]
+        observed = [tracker.observe() for tracker in trackers]
     except Unavailable:
         return 0, None
     stamps = tuple(one.stamp for one in observed)

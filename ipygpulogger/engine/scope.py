@@ -12,7 +12,6 @@ Its life, in order::
 
 from __future__ import annotations
 
-import threading
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -60,13 +59,12 @@ class Scope(Measuring):
         self._machine = on or machine()
         self._reset_peaks, self._all_devices = reset_peaks, all_devices
         self._metrics, self._during = metrics, during
-        self._making_children = threading.Lock()
         self._ram_series = TimeSeries()
         self._device_scopes: dict[tuple[str, int], DeviceScope] = {}
         self._pinned: dict[PeakTracker, Interval] = {}
         self._notes: list[str] = []
         self._sampling = self._closed = self._over = self._has_children = False
-        self._children: Children | None = None  # until there is any
+        self._children: dict[None, Children] = {}  # empty until there is any
         self._ram_tracker: PeakTracker | None = None
         self._ram: Interval | None = None
         self._start_s = self.time_s = 0.0
@@ -206,12 +204,12 @@ class Scope(Measuring):
 
     def with_children(self) -> Children:
         """Return its part that is about child processes; see `Measuring`."""
-        if self._children is None:
+        if not self._children:
             with self._machine.own_imports.importing():
                 from .children import Children
-            with self._making_children:  # the sampler's thread and another one may be the first
-                self._children = self._children or Children(self._machine, self._ended_before)
-        return self._children
+            # At once: several threads may be the first, and a finalizer that runs within a lock would wait.
+            self._children.setdefault(None, Children(self._machine, self._ended_before))
+        return self._children[None]
 
     def _children_usage(self, ram: Interval) -> ChildrenUsage | None:
         ended = children_ended(more=False)

@@ -189,7 +189,7 @@ def _of_allocator(index: int) -> tuple[int, int, int | None]:
         for counter in counters if framework.name == "torch" else ():
             if counter.device.index == index:
                 try:
-                    readings = counter.look().readings
+                    readings = counter.observe().readings
                 except Unavailable:  # a pluggable allocator
                     break
                 allocated_bytes, reserved_bytes = readings[0].current_bytes, readings[-1].current_bytes

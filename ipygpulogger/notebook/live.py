@@ -91,9 +91,7 @@ class LiveCell:
         self._stopped = False
         self.shows = place.shows  # if not, it only follows the cell's output
         self.began_s = 0.0
-        self.tightest: MemoryLimit | None = (
-            None  # the limit with the least RAM left so far, if that was little
-        )
+        self.tightest: MemoryLimit | None = None  # that with the least RAM left so far, if it was little
         self._used_bytes: int | None = None  # of RAM, when it was last read
         self._shown, self._shown_s = "", 0.0  # the figures that stand at the place, and when they came
 

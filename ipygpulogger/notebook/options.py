@@ -136,6 +136,8 @@ class Enum(_Option, traitlets.Enum):  # type: ignore[type-arg, misc, unused-igno
 
     def validate(self, obj: Any, value: Any) -> Any:
         """Return the value, of 1 and 0 as True and False; called by traitlets."""
+        if not isinstance(value, (str, int)):  # an array, for one, does not compare as one value
+            self.error(obj, value)
         found = super().validate(obj, value)
         return found if isinstance(found, str) else bool(found)
 

@@ -128,7 +128,7 @@ class Reporter:
     def say_what_is_missing(self) -> None:
         """Say in one sentence that no cell can be measured, or that there is no GPU; and what was killed."""
         try:
-            machine().ram.look()
+            machine().ram.observe()
         except Unavailable as reason:
             self.cannot_measure(reason)
         else:

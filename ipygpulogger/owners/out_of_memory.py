@@ -190,7 +190,7 @@ def _counter(
 def _allocator(counter: DeviceCounter | None) -> tuple[int | None, int | None]:
     """Return the allocated and the reserved bytes; where only one is known, nothing is cached."""
     with suppress(Unavailable):
-        sizes = [one.current_bytes for one in counter.look().readings] if counter else []
+        sizes = [one.current_bytes for one in counter.observe().readings] if counter else []
         if sizes:
             return sizes[0], sizes[:2][-1]
     return None, None

@@ -68,7 +68,7 @@ def _drawn(timeline: Timeline) -> str:
     return sparkline(timeline) if varies(timeline) else ""
 
 
-def doubt(gpu: DeviceUsage) -> str:
+def uncertainty(gpu: DeviceUsage) -> str:
     """Return how uncertain a device's figures are; empty when they are exact."""
     return _peak_remark(gpu.peak) if gpu.attributed else "(per-process usage unavailable)"
 
@@ -128,7 +128,7 @@ def figures(usage: Usage) -> tuple[str, str, str]:
 
 
 def _device_remarks(gpu: DeviceUsage) -> Iterator[str]:
-    yield doubt(gpu)
+    yield uncertainty(gpu)
     if gpu.context_bytes >= MB:
         yield f"+ context {rounded_mb(gpu.context_bytes)} MB"
     if nearly_full(gpu):

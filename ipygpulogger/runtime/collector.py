@@ -27,15 +27,21 @@ _RAISED = 10_000_019
 
 
 class _State:
-    working: set[int] = set()  # noqa: RUF012 - one per process: the threads that work for us
-    thresholds: tuple[int, ...] = ()  # the user's, while ours are set
-    room: tuple[int, ...] | None = None  # memory for the next tuple of thresholds
+    """What has to be restored; one per process."""
+
+    def __init__(self) -> None:
+        self.working: set[int] = set()  # the threads that work for us
+        self.thresholds: tuple[int, ...] = ()  # the user's, while ours are set
+        self.room: tuple[int, ...] | None = None  # memory for the next tuple of thresholds
+
+
+_state = _State()
 
 
 @contextmanager
 def undisturbed() -> Iterator[None]:
     """Suspend automatic collections during our work; thresholds that others set meanwhile are kept."""
-    if get_ident() in _State.working:
+    if get_ident() in _state.working:
         yield
         return
     try:
@@ -50,31 +56,31 @@ def begin_hook() -> None:
 
     A function, which raises the threshold first: even the objects of a `with` could trigger a collection.
     """
-    _State.room = None  # the next tuple of this size takes its place, which does not count as a new one
+    _state.room = None  # the next tuple of this size takes its place, which does not count as a new one
     now = gc.get_threshold()
     if 0 < now[0] < _RAISED:
-        _State.thresholds = now  # first: after an interrupt they are restored from it
+        _state.thresholds = now  # first: after an interrupt they are restored from it
         gc.set_threshold(_RAISED, *now[1:])
-    _State.room = now[0], now[1], now[2]
-    _State.working.add(get_ident())
+    _state.room = now[0], now[1], now[2]
+    _state.working.add(get_ident())
 
 
 def end_hook() -> None:
     """End a hook."""
-    _State.working.discard(get_ident())
-    if not _State.working:
+    _state.working.discard(get_ident())
+    if not _state.working:
         restore()
 
 
 def restore() -> None:
     """Restore the user's thresholds if ours are still set, as after an interrupt."""
-    theirs = _State.thresholds
+    theirs = _state.thresholds
     if theirs and gc.get_threshold() == (_RAISED, *theirs[1:]):
         gc.set_threshold(*theirs)
 
 
 def _after_fork_in_child() -> None:
-    _State.working.clear()  # its threads do not exist in the child
+    _state.working.clear()  # its threads do not exist in the child
     restore()
 
 
@@ -132,6 +138,6 @@ def run_young(budget_s: float) -> None:
     """
     threshold, (young, middle, _) = gc.get_threshold()[0], gc.get_count()
     if threshold == _RAISED:
-        threshold = _State.thresholds[0]
+        threshold = _state.thresholds[0]
     if (young + middle * threshold) * _YOUNG_S_PER_OBJECT <= budget_s:
         collect(1)

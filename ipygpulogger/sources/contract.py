@@ -26,7 +26,7 @@ class Reading(NamedTuple):
     Attributes:
         current_bytes: In use now.
         peak_bytes: The highest value since the counter's last reset; None if nothing counts it.
-        seen_bytes: The highest value that a sampler saw since the last look; 0 without a sampler.
+        seen_bytes: The highest value that a sampler saw since the last observation; 0 without a sampler.
     """
 
     current_bytes: int
@@ -41,7 +41,7 @@ class Observation(NamedTuple):
         readings: One per series.
         stamp: Event counts, read no later than the readings, that change whenever memory could have grown,
             such as page faults or allocations. Empty if there are none.
-        reset_elsewhere: Something other than this package may have reset the peaks since the last look.
+        reset_elsewhere: Something other than this package may have reset the peaks since the last one.
     """
 
     readings: tuple[Reading, ...]
@@ -70,12 +70,12 @@ class Counter(ABC):
         return "a peak counter"
 
     @abstractmethod
-    def look(self) -> Observation:
+    def observe(self) -> Observation:
         """Read every series; raises `Unavailable`."""
 
     def stamp(self) -> tuple[int, ...]:
-        """Return the stamp alone; override this if it costs less than a look. Raises `Unavailable`."""
-        return self.look().stamp
+        """Return the stamp alone; override this if it costs less than `observe`. Raises `Unavailable`."""
+        return self.observe().stamp
 
     def reset(self) -> None:
         """Restart every peak from the current value; only resettable counters have this."""
@@ -89,7 +89,7 @@ class Counter(ABC):
         """Prepare for the first open scope, or release what is not needed after the last one."""
 
     def close(self) -> None:  # noqa: B027 - most counters hold nothing
-        """Release what looking needs, such as descriptors; the next look or watch acquires it again."""
+        """Release what `observe` needs, such as descriptors; the next `observe` or `watch` acquires it."""
 
 
 @dataclass(frozen=True, slots=True)

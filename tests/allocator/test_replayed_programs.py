@@ -98,7 +98,7 @@ class Allocator:
         size_bytes = sum(size for size, _ in self.live.values())
         return Position(self.allocated, len(self.live), size_bytes, self.failures)
 
-    def look(self):
+    def observe(self):
         segments = [
             {
                 "address": address,
@@ -120,14 +120,14 @@ class Allocator:
                 self.complete(self.waiting()[n % len(self.waiting())])
             elif name == "empty":
                 self.empty()
-            elif name == "look":
-                self.look()
+            elif name == "observe":
+                self.observe()
             elif name == "fail":
                 self.failures += 1
                 self.after["failure"] = dict(self.live), self.event("oom", 0, 9 << 30)
 
 
-NAMES = ["allocate"] * 5 + ["free"] * 4 + ["wait", "complete", "empty", "look"]
+NAMES = ["allocate"] * 5 + ["free"] * 4 + ["wait", "complete", "empty", "observe"]
 
 
 def steps(*more):
@@ -148,7 +148,7 @@ def test_what_was_alive(before, nested, within, after, lost):
     allocator = Allocator()
     allocator.run(before)
     allocator.events.clear()
-    begin = allocator.look()
+    begin = allocator.observe()
     allocator.run(nested)  # the measurement begins within the recording of another
     since, earlier = allocator.position(), dict(allocator.live)
     allocator.after.clear()
@@ -159,7 +159,7 @@ def test_what_was_alive(before, nested, within, after, lost):
     until = allocator.position()
     allocator.run(after)
     events = list(allocator.events)
-    end = allocator.look()
+    end = allocator.observe()
 
     replay = Replay(DeviceHistory(0, events, begin, end, {}), since, until)
     assert (replay.whole, replay.agrees, replay.missing) == (True, True, 0)

@@ -151,9 +151,9 @@ class Recording(Program):
 
     def new(self, slot, make):
         super().new(slot, make)
-        self.look()
+        self.observe()
 
-    def look(self):
+    def observe(self):
         allocated = torch.cuda.memory_allocated()
         self.peaks = [max(peak, allocated) for peak in self.peaks]
 

@@ -21,7 +21,7 @@ from ipygpulogger.sources.system import linux
 from ipygpulogger.sources.system.child_process import ChildProcess, Descendants
 
 pytestmark = pytest.mark.skipif(
-    Descendants().visit(ChildProcess.look) is None or not Path("/proc/self/smaps_rollup").exists(),
+    Descendants().visit(ChildProcess.observe) is None or not Path("/proc/self/smaps_rollup").exists(),
     reason="this kernel does not tell of children",
 )
 
@@ -336,7 +336,7 @@ def figures(process, pids):
     """What each of these children has, its peak, and what it forked from."""
     return {
         child.pid: (child.current_bytes, child.high_bytes, child.forked, child.parent and child.parent.pid)
-        for child in process.visit(ChildProcess.look)
+        for child in process.visit(ChildProcess.observe)
         if pids is None or child.pid in pids
     }
 
@@ -422,7 +422,7 @@ def test_any_children_are_as_a_first_look_finds_them():
         ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)  # PR_SET_CHILD_SUBREAPER: orphans become our children
 
         def figures(process):
-            living = process.visit(ChildProcess.look)
+            living = process.visit(ChildProcess.observe)
             return {one.pid: (one.current_bytes, one.high_bytes, one.parent and one.parent.pid) for one in living}
 
         chance, running, known = random.Random(3), [], Descendants()

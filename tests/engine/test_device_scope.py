@@ -35,7 +35,7 @@ class Allocator(Counter):
         self.now = [self.now[0] + size, self.now[1] + max(size, 0) + cached]
         self.highest = list(map(max, self.highest, self.now))
 
-    def look(self):
+    def observe(self):
         peaks = self.highest if self.peak_class == "resettable" else (None, None)
         readings = tuple(Reading(now, peak) for now, peak in zip(self.now, peaks, strict=True))
         return Observation(readings if self.tells_reserved else readings[:1], (self.ever,))

@@ -69,7 +69,7 @@ class Card:
         self.allocated += size
         self.reserved += size
 
-    def look(self):
+    def observe(self):
         return Observation((Reading(self.allocated, None), Reading(self.reserved, None)), ())
 
     def snapshot(self):
@@ -218,7 +218,7 @@ def test_what_is_remembered(clock):
 def test_the_allocators_are_read_again_only_if_something_outside_them_may_have_moved(clock, outside, looks):
     """As much in use beside them as before shows that none moved while the driver answered."""
     card, read = Card(), []
-    owner = SimpleNamespace(look=lambda: (read.append(1), card.look())[1])
+    owner = SimpleNamespace(observe=lambda: (read.append(1), card.observe())[1])
     ledger = Ledger(card)
     if outside != "unknown":
         ledger.take(GPU, [owner], [])
@@ -252,12 +252,12 @@ def test_a_snapshot_without_processes_while_another_thread_moves():
     card.asked.clear()
     card.reserved = 70
     looks = iter([0, 70, 70, 70])
-    owner = SimpleNamespace(look=lambda: Observation((Reading(7, None), Reading(next(looks), None)), ()))
+    owner = SimpleNamespace(observe=lambda: Observation((Reading(7, None), Reading(next(looks), None)), ()))
     held = ledger.take(GPU, [owner], [], processes=False)
     assert (held.reserved, card.asked) == (70, ["memory"] * 2)
     card.asked.clear()
     endless = iter(range(100))
-    owner = SimpleNamespace(look=lambda: Observation((Reading(0, None), Reading(next(endless), None)), ()))
+    owner = SimpleNamespace(observe=lambda: Observation((Reading(0, None), Reading(next(endless), None)), ()))
     for processes in (False, True):
         ledger.take(GPU, [owner], [], processes=processes)
         assert card.asked.count("memory") == 4
@@ -270,7 +270,7 @@ def test_several_allocators_are_added_up(clock):
     card.allocate(300)
     card.allocated = 100
     other = SimpleNamespace(
-        look=lambda: Observation((Reading(20, None), Reading(1, None), Reading(30, None)), ())
+        observe=lambda: Observation((Reading(20, None), Reading(1, None), Reading(30, None)), ())
     )
     held = Ledger(card).take(GPU, [card, other], [])
     assert (held.allocated, held.reserved) == (120, 330)
@@ -342,7 +342,7 @@ class Live:
         self.allocated, self.reserved = self.allocated + size, self.reserved + size
         self.highest = max(self.highest, self.reserved)
 
-    def look(self):
+    def observe(self):
         if self.fails:
             raise Unavailable("gone")
         peaks = (self.allocated, self.highest) if self.peaks else (None, None)

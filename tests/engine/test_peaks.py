@@ -23,7 +23,7 @@ class Model(Counter):
         self.peak_class, self.certified, self.precision_bytes = peak_class, certified, grain
         self.now, self.highest, self.ever = [start] * count, [start] * count, [0] * count
         self.story = [start]  # every value that the first series ever had
-        self.seen = start if sampler else None  # the highest since the last look: told once
+        self.seen = start if sampler else None  # the highest since the last one: told once
         self.before_reset = self.after_reset = self.before_stamp = lambda: None
         self.broken = self.erased = False
         self.watched, self.log = [], []
@@ -40,8 +40,8 @@ class Model(Counter):
         self.move(step)
         self.move(-step)
 
-    def look(self):
-        self.log.append("look")
+    def observe(self):
+        self.log.append("observe")
         if self.broken:
             raise Unavailable("broken")
         erased, self.erased = self.erased, False
@@ -117,7 +117,7 @@ class Play:
                 getattr(tracker, what)(interval)
             elif what == "user":
                 tracker.user_resets(model.reset)
-            elif what in ("look", "lifetime_peak_bytes"):
+            elif what in ("observe", "lifetime_peak_bytes"):
                 getattr(tracker, what)()
             elif what in ("erase", "erase!"):  # other code resets the counter, unseen or reported
                 model.highest, model.erased = list(model.now), what == "erase!"
@@ -134,7 +134,7 @@ class Play:
 
 # Each: what happens, what segments and peeks tell, the bounds of the peaks, and how often the counter is reset.
 SCENES = {
-    "a blip between look and reset bounds those open": (
+    "a blip between observation and reset bounds those open": (
         "open a; +60; -10; blip 700; open b; close b; close a",
         [], {"a": (1060, 1750), "b": (1050, 1050)}, 1,
     ),
@@ -178,8 +178,8 @@ SCENES = {
     "an opening frees those under an old record": (
         "open o; +5000; -5000; open! a; open b; +300; -300; close a", [], {"a": (1300, 6000)}, 1,
     ),
-    "a reported reset makes sampled whoever looks": (
-        "open a; +500; -500; erase!; look; close a; open b; erase!; close b",
+    "a reported reset makes sampled whoever observes": (
+        "open a; +500; -500; erase!; observe; close a; open b; erase!; close b",
         [], {"a": (1000, None), "b": (1000, None)}, 0,
     ),
 }  # fmt: skip
@@ -254,12 +254,12 @@ class AnyProgram(RuleBasedStateMachine):
     @rule(reported=st.booleans())
     def other_code_resets(self, reported):
         if not reported:
-            self.tracker.look()  # the only witness of the peak before
+            self.tracker.observe()  # the only witness of the peak before
         for one in self.open:
             one.erased |= reported or self.model.highest > self.model.now
             one.ever_erased |= one.erased
         self.model.highest, self.model.erased = list(self.model.now), reported
-        self.tracker.look()
+        self.tracker.observe()
         self.any_lost = True
 
     @any_open
@@ -328,10 +328,10 @@ TestAnyProgram.settings = settings(max_examples=500, stateful_step_count=40, dea
 @pytest.mark.parametrize(
     ("before", "step", "log"),
     [
-        ("open a; -100", "segment a", ["look", "stamp", "reset", "stamp"]),  # quiet: the stamp alone
-        ("+500; -500", "open a", ["look", "reset", "look"]),  # nobody's peak could be lost
-        ("look", "open a", ["look"]),  # the peak is at what is in use
-        ("open o; +500", "open a", ["look"]),
+        ("open a; -100", "segment a", ["observe", "stamp", "reset", "stamp"]),  # quiet: the stamp alone
+        ("+500; -500", "open a", ["observe", "reset", "observe"]),  # nobody's peak could be lost
+        ("observe", "open a", ["observe"]),  # the peak is at what is in use
+        ("open o; +500", "open a", ["observe"]),
     ],
 )
 def test_no_more_looks_than_needed(before, step, log):
@@ -343,18 +343,18 @@ def test_no_more_looks_than_needed(before, step, log):
 
 @pytest.mark.parametrize("moves", range(7))
 def test_before_a_reset_it_waits_for_quiet(moves):
-    """While other threads move the stamp the tracker looks again, four times at most; alone, it looks once."""
+    """While other threads move the stamp the tracker observes again, four times at most; alone, once."""
     play, left = Play(Model()).run("open a; +100; -100"), [moves]
-    model, look = play.model, play.model.look
+    model, observe = play.model, play.model.observe
     model.log.clear()
 
     def restless():
         if left[0]:
             left[0] -= 1
             model.move(1)
-        return look()
+        return observe()
 
-    model.look = restless
+    model.observe = restless
     play.run("open b")
     assert model.log.index("reset") == 1 + min(max(moves, 1), 4)
 
@@ -381,10 +381,10 @@ def test_what_a_handler_raises_goes_on():
 
 
 @pytest.mark.parametrize(
-    "who", ["look", "open c", "open! c", "adopt c", "fold b", "lifetime_peak_bytes", "close b"]
+    "who", ["observe", "open c", "open! c", "adopt c", "fold b", "lifetime_peak_bytes", "close b"]
 )
 def test_what_a_sampler_saw_counts_whoever_asked(who):
-    """It tells it once: any look gives it to all that are open, and to the lifetime."""
+    """It tells it once: any observation gives it to all that are open, and to the lifetime."""
     play = Play(Model(peak_class="sampled", sampler=True)).run(f"open a; open b; +700; -700; {who}; peek a")
     assert play.told == [(1700, None)]
     assert play.tracker.lifetime_peak_bytes() == 1700
@@ -394,10 +394,10 @@ def test_a_look_that_shows_the_same_is_the_last_one():
     """Until a reset: then what is open must learn of it."""
     model = Model()
     tracker = PeakTracker(model)
-    look = tracker.look()
-    assert tracker.look() is look
+    observation = tracker.observe()
+    assert tracker.observe() is observation
     tracker.user_resets(model.reset)
-    assert tracker.look() is not look
+    assert tracker.observe() is not observation
 
 
 @pytest.mark.parametrize("certified", [False, True])
@@ -534,8 +534,8 @@ def test_without_a_stamp_anything_may_have_moved(certified):
 def test_what_is_no_reading_is_refused(readings):
     """Another number of series than before, or what is no whole number: one sentence that names the counter."""
     play = Play(Model(count=2)).run("open a")
-    play.model.look = lambda: Observation(tuple(Reading(*one) for one in readings), (0, 0))
-    for step in ("look", "close a"):
+    play.model.observe = lambda: Observation(tuple(Reading(*one) for one in readings), (0, 0))
+    for step in ("observe", "close a"):
         with pytest.raises(Unavailable, match="Model fails: "):
             play.run(step)
     assert play.intervals["a"].peak(1).quality == "sampled"
@@ -549,10 +549,10 @@ def test_a_counter_that_fails_in_any_way(error):
     def fail():
         raise error
 
-    model.look = fail
+    model.observe = fail
     expected = KeyboardInterrupt if isinstance(error, KeyboardInterrupt) else Unavailable
     with pytest.raises(expected) as raised:
-        PeakTracker(model).look()
+        PeakTracker(model).observe()
     if expected is Unavailable:
         assert f"Model fails: {type(error).__name__}" in str(raised.value)
 

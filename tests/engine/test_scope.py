@@ -16,6 +16,7 @@ from types import SimpleNamespace
 import pytest
 from memory import MB, blip
 
+from ipygpulogger.engine import children
 from ipygpulogger.engine import machine as machines
 from ipygpulogger.engine.frameworks import Notes
 from ipygpulogger.engine.machine import Machine, machine
@@ -250,3 +251,24 @@ def test_settling_costs_once(fresh, monkeypatch):
     fresh.settling.settle(gc_collect=True, clear_cache=True)
     fresh.settling.settle(gc_collect=False, clear_cache=True)
     assert calls == [2, 1, 2]
+
+
+def test_a_finalizer_that_ends_a_scope_while_another_makes_its_children_gets_the_same(fresh, monkeypatch):
+    """The garbage collector may run it at any allocation of ours: it neither waits nor makes them twice."""
+    made = []
+
+    class Interrupted(children.Children):
+        def __init__(self, *args):
+            super().__init__(*args)
+            if not made:
+                made.append(self)
+                made.append(scope.with_children())
+
+    scope = Scope(fresh).open()
+    monkeypatch.setattr(children, "Children", Interrupted)
+    asking = threading.Thread(target=lambda: made.append(scope.with_children()), daemon=True)
+    asking.start()
+    asking.join(10)
+    scope.close()
+    assert len(made) == 3
+    assert made[1] is made[2] is scope.with_children()

@@ -44,7 +44,7 @@ class Number(Counter):
             self.ever += 1
             self.now, self.highest = size, max(self.highest, size)
 
-    def look(self):
+    def observe(self):
         if self.broken:
             raise Unavailable("the counter is broken")
         readings = Reading(self.now, self.highest), Reading(3 * self.now, 3 * self.highest)
@@ -185,7 +185,7 @@ class Fake:
         ]
 
     def snapshot(self, device, trackers, levels=None, *, processes=True):
-        read = [[one.current_bytes for one in tracker.look().readings] for tracker in trackers]
+        read = [[one.current_bytes for one in tracker.observe().readings] for tracker in trackers]
         assert levels is None or levels == read
         held = self.found[device][1]
         if isinstance(held, Unavailable):

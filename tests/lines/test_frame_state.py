@@ -79,15 +79,15 @@ for i in range(40_000):
 
 def test_a_loop_in_a_function_called_often():
     """Calls of a function with a loop of its own degrade as well: no boundaries without end."""
-    before = machine().ram.counter.look
+    before = machine().ram.counter.observe
     looks = count()
-    machine().ram.counter.look = lambda: (next(looks), before())[1]
+    machine().ram.counter.observe = lambda: (next(looks), before())[1]
     try:
         cell = Cell(
             "def f():\n    for i in range(3):\n        pass\n    return 1\nfor j in range(20_000):\n    f()\n"
         ).run()
     finally:
-        del machine().ram.counter.look
+        del machine().ram.counter.observe
     assert cell.hits() == {1: 1, 2: 80_000, 3: 60_000, 4: 20_000, 5: 20_001, 6: 20_000}
     assert next(looks) < 10 * frame_state.MEASURED
 

@@ -228,7 +228,7 @@ held_transient(27)
         cell.names["kept"].free()
 
 
-@pytest.mark.parametrize("where", ["look", "reset"])
+@pytest.mark.parametrize("where", ["observe", "reset"])
 def test_a_signal_handlers_own_exception_goes_on(where, monkeypatch):
     """A timeout that strikes while we read a counter is the user's: it is neither swallowed nor noted."""
 
@@ -332,18 +332,18 @@ kept = Block(9)
 def test_a_counter_that_fails_is_said():
     """A counter that cannot be read for a while is a note, and the lines then open are "at least"."""
     counter = machine().ram.counter
-    original, broken = counter.look, []
+    original, broken = counter.observe, []
 
-    def look():
+    def observe():
         if broken:
             raise OSError("gone")
         return original()
 
-    counter.look = look
+    counter.observe = observe
     try:
         cell = Cell("a = 1\nbroken.append(1)\nb = 2\nbroken.clear()\nc = Block(6)\n", broken=broken).run()
     finally:
-        del counter.look
+        del counter.observe
     assert cell["broken.append"].gen.peak.quality == "sampled"
     assert cell["a ="].gen.peak.quality == cell["c ="].gen.peak.quality == "exact"
     assert cell.used("c =") == about(6, 0)

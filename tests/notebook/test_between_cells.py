@@ -162,16 +162,16 @@ def test_without_a_cell_just_before_there_is_none(shell, il, run, monkeypatch, h
 def test_no_figure_where_memory_cannot_be_read(il, run, monkeypatch):
     """For want of descriptors, say: then nothing is told, and the cell is measured all the same."""
     counter = machine().process.counter
-    look, times = counter.look, iter([OSError(24, "Too many open files")])
+    observe, times = counter.observe, iter([OSError(24, "Too many open files")])
 
     def failing():
         for error in times:
             raise error
-        return look()
+        return observe()
 
     with monkeypatch.context() as patch:
-        patch.setattr(counter, "stamp", tuple)  # as if memory was allocated since the last look
-        patch.setattr(il, "_show", lambda *_: patch.setattr(counter, "look", failing))
+        patch.setattr(counter, "stamp", tuple)  # as if memory was allocated since the last observation
+        patch.setattr(il, "_show", lambda *_: patch.setattr(counter, "observe", failing))
         run("x = 1")  # at whose end the gap begins
     block = Block(20)
     record = run("y = Block(10)")

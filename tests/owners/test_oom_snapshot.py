@@ -29,7 +29,7 @@ class Fake(Framework):
     class Memory(DeviceCounter):
         device = Device("cuda", 0, "a device")
 
-        def look(self):
+        def observe(self):
             return Observation((Reading(5000 * MB, 5000 * MB), Reading(5100 * MB, 5100 * MB)), ())
 
         def device_memory(self):

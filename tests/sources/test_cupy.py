@@ -26,7 +26,7 @@ def test_cupy_only_where_it_holds_something(fakes):
     assert [c.device.index for c in framework.counters()] == [1]
     assert cupy.cuda.runtime.getDevice() == 0
     a.move(MB)
-    assert [c.look().readings[0] for c in framework.counters()] == [(MB, None, 0)] * 2
+    assert [c.observe().readings[0] for c in framework.counters()] == [(MB, None, 0)] * 2
 
 
 def test_cupy_device(fakes):
@@ -56,7 +56,7 @@ def test_cupy_makes_no_context_on_the_way_back(fakes):
 
     def ask():
         try:
-            told.append(counter.look().readings[0].current_bytes)
+            told.append(counter.observe().readings[0].current_bytes)
         except Unavailable as error:
             told.append(str(error))
 
@@ -76,9 +76,9 @@ def test_cupy_settles(fakes):
     """Free blocks go, where there are any; elsewhere nothing is asked for."""
     framework, counter, allocator, cupy = begin(fakes, "cupy")
     allocator.move(900), allocator.move(-800)
-    assert counter.look().readings[1].current_bytes == 1000
+    assert counter.observe().readings[1].current_bytes == 1000
     framework.settle()
-    assert counter.look().readings[1].current_bytes == 200
+    assert counter.observe().readings[1].current_bytes == 200
     asked = []
     cupy.pool.free_all_blocks = lambda: asked.append(1)
     framework.settle()

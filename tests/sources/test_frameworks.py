@@ -42,7 +42,7 @@ def test_the_counter_is_the_same_every_time(fakes, name):
     framework, counter, _allocator, _ = begin(fakes, name)
     assert list(framework.counters()) == [counter]
     assert counter.device.key == ("cuda", 0)
-    assert counter.look().readings[0].current_bytes == 100
+    assert counter.observe().readings[0].current_bytes == 100
     assert framework.current_index() == 0
     assert framework.diagnose().says == "its allocator on cuda:0"
 
@@ -180,7 +180,7 @@ def find(module, path):
 @pytest.mark.parametrize("error", [*ERRORS, Odd("odd")], ids=lambda e: type(e).__name__)
 @pytest.mark.parametrize(("name", "path", "call"), [(n, *one) for n, calls in CALLS.items() for one in calls])
 def test_every_call_may_fail(fakes, name, path, call, error):
-    """Before the first look there is no counter; after it, `Unavailable` or what does not need the call."""
+    """Before the first observation there is no counter; after it, `Unavailable` or what does not need the call."""
 
     def fail(*args, **kwargs):
         raise error
@@ -192,7 +192,7 @@ def test_every_call_may_fail(fakes, name, path, call, error):
     with fakes.monkeypatch.context() as patch:
         patch.setattr(find(module, path), call, fail)
         assert list(framework.counters()) == [counter]
-        for use in (counter.look, tracker.open, lambda: tracker.close(interval)):
+        for use in (counter.observe, tracker.open, lambda: tracker.close(interval)):
             try:
                 use()
             except Unavailable as told:
@@ -201,10 +201,10 @@ def test_every_call_may_fail(fakes, name, path, call, error):
         framework.settle()
         assert framework.current_index() in {0, None}
         for one in list(ALL[name]().counters()):
-            assert one.look()  # it needed nothing of what fails
+            assert one.observe()  # it needed nothing of what fails
     framework.release()
     allocator.move(7)
-    assert counter.look().readings[0].current_bytes == 107
+    assert counter.observe().readings[0].current_bytes == 107
 
 
 @pytest.mark.parametrize("name", ["jax", "tensorflow"])
@@ -219,5 +219,5 @@ def test_statistics_that_lose_their_names(fakes, name):
                 module.Context, "get_memory_info", lambda self, dev, told=nonsense: told
             )
         with pytest.raises(Unavailable):
-            counter.look()
+            counter.observe()
         assert list(ALL[name]().counters()) == []

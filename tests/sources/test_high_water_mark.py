@@ -208,7 +208,7 @@ for step in steps.choices(["blip", "keep", "free", "reset", "nothing"], k=40):
         blocks.pop().free()
     elif step == "reset":
         counter.reset()
-    reading = counter.look().readings[0]
+    reading = counter.observe().readings[0]
     current_bytes, mark_bytes = linux.resident_and_mark_bytes()
     assert abs(reading.current_bytes - current_bytes) <= MB, (step, reading, current_bytes)
     assert abs(reading.peak_bytes - mark_bytes) <= counter.precision_bytes + MB, (step, reading, mark_bytes)

@@ -14,9 +14,9 @@ def test_jax_series(fakes):
     """In use and in the pool, with the count of allocations as the stamp, and the limit."""
     _framework, counter, allocator, _jax = begin(fakes, "jax")
     allocator.move(400), allocator.move(-450)
-    look = counter.look()
-    assert [(r.current_bytes, r.peak_bytes) for r in look.readings] == [(50, 500), (500, 500)]
-    assert look.stamp == (2,)
+    observation = counter.observe()
+    assert [(r.current_bytes, r.peak_bytes) for r in observation.readings] == [(50, 500), (500, 500)]
+    assert observation.stamp == (2,)
     assert counter.limit_bytes() == 1 << 40
 
 
@@ -26,9 +26,9 @@ def test_jax_without_a_pool(fakes, told):
     jax = fakes.jax(Allocator())
     jax.devices[0].told = told
     (counter,) = Jax().counters()
-    assert len(counter.look().readings) == 1
+    assert len(counter.observe().readings) == 1
     jax.devices[0].told = {}
-    assert len(counter.look().readings) == 1
+    assert len(counter.observe().readings) == 1
 
 
 def test_jax_devices(fakes):
@@ -56,7 +56,7 @@ def test_jax_clients_are_not_kept(fakes):
     _framework, counter, _allocator, jax = begin(fakes, "jax")
     jax.bridge._backends.clear()
     with pytest.raises(Unavailable, match="no memory statistics"):
-        counter.look()
+        counter.observe()
     client = jax.__dict__.pop("client")
     jax.__dict__.pop("devices")
     gc.collect()

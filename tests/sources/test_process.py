@@ -54,7 +54,7 @@ sys.stdin.read()
 
 def found():
     """Every descendant, read anew."""
-    return Descendants().visit(ChildProcess.look)
+    return Descendants().visit(ChildProcess.observe)
 
 
 @pytest.mark.skipif(found() is None, reason="this kernel does not list children")

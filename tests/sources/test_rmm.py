@@ -19,9 +19,9 @@ def test_rmm_only_with_statistics(fakes):
     rmm.enabled = False
     rmm.statistics.push_statistics()  # as long as they are not enabled, this does nothing
     with pytest.raises(Unavailable, match="not enabled"):
-        counter.look()
+        counter.observe()
     rmm.enabled = True
-    assert counter.look().stamp == (0, 0)
+    assert counter.observe().stamp == (0, 0)
     framework.release()
     fakes.contexts.clear()
     asked = []
@@ -47,7 +47,7 @@ def test_rmm_pushed_and_popped(fakes, seen):
     for _ in range(3 if seen else 1):
         allocator.move(9000 if seen else 900), allocator.move(-9000 if seen else -900)
     with pytest.raises(Unavailable, match="were pushed"):
-        counter.look()
+        counter.observe()
     pop()
     tracker.close(interval)
     assert figures(interval) == ((9100, 9100, "exact") if seen else (100, 3100, "bounded"))
@@ -103,5 +103,5 @@ def test_rmm_on_another_device(fakes):
     framework, counter, _allocator, rmm = begin(fakes, "rmm")
     rmm.gpu.getDevice = lambda: 1
     with pytest.raises(Unavailable, match="another one"):
-        counter.look()
+        counter.observe()
     assert framework.current_index() is None

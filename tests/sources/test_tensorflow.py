@@ -25,7 +25,7 @@ def test_tensorflow_is_not_initialised(fakes):
     (counter,) = framework.counters()
     tensorflow.context._initialized = False
     with pytest.raises(Unavailable, match="uses no device"):
-        counter.look()
+        counter.observe()
     assert not tensorflow.context._initialized
 
 
@@ -36,7 +36,7 @@ def test_tensorflow_numbers_gpus_its_own_way(fakes):
     framework = TensorFlow()
     assert [c.device.index for c in framework.counters()] == [2, 3]
     allocators[3].move(MB)
-    assert [c.look().readings[0].current_bytes for c in framework.counters()] == [0, MB]
+    assert [c.observe().readings[0].current_bytes for c in framework.counters()] == [0, MB]
     assert tensorflow.get_memory_info("GPU:1")["current"] == MB
     assert framework.current_index() == 2
     fakes.monkeypatch.setattr(tensorflow.Context, "list_logical_devices", lambda *args: [0])
@@ -53,7 +53,7 @@ def test_every_spelling_of_a_gpu_is_the_users(fakes):
     allocator.move(900), allocator.move(-900)
     original = tensorflow.Context.get_memory_info
     framework.hold()
-    counter.look(), counter.reset()
+    counter.observe(), counter.reset()
     for spelling in ("GPU:0", "/gpu:0", "/device:GPU:0", "/job:localhost/replica:0/task:0/device:GPU:0"):
         assert tensorflow.get_memory_info(spelling) == {"current": 100, "peak": 1000}
     framework.release()
@@ -84,13 +84,13 @@ def test_a_forked_child_asks_nothing_of_its_parents_threads(fakes, name):
     if not child:
         try:
             framework.after_fork_in_child()  # as the machine does
-            counter.look()
+            counter.observe()
         except Unavailable:
             os._exit(0 if ALL[name]().counters() == [] else 2)
         finally:
             os._exit(1)
     assert os.waitpid(child, 0)[1] == 0
-    assert counter.look()
+    assert counter.observe()
 
 
 @pytest.mark.frameworks
@@ -143,8 +143,8 @@ assert counter.device.key == ("cuda", 1)
 users = []
 framework.on_user_reset = lambda index, reset: (users.append(index), reset())
 framework.hold()
-counter.look(); counter.reset()
-assert counter.look().readings[0].peak_bytes == 5
+counter.observe(); counter.reset()
+assert counter.observe().readings[0].peak_bytes == 5
 assert tf.config.experimental.get_memory_info("GPU:0") == {"current": 5, "peak": 70}
 assert tf.compat.v1.config.experimental.get_memory_info("/gpu:0")["peak"] == 70
 framework.release()

@@ -42,7 +42,7 @@ class CuPyCounter(DeviceCounter):
     def __init__(self, device: Device) -> None:
         self.device = device
 
-    def look(self) -> Observation:
+    def observe(self) -> Observation:
         """Read what the pool uses and holds now."""
         used_bytes, total_bytes = _pool(self.device.index)
         return Observation((Reading(used_bytes, None), Reading(total_bytes, None)), ())

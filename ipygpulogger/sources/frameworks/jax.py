@@ -47,7 +47,7 @@ class JaxCounter(DeviceCounter):
         self.device = device
         self._series = series
 
-    def look(self) -> Observation:
+    def observe(self) -> Observation:
         """Read the allocator's statistics, with its count of allocations as the stamp."""
         # Looked up each time: keeping a device would keep its client alive, with all its memory, after
         # `clear_backends`.

@@ -37,9 +37,9 @@ class RmmCounter(DeviceCounter):
         self._source = source
         self._base: tuple[int, int] | None = None  # the set of counters that all readings came from
         self._rising: tuple[int, ...] = ()
-        self._interrupted = True  # the next look need not continue the last one
+        self._interrupted = True  # the next observation need not continue the last one
 
-    def look(self) -> Observation:
+    def observe(self) -> Observation:
         """Read the statistics, with the totals as the stamp."""
         statistics, adaptor = _read(self.device.index)
         rising = tuple(int(getattr(statistics, name)) for name in _RISING)
@@ -54,7 +54,7 @@ class RmmCounter(DeviceCounter):
         return Observation((Reading(int(statistics.current_bytes), rising[3]),), rising[:2])
 
     def watch(self, *, on: bool) -> None:
-        """Accept restarted statistics at the next look: between scopes the user may restart them."""
+        """Accept restarted statistics at the next observation: between scopes the user may restart them."""
         self._interrupted = on
 
 

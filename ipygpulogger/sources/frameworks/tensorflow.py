@@ -44,9 +44,9 @@ class TensorFlowCounter(DeviceCounter):
     def __init__(self, source: TensorFlow, device: Device) -> None:
         self.device = device
         self._source = source
-        self._last: Stats = {}  # of the last look
+        self._last: Stats = {}  # of the last observation
 
-    def look(self) -> Observation:
+    def observe(self) -> Observation:
         """Read what is in use, and its peak."""
         info = self._last = self._source.read(self.device.index)
         try:
@@ -72,7 +72,7 @@ class TensorFlow(ResettableFramework, FrameworkByDevice):
     def counter(self, device: int) -> TensorFlowCounter:
         """Return the counter of a GPU whose allocator has statistics."""
         counter = TensorFlowCounter(self, driver.device(device))
-        counter.look()
+        counter.observe()
         return counter
 
     def current_index(self) -> int | None:

@@ -61,7 +61,7 @@ class ChildProcess(Counter):
         self.children: tuple[int, ...] = ()
         self.sizes = b""
         self._stat: _Stat | None = None
-        self._known: Observation | None = None  # the last look, unless the mark was reset since
+        self._known: Observation | None = None  # the last one, unless the mark was reset since
         self._reset_faults: tuple[int, int] | None = None  # before the last reset
         self._walked: tuple[int, int] | None = None  # its faults and size at the last walk of its pages
         self._walk_s_per_byte = WALK_S_PER_BYTE
@@ -73,14 +73,14 @@ class ChildProcess(Counter):
         """Name the counter, as part of a sentence."""
         return f"the high-water mark of the child process {self.pid}"
 
-    def look(self) -> Observation:
+    def observe(self) -> Observation:
         """Read the resident memory and its high-water mark, with the page faults as the stamp.
 
         Its status, which takes most of the time, is not read again if no page was mapped since, and what is
         resident is the same. A process that ended or called exec, which loses the mark, is `Unavailable`.
         """
         if self.left:
-            return self._last_look()
+            return self._last_observation()
         was = self._stat
         try:
             stat = _read_stat(self.pid)
@@ -108,9 +108,9 @@ class ChildProcess(Counter):
         self._known = Observation((Reading(current_bytes, peak_bytes),), stat.faults)
         return self._unless_reset(self._known)
 
-    def _unless_reset(self, look: Observation) -> Observation:
+    def _unless_reset(self, observation: Observation) -> Observation:
         reset = self.card is None and self._resets.take()
-        return look._replace(reset_elsewhere=True) if reset else look
+        return observation._replace(reset_elsewhere=True) if reset else observation
 
     def find_card(self, stat: _Stat | None = None) -> None:
         """Take the card of this process; it is `Unavailable` if its last figures were taken already."""
@@ -129,7 +129,7 @@ class ChildProcess(Counter):
         self._watching = on
 
     def is_seen_from_its_start(self, earlier: ChildProcess | None) -> bool:
-        """Return whether it tells itself, or its mark explains all that it mapped until its first look.
+        """Return whether it tells itself, or its mark explains all that it mapped until first observed.
 
         Otherwise it may have had more, before it called exec (as `earlier`) or reset the mark.
         """
@@ -148,7 +148,7 @@ class ChildProcess(Counter):
 
     @property
     def faults(self) -> int:
-        """How often a page was mapped until the last look, or until it left its figures."""
+        """How often a page was mapped until the last observation, or until it left its figures."""
         if self.card is not None and self.card["ended_ns"]:
             return self.card["faults"]
         return sum(self._stat.faults) if self._stat else 0
@@ -161,7 +161,7 @@ class ChildProcess(Counter):
         return self.began * 10**9 // _TICKS, None
 
     def leave(self) -> bool:
-        """Take the figures that it left at its end, if it did, as those of the next and last look."""
+        """Take the figures that it left at its end, if it did, as those of the next and last observation."""
         card = self.card
         if card is None or not card["ended_ns"]:
             return False
@@ -175,7 +175,7 @@ class ChildProcess(Counter):
             )
         return True
 
-    def _last_look(self) -> Observation:
+    def _last_observation(self) -> Observation:
         assert self.card is not None
         peak_bytes = max(self.card["mark_bytes"], self.card["reset_bytes"])
         self.high_bytes = max(self.high_bytes, peak_bytes)
@@ -215,7 +215,7 @@ class ChildProcess(Counter):
 
     def list_children(self, *, again: bool = False) -> tuple[int, ...]:
         """Return the pids of its children, listed again if it ran since, or `again`: it may adopt orphans."""
-        assert self._stat is not None, "look() comes first"
+        assert self._stat is not None, "observe() comes first"
         when = _ran_ns(self.pid), self._stat.faults
         if again or when != self._listed or when[0] is None:
             with suppress(OSError):  # it ended meanwhile
@@ -241,7 +241,7 @@ class ChildProcess(Counter):
         """Find what it shares, unless nothing of its own changed since it was last found."""
         if self.is_walked:
             return
-        assert self._stat is not None, "look() comes first"
+        assert self._stat is not None, "observe() comes first"
         faults, began_s = sum(self._stat.faults), time.thread_time()
         rollup = linux.rollup_bytes(self.pid)
         took_s = time.thread_time() - began_s

@@ -155,7 +155,7 @@ class HighWaterMark(Counter):
         """Name the counter, as part of a sentence."""
         return "this process's high-water mark (/proc/self/clear_refs)"
 
-    def look(self) -> Observation:
+    def observe(self) -> Observation:
         """Read the resident memory and its high-water mark, with the page faults as the stamp.
 
         The mark is read each time: memory that others fill (cross-memory attach, userfaultfd) raises it
@@ -174,7 +174,7 @@ class HighWaterMark(Counter):
             raise Unavailable(f"/proc/self/status cannot be read: {error}") from error
         # The stored mark is approximate even where the resident size is exact (82241a83cd15).
         reading = Reading(current_bytes, max(mark_bytes, current_bytes))
-        # Called last: a reset that had no effect on this look may be reported, but none is missed.
+        # Called last: a reset that had no effect on this observation may be reported, but none is missed.
         return Observation((reading,), stamp, self._watching and self._resets.take())
 
     def stamp(self) -> tuple[int, ...]:

@@ -87,7 +87,7 @@ class RisingPeak(Counter):
         """The id of the sampling process; None while none runs."""
         return self._child.pid if self._child and self._child.poll() is None else None
 
-    def look(self) -> Observation:
+    def observe(self) -> Observation:
         """Read the resident memory, the peak if there is one, and the highest sample."""
         try:
             current_bytes = self._current()

@@ -53,10 +53,10 @@ class TorchCounter(DeviceCounter):
     def __init__(self, source: Torch, device: Device) -> None:
         self.device = device
         self._source = source
-        self._last: Stats = {}  # of the last look
+        self._last: Stats = {}  # of the last observation
         self._switches = source.switches
 
-    def look(self) -> Observation:
+    def observe(self) -> Observation:
         """Read the allocator's statistics, with its counts of allocations as the stamp."""
         stats = self._last = self._source.read(self.device.index)
         allocated, reserved = stats["allocated_bytes"]["all"], stats["reserved_bytes"]["all"]
@@ -120,7 +120,7 @@ class PinnedCounter(Counter):
 
     peak_class: PeakClass = "monotone"
 
-    def look(self) -> Observation:
+    def observe(self) -> Observation:
         """Read the host allocator's statistics."""
         try:
             held = state.module()._C._cuda_hostMemoryStats()["allocated_bytes"]
@@ -262,7 +262,7 @@ class Torch(ResettableFramework):
             return Diagnosis("torch", "absent", f"{version}, uses no device so far")
         try:
             for counter in counters:
-                counter.look()
+                counter.observe()
         except Unavailable as error:
             remedy = "use torch's own allocator, with its cache"
             return Diagnosis("torch", "sampled", f"{error}: at least, from the driver", remedy)
