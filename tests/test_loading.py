@@ -7,6 +7,7 @@ import sys
 import pytest
 
 import ipygpulogger
+from ipygpulogger import cluster, records
 from ipygpulogger.sources.system.ram_limit import RamLimits
 
 # Of the package: the modules behind `%load_ext`, the rich report and the walk of names. Raise it knowingly.
@@ -129,7 +130,8 @@ def test_the_first_cell_has_nothing_of_ours(found):
 
 def test_every_public_name_is_offered_before_it_is_used():
     """By completion, by a star, and as itself; a name that is not public is refused as by any module."""
-    assert set(ipygpulogger.__all__) <= set(dir(ipygpulogger))
+    for module in (ipygpulogger, cluster, records):
+        assert set(module.__all__) <= set(dir(module))
     names = {}
     exec("from ipygpulogger import *", names)
     assert set(ipygpulogger.__all__) <= set(names)

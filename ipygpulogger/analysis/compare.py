@@ -44,9 +44,7 @@ class Pair:
     before: CellRecord
     after: CellRecord
     changes: tuple[Change, ...]  # RAM first, then the devices
-    alike: (
-        int  # cells of one run with this first line, if only that line matched: they may be different cells
-    )
+    alike: int  # how many cells have this first line, if that alone matched: they may be different ones
 
     @property
     def regressed(self) -> bool:

@@ -24,10 +24,10 @@ _RISES_ELSEWHERE_BYTES = 2 * MB
 _TOLERANCE_BYTES, _TOLERANCE = 2 * MB, 0.02  # off the line, as allocators round; and of the highest point
 _FAR = 10
 _GIVEN_BACK_BYTES, _GIVEN_BACK = 2 * MB, 0.03  # of what was there before a run, or of what the run needed
-_UNSEEN = " what is inside functions is not seen"
+_UNSEEN = "what is inside functions is not seen"
 _NOTHING = (
     "no cell so far needed more than 2 MB and named its data, such as an array, a loader or a batch_size;"
-    + _UNSEEN
+    f" {_UNSEEN}"
 )
 
 
@@ -184,7 +184,7 @@ def _missing(runs: Sequence[CellRecord], whole: Sequence[CellRecord]) -> str:
         return f"{last.label} has not succeeded yet"
     if not sized:
         return (
-            f"{last.label} needed less than 2 MB, or its code names no array, loader or batch size;{_UNSEEN}"
+            f"{last.label} needed less than 2 MB, or its code names no array, loader or batch size; {_UNSEEN}"
         )
     name, size = last.dimensions[0]
     return f"{last.label} ran with {name} of {size} only: run it again with another size"
@@ -260,9 +260,8 @@ class _Line(NamedTuple):
     @classmethod
     def of(cls, runs: Iterable[Point]) -> _Line:
         points = tuple(sorted({point.size: point for point in runs}.values()))
-        slope, base = linear_regression(
-            *zip(*((size, need_bytes) for size, need_bytes, _ in points), strict=True)
-        )
+        sizes = [point.size for point in points]
+        slope, base = linear_regression(sizes, [point.need_bytes for point in points])
         off_bytes = round(max(abs(point.need_bytes - base - slope * point.size) for point in points))
         tolerance_bytes = max(_TOLERANCE_BYTES, _TOLERANCE * max(point.need_bytes for point in points))
         return cls(points, slope, base, off_bytes, off_bytes <= tolerance_bytes and base >= -tolerance_bytes)

@@ -43,12 +43,13 @@ def run(options: argparse.Namespace) -> int:
         results = Results(options.log, Transcript(progress, shows_output=options.show_output))
         execution: Execution | None = None
         try:
-            more = {
-                "kernel": options.kernel,
-                "timeout_s": options.timeout,
-                "allow_errors": options.allow_errors,
-            }
-            execution = Execution(notebook, path, **more)
+            execution = Execution(
+                notebook,
+                path,
+                kernel=options.kernel,
+                timeout_s=options.timeout,
+                allow_errors=options.allow_errors,
+            )
             if not execution.has_code:
                 remarks.append(f"{path} has no cell with code, so there is nothing to measure")
             # The logger in the kernel would say it too, but what its start prints is not shown.

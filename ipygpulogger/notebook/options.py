@@ -129,8 +129,8 @@ class _Option:
 class Enum(_Option, traitlets.Enum):  # type: ignore[type-arg, misc, unused-ignore]
     """One of several words, True and False; ``%config`` lists them because the class has this name."""
 
-    def __init__(self, *choices: str | bool, default: str | bool, help: str) -> None:  # noqa: A002 - traitlets'
-        super().__init__(choices, default, help=help, config=True)
+    def __init__(self, *choices: str | bool, default: str | bool, **more: Any) -> None:
+        super().__init__(choices, default, config=True, **more)
         self.words = tuple(map(str, choices))
         self.takes = f"{', '.join(map(repr, choices[:-1]))} or {choices[-1]!r}"
 
@@ -146,8 +146,8 @@ class Enum(_Option, traitlets.Enum):  # type: ignore[type-arg, misc, unused-igno
         return {"True": True, "False": False}.get(s, s)
 
 
-def _switch(default: bool, help: str) -> Enum:  # noqa: A002
-    return Enum(True, False, default=default, help=help)
+def _switch(default: bool, says: str) -> Enum:
+    return Enum(True, False, default=default, help=says)
 
 
 class Tuple(_Option, traitlets.Tuple):  # type: ignore[type-arg, misc, unused-ignore]

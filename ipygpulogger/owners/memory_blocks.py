@@ -37,9 +37,7 @@ CHECKED_FROM = 1 << 20  # bytes: smaller blocks are not checked for being a file
 _SMALL = 1 << 10  # bytes: smaller objects do not count
 _name_of: Callable[[type], str] = vars(type)["__name__"].__get__
 _basic_size_of: Callable[[type], int] = vars(type)["__basicsize__"].__get__
-_PY_BUFFER = (
-    ctypes.c_size_t * 11
-)  # no less than a `Py_buffer` of the C API: the address, the object, the length, ...
+_PY_BUFFER = ctypes.c_size_t * 11  # as large as a `Py_buffer` of C: address, object, length, ...
 _TABLES = dict, list, tuple, set, frozenset, deque
 _INSIDE = str, bytes, int  # their memory is the object itself
 

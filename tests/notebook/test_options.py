@@ -85,6 +85,9 @@ class Several:
 
     __hash__ = None
 
+    def __repr__(self):
+        return "several"
+
     def __eq__(self, other):
         raise ValueError("the truth value of an array is ambiguous")
 

@@ -346,12 +346,15 @@ def _counter_of_psutil() -> Counter:
             raise
         reason = f"there is no /proc/self/status, and psutil fails: {named(error)}"
         raise Unavailable(f"{UNREADABLE}: {reason}") from error
-    mark_bytes: Callable[[], int] | None = None
+
+    def resident_bytes() -> int:
+        return int(memory().rss)
+
     if hasattr(memory(), "peak_wset"):  # Windows
-        mark_bytes = lambda: int(memory().peak_wset)  # noqa: E731
-    elif sys.platform == "darwin":
-        mark_bytes = lambda: linux.faults_and_mark()[1]  # noqa: E731
-    return RisingPeak(lambda: int(memory().rss), mark_bytes)
+        return RisingPeak(resident_bytes, lambda: int(memory().peak_wset))
+    if sys.platform == "darwin":
+        return RisingPeak(resident_bytes, lambda: linux.faults_and_mark()[1])
+    return RisingPeak(resident_bytes, None)
 
 
 class Ended(NamedTuple):
