@@ -140,7 +140,7 @@ def _pieces(
             yield "below", f"<div>{fitted(readable_sizes(sentence), _SENTENCE)}</div>"
     for name, _, remarks in found:
         if remarks:
-            yield "more", small(f"{_shown(name)}: {remarks}")
+            yield "more", small(f"{_row_name(name)}: {remarks}")
     yield "peak", fold(4), fold(2)
     for gpu in sorted(measurement.gpus, key=moved_bytes, reverse=True)[:_BARS]:
         if card is None or card.device != gpu.id:
@@ -189,12 +189,12 @@ def _table(measurement: Measurement, found: Iterable[Row]) -> list[list[str | Te
     words = len(measurement.gpus) <= _WORDY
     whose = ["process", *["device"] * len(measurement.gpus)]
     return [
-        [_shown(name), *map(grouped, figures), *([Text(whole)] if words else [])]
+        [_row_name(name), *map(grouped, figures), *([Text(whole)] if words else [])]
         for (name, figures, _), whole in zip(found, whose, strict=True)
     ]
 
 
-def _shown(name: str) -> str:
+def _row_name(name: str) -> str:
     return "RAM" if name == "Gen" else name
 
 

@@ -149,9 +149,9 @@ def _shown(devices: Sequence[NvmlDevice]) -> list[list[NvmlDevice]]:
     is_ordered = is_one_kind or os.environ.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID"
     any_device, chosen = list(devices), os.environ.get("CUDA_VISIBLE_DEVICES")
     if chosen is None:  # the first slice of each card
-        count = max((device.index for device in devices), default=-1) + 1
-        first = [[device for device in devices if device.index == index][:1] for index in range(count)]
-        return first if is_ordered else [any_device] * count
+        cards = max((device.index for device in devices), default=-1) + 1
+        first = [[device for device in devices if device.index == index][:1] for index in range(cards)]
+        return first if is_ordered else [any_device] * cards
     found: dict[str, list[NvmlDevice]] = {}
     for entry in map(str.strip, chosen.split(",")):
         if entry.isdecimal():

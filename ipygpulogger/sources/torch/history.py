@@ -80,7 +80,7 @@ class TorchHistory:
             began = {index: state.after.failures for index, state in self._began.items()}
             states = sorted(snapshot.states.items())
             if ours and any(state.after.failures != began.get(index, 0) for index, state in states):
-                with _nothing_lost():  # what was alive is known all the same
+                with _errors_suppressed():  # what was alive is known all the same
                     self.failed = kept_snapshot(torch, snapshot.whole)
             return [
                 DeviceHistory(
@@ -110,7 +110,7 @@ class TorchHistory:
     def _begin_late(self) -> None:
         """Begin while CUDA is initialised, which must not fail because of us."""
         torch = module()
-        with _nothing_lost():
+        with _errors_suppressed():
             if torch is not None and not self._over and not why_not(torch):
                 self._begin(torch)
 
@@ -177,7 +177,7 @@ class _Shared:
             with self.lock:
                 if self._users and not self._calling:
                     self.changes += 1
-                    with _nothing_lost():  # ours first, so that theirs begins empty
+                    with _errors_suppressed():  # ours first, so that theirs begins empty
                         self._stop()
                 return original(*args, **kwargs)
 
@@ -188,7 +188,7 @@ _shared = _Shared()
 
 
 @contextmanager
-def _nothing_lost() -> Iterator[None]:
+def _errors_suppressed() -> Iterator[None]:
     """Suppress an error, unless a signal handler raised it."""
     try:
         yield
