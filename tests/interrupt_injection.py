@@ -413,7 +413,7 @@ def left_anywhere(machine):
         "monitoring tools": tools(),
         "scopes": set(machine.scopes),
         "holders": machine.scopes.loggers,
-        "someone who wants the sampler": machine.sampler.is_wanted,
+        "someone who wants the sampler": bool(machine.sampler._wanted),
         "NVML": is_open(pynvml),
         "the collector": gc.get_threshold() != THRESHOLD or not gc.isenabled(),
     }

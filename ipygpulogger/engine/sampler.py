@@ -175,11 +175,6 @@ class Sampler:
         """Whether there is a thread."""
         return self._thread is not None and self._thread.is_alive()
 
-    @property
-    def is_wanted(self) -> bool:
-        """Whether any scope wants samples."""
-        return bool(self._wanted)
-
     def close(self, *, although_wanted: bool = False) -> None:
         """End the thread, unless samples are still wanted; it ends as soon as the driver answers."""
         with self._lock:

@@ -129,4 +129,4 @@ def test_a_scope_may_end_within_the_start_of_another():
     with sampler._lock:  # as in the middle of start()
         sampler.stop(sampler)
     sampler.close()
-    assert not sampler.is_wanted
+    assert not sampler._wanted

@@ -217,7 +217,7 @@ def test_a_system_that_gives_no_thread(gpu, fresh, monkeypatch):
 
     monkeypatch.setattr(threading.Thread, "start", refuse)
     assert mb(run(fresh, lambda: blip(64)).gen.peaked_bytes) == 64
-    assert not fresh.sampler.is_wanted
+    assert not fresh.sampler._wanted
 
 
 def test_a_card_in_a_container_where_we_have_a_context(gpu, fresh, raw, monkeypatch):
