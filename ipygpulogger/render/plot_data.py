@@ -350,7 +350,7 @@ def _thinned(edge: Points, column: float) -> Points:
     """Return both ends of an edge, and the highest and the lowest point of each column that others lack."""
     columns: dict[float, list[int]] = {}
     for at, (x, _) in enumerate(edge):
-        columns.setdefault(x // column, []).append(at)
+        columns.setdefault(x // (column or 1.0), []).append(at)  # 0 of a time that is next to nothing
     keep = {0, len(edge) - 1}
     for inside in columns.values():
         keep |= {pick(inside, key=lambda at: edge[at][1]) for pick in (min, max)}
@@ -362,7 +362,7 @@ def _highest(marks: Sequence[Mark], column: float) -> list[Mark]:
     found: dict[tuple[float, str], Mark] = {}
     for mark in marks:
         for bound in ("top_mb", "most_mb"):
-            place = mark.x // column, bound
+            place = mark.x // (column or 1.0), bound
             if place not in found or getattr(mark, bound) > getattr(found[place], bound):
                 found[place] = mark
     return list(dict.fromkeys(found.values()))

@@ -203,3 +203,10 @@ def test_the_figure_has_words():
     """For those who do not see it: the highest of each panel, and whose it was."""
     cells = [cell(1, 0, 10, 100, 100, 300), cell(2, 10, 10, 100, 100, gpus=[gpu(0, 50, 2048)])]
     assert description(Axis(cells)) == "Memory over time; the highest: RAM In [1]: 300 MB; GPU In [2]: 2.0 GB"
+
+
+def test_a_time_too_short_to_be_divided_into_columns_is_one():
+    """The least number above zero, divided, is zero; the ends and the highest point stay."""
+    edge = [(0.0, 1.0), (5e-324, 3.0), (5e-324, 2.0)]
+    (piece,) = drawable([Piece((edge,), sampled=True)], 5e-324 / 1000)
+    assert list(piece.edges[0]) == edge
