@@ -10,7 +10,7 @@ import ipygpulogger
 from ipygpulogger.sources.system.ram_limit import RamLimits
 
 # Of the package: the modules behind `%load_ext`, the rich report and the walk of names. Raise it knowingly.
-MOST_OF_OURS = 73
+MOST_OF_OURS = 62
 # Of the standard library, in a kernel: what neither IPython nor ipykernel has imported.
 FEW_OTHERS = {"mmap", "resource", "gc", "array", "IPython.core.magics.extension"}
 NEVER = {

@@ -1,13 +1,13 @@
 """What a measurement is: its values and their units.
 
-`usage` and `device_usage` make a `measurement`; with what is in `explained` it is a `cell_record`.
+`usage` and `device_usage` make a `measurement`; with the names that hold memory it is a `cell_record`.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from .cell_record import MIME, CellRecord, Data, Status
+from .cell_record import LIBRARIES, MIME, CellRecord, Data, Owner, Status
 from .device_usage import (
     CPU,
     DRIVER,
@@ -21,13 +21,13 @@ from .device_usage import (
     held_bytes,
     moved_between,
 )
-from .explained import LIBRARIES, AtPeak, Diagnosis, LineUsage, OutOfMemory, Owner
 from .measurement import Measurement
-from .note import Note, NoteKind
-from .usage import ChildrenUsage, ChildUsage, Heap, Peak, Quality, RamUsage, Timeline, Usage, notable
+from .note import Diagnosis, Note, NoteKind
+from .usage import Heap, Peak, Quality, RamUsage, Timeline, Usage, notable
 
 if TYPE_CHECKING:
     from .estimate import BatchEstimate, Estimate
+    from .explained import AtPeak, ChildrenUsage, ChildUsage, LineUsage, OutOfMemory
 
 __all__ = [
     "CPU",
@@ -70,8 +70,12 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     """Return a class that few sessions need, imported when it is first asked for (PEP 562)."""
-    if name in ("BatchEstimate", "Estimate"):
-        from . import estimate
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from . import explained
 
-        return getattr(estimate, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if hasattr(explained, name):
+        return getattr(explained, name)
+    from . import estimate
+
+    return getattr(estimate, name)
