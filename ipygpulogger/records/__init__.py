@@ -30,52 +30,18 @@ if TYPE_CHECKING:
     from .explained import AtPeak, ChildrenUsage, ChildUsage, LineUsage, OutOfMemory
 
 __all__ = [
-    "CPU",
-    "DRIVER",
-    "LIBRARIES",
-    "MIME",
-    "AtPeak",
-    "BatchEstimate",
-    "CellRecord",
-    "ChildUsage",
-    "ChildrenUsage",
-    "Data",
-    "DeviceHolding",
-    "DeviceUsage",
-    "Diagnosis",
-    "Estimate",
-    "Heap",
-    "LineUsage",
-    "Measurement",
-    "Metric",
-    "Note",
-    "NoteKind",
-    "OutOfMemory",
-    "Owner",
-    "Peak",
-    "Quality",
-    "RamUsage",
-    "Rung",
-    "Sizes",
-    "Status",
-    "Timeline",
-    "Usage",
-    "came_back",
-    "device_id",
-    "held_bytes",
-    "moved_between",
-    "notable",
-]
+    "CPU", "DRIVER", "LIBRARIES", "MIME", "AtPeak", "BatchEstimate", "CellRecord", "ChildUsage",
+    "ChildrenUsage", "Data", "DeviceHolding", "DeviceUsage", "Diagnosis", "Estimate", "Heap", "LineUsage",
+    "Measurement", "Metric", "Note", "NoteKind", "OutOfMemory", "Owner", "Peak", "Quality", "RamUsage",
+    "Rung", "Sizes", "Status", "Timeline", "Usage", "came_back", "device_id", "held_bytes",
+    "moved_between", "notable",
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:
     """Return a class that few sessions need, imported when it is first asked for (PEP 562)."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from . import explained
+    from . import estimate, explained
 
-    if hasattr(explained, name):
-        return getattr(explained, name)
-    from . import estimate
-
-    return getattr(estimate, name)
+    return getattr(explained, name, None) or getattr(estimate, name)

@@ -92,7 +92,7 @@ class History(Displayed, Sequence[CellRecord]):
 
     def marked(self, record: CellRecord) -> CellRecord:
         """Return a record that is about to be appended, with a note if it makes its cell a suspect."""
-        return self.marked_all([record])[0]
+        return self.marked_all([record])[0] if record.grown() else record
 
     def marked_all(self, records: Sequence[R]) -> list[R]:
         """Return records that are about to be appended, each with a note if it makes its cell a suspect."""
