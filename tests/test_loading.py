@@ -26,6 +26,7 @@ UNUSED = {  # parts of the package that a user meets later, or never
     "sources.system.child_process",
     *("owners.out_of_memory", "compat", "cli", "callbacks"),
     *("estimation", "records.estimate", "render.estimate"),
+    *("records.explained", "analysis.ranking", "render.table", "owners.unreachable"),
 }
 
 PROGRAM = """
