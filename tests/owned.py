@@ -5,9 +5,9 @@ import warnings
 from arrays import holding
 
 from ipygpulogger.owners.attribution import Root
-from ipygpulogger.owners.garbage import garbage_below
 from ipygpulogger.owners.growth import OwnedBlock
 from ipygpulogger.owners.roots import owners_in
+from ipygpulogger.owners.unreachable import garbage_below
 from ipygpulogger.owners.walk import walk
 
 

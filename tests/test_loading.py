@@ -11,7 +11,7 @@ from ipygpulogger import cluster, records
 from ipygpulogger.sources.system.ram_limit import RamLimits
 
 # Of the package: the modules behind `%load_ext`, the rich report and the walk of names. Raise it knowingly.
-MOST_OF_OURS = 73
+MOST_OF_OURS = 62
 # Of the standard library, in a kernel: what neither IPython nor ipykernel has imported.
 FEW_OTHERS = {"mmap", "resource", "gc", "array", "IPython.core.magics.extension"}
 NEVER = {
@@ -27,6 +27,7 @@ UNUSED = {  # parts of the package that a user meets later, or never
     "sources.system.child_process",
     *("owners.out_of_memory", "compat", "cli", "callbacks"),
     *("estimation", "records.estimate", "render.estimate"),
+    *("records.explained", "analysis.ranking", "render.table", "owners.unreachable"),
 }
 
 PROGRAM = """

@@ -1,15 +1,15 @@
-"""What of a record is worth telling: what moved, what matters, what is nearly full."""
+"""What of a record is worth telling: what moved, what matters, what is nearly full or over its budget."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from ..records import CellRecord
 from ..records.note import URGENT, of_kind
 from ..records.units import MB, rounded_mb
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from ..records import DeviceUsage, Measurement, Usage
 
@@ -71,3 +71,28 @@ def is_notable(gpu: DeviceUsage) -> bool:
         neighbours_bytes,
     )  # fmt: skip
     return moves(gpu) or nearly_full(gpu) or bool(gpu.metrics) or max(sizes) >= MB
+
+
+class Excess(NamedTuple):
+    """A peak above its budget."""
+
+    name: str  # "RAM", or the device id: "cuda:0"
+    peak_bytes: int  # if it is not exact, its lower bound
+    budget_bytes: int
+    at_least: bool
+
+    @property
+    def over_bytes(self) -> int:
+        """How far the peak lies above the budget."""
+        return self.peak_bytes - self.budget_bytes
+
+
+def excesses(
+    measurement: Measurement, *, ram_bytes: int | None = None, gpu_bytes: int | None = None
+) -> Iterator[Excess]:
+    """Yield the peaks of this process, in RAM and on each device, that are certainly above a budget."""
+    allowed: list[tuple[str, Usage, int | None]] = [("RAM", measurement.gen, ram_bytes)]
+    allowed += [(gpu.id, gpu, gpu_bytes) for gpu in measurement.gpus if gpu.attributed]
+    for name, usage, budget_bytes in allowed:
+        if budget_bytes is not None and usage.peak.lo_bytes > budget_bytes:
+            yield Excess(name, usage.peak.lo_bytes, budget_bytes, usage.peak.quality != "exact")

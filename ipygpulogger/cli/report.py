@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from ..analysis.compare import compare as compare_runs
@@ -164,7 +163,7 @@ def doctor(options: argparse.Namespace) -> int:
     machine().load()  # imports frameworks and creates contexts: this process exists for nothing else
     found = machine().diagnose()
     if options.json:
-        says = json.dumps([asdict(one) for one in found], indent=2)
+        says = json.dumps([one._asdict() for one in found], indent=2)
         say(says.replace("\x7f", r"\u007f"))  # the one control character that JSON does not escape
     else:
         say(diagnoses(found))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING, Any
 
-from ..analysis.budget import excesses
+from ..analysis.notable import excesses
 from ..engine.machine import machine
 from ..records.units import MB, rounded_mb
 from ..render import summary

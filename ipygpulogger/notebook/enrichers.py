@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from ..analysis.budget import excesses
+from ..analysis.notable import excesses
 from ..engine.machine import importing, machine
 from ..records import Note, NoteKind
 from ..records.units import MB, parse_size, rounded_mb, size_text

@@ -110,7 +110,7 @@ class Gap:
             return 0
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class MeasuredCell:
     """One running cell, what measures it from `begin` on, and what its record's enrichers need."""
 

@@ -214,13 +214,11 @@ def bindings(shell: Any) -> dict[str, int]:
 
 def _in_use() -> dict[str, int]:
     """Return, by device, the resident memory and what live arrays hold."""
-    found = {CPU: machine().resident_bytes()}
-    for device, trackers in machine().allocators.by_device():
-        try:
-            held = [tracker.current_bytes(ALLOCATED) for tracker in trackers]
-        except Unavailable:
-            continue
-        found[device.id] = sum(held)
+    on = machine()
+    found = {CPU: on.resident_bytes()}
+    for device, trackers in on.allocators.by_device():
+        with suppress(Unavailable):
+            found[device.id] = sum([tracker.current_bytes(ALLOCATED) for tracker in trackers])
     return found
 
 

@@ -6,11 +6,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from .device_usage import CPU, Sizes
-from .explained import LIBRARIES, Owner
 from .measurement import Measurement
 from .units import MB, truncated_mb
 from .usage import notable
-from .value import later
+from .value import Value, later
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -21,6 +20,7 @@ if TYPE_CHECKING:
 MIME = "application/vnd.ipygpulogger.v1+json"  # the MIME type of a record in a notebook: `embed.embedded`
 GROUP_MIME = "application/vnd.ipygpulogger.group.v1+json"  # the same of the table of many processes
 
+LIBRARIES = "libraries loaded"  # the owner of what imports allocated: "libraries loaded: torch"
 Status = Literal["ok", "error", "interrupted"]
 
 
@@ -34,6 +34,30 @@ class Data(NamedTuple):
     gpu_mem_peaked: int
     gpu_mem_used: int
     time_delta: float
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Owner(Value):
+    """A name that holds memory.
+
+    Attributes:
+        name: The name as the user would write it: "model", "Out[3]", "last traceback: step.act".
+        size_bytes: What it holds; in a cell's record, how much that grew within the cell.
+        device: "cpu" for general RAM, "cuda:0", ...
+        kind: Where the name lives.
+        shared: Other names that refer to some of the same memory, which is counted under this one only.
+    """
+
+    name: str
+    size_bytes: int
+    device: str
+    kind: Literal["variable", "output", "traceback", "other"]
+    shared: tuple[str, ...] = ()
+
+    @property
+    def is_libraries(self) -> bool:
+        """Whether it stands for imported libraries rather than for a name."""
+        return self.kind == "other" and self.name.startswith(f"{LIBRARIES}: ")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)

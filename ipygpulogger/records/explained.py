@@ -1,11 +1,15 @@
-"""What explains a figure: names that hold memory, lines, what was alive at the peak, a failed allocation."""
+"""What few records have: child processes, lines, what was alive at the peak, a failed allocation.
+
+It is imported when the first of these is made, or a record is read.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from .device_usage import DeviceUsage, Sizes  # noqa: TC001 - decoding evaluates the type hints
+from .cell_record import Owner  # noqa: TC001 - decoding evaluates the type hints
+from .device_usage import DeviceUsage, Sizes  # noqa: TC001
 from .units import MB, printable, rounded_mb, shortened
 from .usage import Usage
 from .value import Displayed, Value, later
@@ -13,31 +17,45 @@ from .value import Displayed, Value, later
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-LIBRARIES = "libraries loaded"  # the owner of what imports allocated: "libraries loaded: torch"
-
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Owner(Value):
-    """A name that holds memory.
+class ChildUsage(Usage):
+    """Resident memory of one child process within a scope, without the pages that a forked one shares.
 
     Attributes:
-        name: The name as the user would write it: "model", "Out[3]", "last traceback: step.act".
-        size_bytes: What it holds; in a cell's record, how much that grew within the cell.
-        device: "cpu" for general RAM, "cuda:0", ...
-        kind: Where the name lives.
-        shared: Other names that refer to some of the same memory, which is counted under this one only.
+        name: The program, or what the process calls itself; at most 15 characters.
+        pid: Its process id.
+        gpu_bytes: What it holds on all devices at the end, as the driver lists it; None where it does not.
+        ended: Whether it ended within the scope. Its peak is what it left, or at least what was seen.
     """
 
     name: str
-    size_bytes: int
-    device: str
-    kind: Literal["variable", "output", "traceback", "other"]
-    shared: tuple[str, ...] = ()
+    pid: int
+    gpu_bytes: int | None = None
+    ended: bool = False
 
-    @property
-    def is_libraries(self) -> bool:
-        """Whether it stands for imported libraries rather than for a name."""
-        return self.kind == "other" and self.name.startswith(f"{LIBRARIES}: ")
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class ChildrenUsage(Usage):
+    """Resident memory of all child processes together, without the pages that forked children share.
+
+    The lower bound of the peak is the most that they were seen to hold at once. The upper bound is the sum of
+    their own peaks, which need not coincide.
+
+    Attributes:
+        count: How many children there are at the end of the scope.
+        at_least: Whether the sum is a lower bound, because there was no time to inspect every forked child.
+        ended: How many children certainly ended within the scope; more may have come and gone unseen.
+        shared_bytes: What forked children share with each other and with this process at the end, each page
+            divided by the number of processes that share it (Pss); None where it was not read.
+        largest: At most 4: those that needed the most, from 5 MB on, and then those that have the most.
+    """
+
+    count: int
+    at_least: bool = False
+    ended: int = later(0)
+    shared_bytes: int | None = later(None)
+    largest: tuple[ChildUsage, ...] = later(())
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -213,20 +231,3 @@ def requested(asked_bytes: int) -> str:
     if asked_bytes > _GIB and asked_bytes == round(hundredths / 100 * _GIB):
         return f"{hundredths / 100:.2f} GiB"
     return f"{rounded_mb(asked_bytes)} MB"
-
-
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Diagnosis(Value):
-    """What one source of figures reports about itself on this machine.
-
-    Attributes:
-        source: "RAM", "NVML", "torch", ...
-        state: How good its figures are here: "exact", "bounded", "sampled" or "absent".
-        says: What it reads, or why it cannot, in one sentence.
-        remedy: What to do about it; None when nothing can be done.
-    """
-
-    source: str
-    state: Literal["exact", "bounded", "sampled", "absent"]
-    says: str
-    remedy: str | None = None

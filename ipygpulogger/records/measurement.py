@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 from .device_usage import CPU, DRIVER, DeviceUsage
 from .units import MB, shortened
-from .usage import ChildrenUsage, RamUsage, Usage, notable
+from .usage import RamUsage, Usage, notable
 from .value import Displayed, Value, later, plain
 
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from .explained import AtPeak
+    from .explained import AtPeak, ChildrenUsage
 
 _DEVICES = 4  # in a `repr`
 

@@ -1,10 +1,10 @@
-"""What there is to say about a measurement besides its figures."""
+"""What there is to say besides figures: of a measurement, and of a source."""
 
 from __future__ import annotations
 
 import re
 from enum import Enum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -51,3 +51,19 @@ class Note(str):
 def of_kind(notes: Iterable[str], *kinds: NoteKind) -> list[Note]:
     """Return those of the notes that are of one of these kinds."""
     return [note for note in notes if isinstance(note, Note) and note.kind in kinds]
+
+
+class Diagnosis(NamedTuple):
+    """What one source of figures reports about itself on this machine.
+
+    Attributes:
+        source: "RAM", "NVML", "torch", ...
+        state: How good its figures are here: "exact", "bounded", "sampled" or "absent".
+        says: What it reads, or why it cannot, in one sentence.
+        remedy: What to do about it; None when nothing can be done.
+    """
+
+    source: str
+    state: Literal["exact", "bounded", "sampled", "absent"]
+    says: str
+    remedy: str | None = None

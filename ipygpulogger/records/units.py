@@ -49,6 +49,12 @@ def nonzero_figure(size_bytes: int) -> str:
     return "<1" if size_bytes > 0 and not rounded_mb(size_bytes) else f"{rounded_mb(size_bytes):,}"
 
 
+def grouped(figure: str) -> str:
+    """Return a figure with its thousands apart."""
+    sign, digits = ("≥", figure[1:]) if figure.startswith("≥") else ("", figure)
+    return f"{sign}{int(digits):,}" if digits.lstrip("-").isdecimal() else figure
+
+
 def mb_range(lo_bytes: int, hi_bytes: int) -> str:
     """Return two bounds in whole megabytes, rounded: "512-560", or "512" if they are equal."""
     lo_mb, hi_mb = rounded_mb(lo_bytes), rounded_mb(hi_bytes)

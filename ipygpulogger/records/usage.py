@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeVar
 
 from .units import MB, rounded_mb
-from .value import Value, later
+from .value import Value
 
 Quality = Literal["exact", "bounded", "sampled"]
 Timeline = tuple[tuple[float, int], ...]  # a time series: (seconds since the beginning, bytes), at most 64
@@ -165,43 +165,3 @@ class RamUsage(Usage):
     def kept_of_consumed_bytes(self) -> int:
         """The part of what was consumed that is freed memory which malloc did not return to the kernel."""
         return max(0, min(self.newly_kept_bytes, self.consumed_bytes - self.newly_in_use_bytes))
-
-
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class ChildUsage(Usage):
-    """Resident memory of one child process within a scope, without the pages that a forked one shares.
-
-    Attributes:
-        name: The program, or what the process calls itself; at most 15 characters.
-        pid: Its process id.
-        gpu_bytes: What it holds on all devices at the end, as the driver lists it; None where it does not.
-        ended: Whether it ended within the scope. Its peak is what it left, or at least what was seen.
-    """
-
-    name: str
-    pid: int
-    gpu_bytes: int | None = None
-    ended: bool = False
-
-
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class ChildrenUsage(Usage):
-    """Resident memory of all child processes together, without the pages that forked children share.
-
-    The lower bound of the peak is the most that they were seen to hold at once. The upper bound is the sum of
-    their own peaks, which need not coincide.
-
-    Attributes:
-        count: How many children there are at the end of the scope.
-        at_least: Whether the sum is a lower bound, because there was no time to inspect every forked child.
-        ended: How many children certainly ended within the scope; more may have come and gone unseen.
-        shared_bytes: What forked children share with each other and with this process at the end, each page
-            divided by the number of processes that share it (Pss); None where it was not read.
-        largest: At most 4: those that needed the most, from 5 MB on, and then those that have the most.
-    """
-
-    count: int
-    at_least: bool = False
-    ended: int = later(0)
-    shared_bytes: int | None = later(None)
-    largest: tuple[ChildUsage, ...] = later(())

@@ -17,6 +17,7 @@ from ..records.note import Note, NoteKind, of_kind
 from ..records.units import (
     MB,
     clipped,
+    grouped,
     printable,
     printable_lines,
     rounded_mb,
@@ -28,7 +29,7 @@ from ..records.units import (
 from ..records.usage import notable
 from .headline import Phrase
 from .markup import DOT, Strong, folded, line, size, small, weighed
-from .table import Bar, Column, Table, grouped, least_sign, moved_parts, squeezed
+from .table import Bar, Column, Table, least_sign, moved_parts, squeezed
 from .text import figures
 
 if TYPE_CHECKING:

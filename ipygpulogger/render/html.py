@@ -12,7 +12,7 @@ from html import escape
 from typing import TYPE_CHECKING
 
 from ..analysis.notable import matters, moved_bytes
-from ..records.units import MB, readable_sizes, rounded_mb, size_text, without_controls
+from ..records.units import MB, grouped, readable_sizes, rounded_mb, size_text, without_controls
 from .growth import DRIVERS, beyond_names, device_name, grew, parts
 from .headline import headline, is_quiet, tells_who_grew
 from .headline import so_far as line_so_far
@@ -34,7 +34,6 @@ from .markup import (
     typeset,
     weighed,
 )
-from .table import grouped
 from .text import LONG_S, card_of, largest_children, rows, sentences
 
 if TYPE_CHECKING:

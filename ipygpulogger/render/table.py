@@ -146,12 +146,6 @@ def squeezed(words: str, characters: int) -> str:
     return f"{shown[:head]}…{shown[len(shown) - (characters - 1 - head) :]}"
 
 
-def grouped(figure: str) -> str:
-    """Return a figure with its thousands apart."""
-    sign, digits = ("≥", figure[1:]) if figure.startswith("≥") else ("", figure)
-    return f"{sign}{int(digits):,}" if digits.lstrip("-").isdecimal() else figure
-
-
 def least_sign(usage: Usage) -> str:
     """Return the sign before a figure whose peak is a lower bound."""
     lo_bytes, hi_bytes = usage.peak.lo_bytes, usage.peak.hi_bytes

@@ -20,15 +20,6 @@ from .contract import (
 )
 
 __all__ = [
-    "Counter",
-    "Device",
-    "DeviceCounter",
-    "DeviceMemory",
-    "Diagnosis",
-    "Framework",
-    "Holding",
-    "Observation",
-    "PeakClass",
-    "Reading",
-    "Unavailable",
-]
+    "Counter", "Device", "DeviceCounter", "DeviceMemory", "Diagnosis", "Framework", "Holding",
+    "Observation", "PeakClass", "Reading", "Unavailable",
+]  # fmt: skip

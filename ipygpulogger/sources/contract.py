@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 from ..records import Diagnosis, device_id
+from ..records.value import Value
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable
@@ -92,8 +93,8 @@ class Counter(ABC):
         """Release what `observe` needs, such as descriptors; the next `observe` or `watch` acquires it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Device:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Device(Value):
     """One accelerator device as a framework knows it; None is what the framework does not report.
 
     Attributes:

@@ -17,7 +17,7 @@ from functools import cache
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from ..records.cell_record import CellRecord
-from ..records.explained import AtPeak, LineUsage, OutOfMemory
+from ..records.explained import AtPeak, ChildrenUsage, LineUsage, OutOfMemory
 from ..records.note import Note
 from ..records.process import ProcessRecord
 from ..records.usage import Peak
@@ -27,6 +27,7 @@ from .embed import default_hi_bytes
 # A class in a dict stays what it is while a test freezes time, which replaces those that modules name.
 NAMES: dict[str, Any] = {
     "AtPeak": AtPeak,
+    "ChildrenUsage": ChildrenUsage,
     "datetime": datetime,
     "LineUsage": LineUsage,
     "OutOfMemory": OutOfMemory,

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
-from ..analysis import leaks, ranking
+from ..analysis import leaks
 from ..records.cell_record import CellRecord, process_of
 from ..records.note import Note, NoteKind
 from ..records.units import cells_text
@@ -70,6 +70,8 @@ class History(Displayed, Sequence[CellRecord]):
         Raises:
             ValueError: Another word.
         """
+        from ..analysis import ranking  # here and below: what few sessions need
+
         return ranking.rank(self, by)
 
     def suspects(self) -> list[tuple[CellRecord, ...]]:
@@ -90,7 +92,7 @@ class History(Displayed, Sequence[CellRecord]):
 
     def marked(self, record: CellRecord) -> CellRecord:
         """Return a record that is about to be appended, with a note if it makes its cell a suspect."""
-        return self.marked_all([record])[0]
+        return self.marked_all([record])[0] if record.grown() else record
 
     def marked_all(self, records: Sequence[R]) -> list[R]:
         """Return records that are about to be appended, each with a note if it makes its cell a suspect."""
@@ -149,7 +151,7 @@ class History(Displayed, Sequence[CellRecord]):
             ImportError: pyarrow is not installed, and the file is .parquet.
             OSError: The file cannot be read.
         """
-        from . import log  # patterns and more, which few sessions need
+        from . import log
 
         problems: list[str] = []
         records = log.load(Path(path), problems)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from ipygpulogger.analysis.budget import excesses
+from ipygpulogger.analysis.notable import excesses
 from ipygpulogger.records import DeviceUsage, Measurement, Peak, RamUsage
 from ipygpulogger.records.units import parse_size
 

@@ -22,10 +22,12 @@ def test_the_schema_is_a_schema():
     jsonschema.Draft202012Validator.check_schema(PUBLISHED)
 
 
-KINDS = [Process, *(kind for kind in vars(values).values() if dataclasses.is_dataclass(kind))]
+KINDS = [Process, *filter(dataclasses.is_dataclass, (getattr(values, name) for name in values.__all__))]
 
 
-@pytest.mark.parametrize("kind", [k for k in KINDS if k.__name__ not in ("Measurement", "Diagnosis")])
+@pytest.mark.parametrize(
+    "kind", [k for k in KINDS if k.__name__ not in ("Measurement", "BatchEstimate", "Estimate")]
+)
 def test_the_schema_tells_of_every_field(kind):
     """Every field of every value stands in the published schema, with its type and a description."""
     told = (

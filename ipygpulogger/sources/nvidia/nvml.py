@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from ...records import Diagnosis
+from ...records.value import Value
 from ...runtime import clock
 from ...runtime.errors import call_uninterrupted, is_from_a_handler
 from ..contract import DeviceMemory, Unavailable
@@ -40,8 +41,8 @@ _REMEDIES = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class NvmlDevice:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class NvmlDevice(Value):
     """One device, or a MIG slice of one, as NVML knows it."""
 
     index: int  # NVML's, which follows the PCI bus; CUDA's may differ. All slices of a card share it

@@ -1,0 +1,136 @@
+"""The proof that what was dropped is garbage.
+
+References are counted as the collector counts them, but only among what is below the dropped objects: what
+has a reference from elsewhere, or from something unseen, is reachable, and so is everything below it.
+"""
+
+from __future__ import annotations
+
+import array
+import gc
+import sys
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from ..records import CPU
+from ..records.units import MB
+from ..runtime import clock
+from ..runtime.objects import bases_of, is_made_in_python, namespace_of
+from ..runtime.shell import module_namespace
+from .address_space import resident_bytes
+from .memory_blocks import read, readers_of
+
+if TYPE_CHECKING:
+    import weakref
+    from collections.abc import Hashable, Iterable, Mapping
+
+    from .growth import OwnedBlock
+    from .memory_blocks import ArrayReaders
+
+_LOOK_AT_CLOCK = 1024  # objects
+
+
+def garbage_below(
+    roots: Iterable[weakref.ref[Any]],
+    blocks: Mapping[Hashable, OwnedBlock],
+    readers: ArrayReaders,
+    budget_s: float,
+) -> dict[Hashable, OwnedBlock]:
+    """Return those of these blocks that are garbage with some objects; none where time is too short."""
+    found: dict[Hashable, OwnedBlock] = {}
+    objects = _garbage(roots, clock.monotonic_s() + budget_s)
+    kinds = {id(type(one)): type(one) for one in objects}.values()
+    made = (base for kind in kinds for base in bases_of(kind) if is_made_in_python(base))
+    if any("__del__" in namespace_of(base) for base in made):
+        return found  # it may bring back to life what it likes
+    if objects and gc.get_freeze_count():  # what `gc.freeze` took away from the collector is never freed
+        collected = set(map(id, gc.get_objects()))
+        if any(gc.is_tracked(one) and id(one) not in collected for one in objects):
+            return found
+    for value in objects:
+        kind = type(value)
+        reads = readers_of(kind, readers)
+        holding = read(value, reads) if reads else None
+        block = None if holding is None else blocks.get(holding.key)
+        if block is not None and holding is not None and _is_freed_with(value):
+            size_bytes = min(block.size_bytes, holding.size_bytes)
+            if block.device == CPU and type(holding.key) is tuple:
+                start: Any = holding.key[1]
+                size_bytes = min(size_bytes, *resident_bytes([(start, start + size_bytes)]))
+            if size_bytes >= MB:
+                found[holding.key] = block._replace(size_bytes=size_bytes)
+    return found
+
+
+def _garbage(roots: Iterable[weakref.ref[Any]], deadline_s: float) -> list[Any]:
+    """Return what is garbage of some objects and everything below them."""
+    nodes = list({id(one): one for root in roots if (one := root()) is not None}.values())
+    if not nodes:
+        return []
+    namespaces = {
+        id(module_namespace(module))
+        for module in list(sys.modules.values())
+        if issubclass(type(module), ModuleType)
+    }
+    places = {id(one): place for place, one in enumerate(nodes)}
+    counts, below = [0] * len(nodes), list[list[int]]()
+    one = None
+    while len(below) < len(nodes):
+        if not len(below) % _LOOK_AT_CLOCK and clock.monotonic_s() > deadline_s:
+            return []
+        lower = []
+        for one in _referents(nodes[len(below)]):
+            place = places.get(id(one))
+            if place is None:
+                if issubclass(type(one), (ModuleType, type)) or id(one) in namespaces:
+                    continue  # it leads to most of the process
+                place = places[id(one)] = len(nodes)
+                nodes.append(one)
+                counts.append(0)
+            counts[place] += 1
+            lower.append(place)
+        one = None  # a reference of ours
+        below.append(lower)
+    alone = _references([object()])[0]
+    reached = [place for place, count in enumerate(_references(nodes)) if count - alone != counts[place]]
+    alive = set(reached)
+    while reached:
+        fresh = alive.symmetric_difference(alive.union(below[reached.pop()]))
+        alive |= fresh
+        reached += fresh
+    return [value for place, value in enumerate(nodes) if place not in alive]
+
+
+def _referents(value: Any) -> Iterable[Any]:
+    """Return what the collector sees below a value, and what a numpy array is a view of."""
+    numpys = getattr(sys.modules.get("numpy"), "ndarray", None)
+    if numpys is None or not issubclass(type(value), numpys):
+        return gc.get_referents(value)
+    base = numpys.base.__get__(value)
+    return gc.get_referents(value) if base is None else [*gc.get_referents(value), base]
+
+
+def _references(nodes: list[Any]) -> list[int]:
+    return list(map(sys.getrefcount, nodes))
+
+
+def _is_freed_with(value: Any) -> bool:
+    """Return whether the memory behind a value is its own, so that it is freed with it."""
+    kind = type(value)
+    if issubclass(kind, (bytes, bytearray, array.array)):
+        return True
+    numpys = getattr(sys.modules.get("numpy"), "ndarray", None)
+    if numpys is not None and issubclass(kind, numpys):
+        return numpys.base.__get__(value) is None
+    torch: Any = sys.modules.get("torch")
+    tensors = getattr(torch, "Tensor", None)
+    if tensors is None or not issubclass(kind, tensors):
+        return False
+    base = torch._C.TensorBase
+    try:
+        with torch._C.DisableTorchFunction():
+            storage = base.untyped_storage(value)
+            # One of the two is Python's, which was made for this question.
+            return bool(torch._C._storage_Use_Count(storage._cdata) == 2 and base._use_count(value) == 1)
+    except Exception:  # an older torch, which has no such counts
+        return False
