@@ -193,6 +193,10 @@ class Kinds(Graphs):
         except AttributeError:  # torch before 2.7 does not show what a node saved
             return []
 
+    def is_parameter(self, tensor: Any) -> bool:
+        """Return whether a tensor is a module's parameter: a fake one is by an attribute, not its type."""
+        return isinstance(tensor, self._parameter)
+
     def address_of(self, value: Any) -> tuple[int, int] | None:
         """Return the number of a tensor's allocation; None if it has none on the device."""
         if not self.is_tensor(value):

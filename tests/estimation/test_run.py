@@ -256,6 +256,20 @@ def test_kinds(net):
     assert found["optimizer state", "optimizer.step()"] == 2 * weights_bytes
 
 
+def test_kinds_of_a_model_made_inside():
+    """The parameters of a model that the function makes are of that kind, whether or not the graph keeps them."""
+
+    def step(x):
+        net = nn.Sequential(nn.Linear(64, 64), nn.Linear(64, 10)).cuda()
+        F.cross_entropy(net(x), torch.zeros(len(x), dtype=torch.long, device="cuda")).backward()
+
+    kinds = dict.fromkeys(("parameters", "variables"), 0)
+    for row in estimated(step, X[:8].clone()).rows:
+        kinds[row.kind] = kinds.get(row.kind, 0) + row.size_bytes
+    assert kinds["parameters"] == 64 * 64 * 4 + 512 + 10 * 64 * 4 + 512
+    assert kinds["variables"] <= INPUT_BYTES / 32 + 512  # x and the targets
+
+
 @pytest.mark.parametrize("trains", [False, True])
 @pytest.mark.parametrize(
     "make",
