@@ -301,6 +301,14 @@ def test_a_model_never_runs_elsewhere_unseen(cuda, make, trains):
         estimated(lambda: (elsewhere, step(x))[0])
 
 
+def test_a_model_on_another_gpu(cuda):
+    """It is refused, without the claim that the model were on the CPU."""
+    model, x = nn.Linear(64, 64).to("cuda:1"), torch.ones(8, 64, device="cuda:1")
+    with pytest.raises(EstimateError, match="nothing runs on cuda:0: move") as refusal:
+        estimated(model, x)
+    assert "CPU" not in str(refusal.value)
+
+
 def test_autocast_of_a_convolution_with_a_bias():
     """On the CPU, its types are checked before its devices: all is on the device."""
     model = nn.Conv2d(3, 8, 3)
