@@ -226,9 +226,12 @@ def batched(fn: Callable[..., Any], arguments: Arguments, torch: ModuleType) -> 
     named = list(named_arguments(fn, arguments))
     tensors: list[tuple[str, Any]] = []
     for _, name, value in named:
-        found: list[Any] = []
-        _mapped(value, found.append, torch)
-        tensors += [(name, one) for one in found]
+
+        def note(one: Any, name: str = name) -> Any:
+            tensors.append((name, one))
+            return one  # containers are built anew, and some check what they are given
+
+        _mapped(value, note, torch)
     numbers = [one for one in named if type(one[2]) is int and one[2] > 0]
     number = next((one for one in numbers if _NAME.fullmatch(one[1])), None)
     first = [one for _, one in tensors if _has_batch(one, torch)][:1]

@@ -185,8 +185,8 @@ class FakeRun:
         """Return what was found; a model must not have run elsewhere."""
         if self._calls_modules and not self.operators.touches:
             raise EstimateError(
-                f"the model and its input are on the CPU, so nothing runs on {self._device}: move them there,"
-                " or have no tensor on a GPU among those that the function uses"
+                f"in the function's own thread nothing runs on {self._device}: move the model and its input"
+                " there, or have no tensor on a GPU among those that the function uses"
             )
         allocator = self._allocations.allocator
         return Run(

@@ -124,6 +124,8 @@ def named(batch, labels=None, *rest, batch_size=1, **more):
         ((X, Y), {}, [(32, 3), (32,)], "the leading dimension 8 of batch and labels"),
         ((W, X), {}, [(32, 2), (8, 3)], "the leading dimension 5 of batch"),
         ((Pair(X, {"y": [Y]}),), {}, [(32, 3), (32,)], "the leading dimension 8 of batch"),
+        ((nn.utils.rnn.PackedSequence(X, torch.tensor([4, 4])),), {}, [(32, 3), (2,), None, None],
+         "the leading dimension 8 of batch"),
         ((UserDict(a=X),), {"mask": Y}, [(32, 3), (32,)], "the leading dimension 8 of batch and mask"),
         ((nn.Parameter(W), X), {}, [(5, 2), (32, 3)], "the leading dimension 8 of labels"),
         ((torch.tensor(1.0), X), {}, [(), (32, 3)], "the leading dimension 8 of labels"),

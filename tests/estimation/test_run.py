@@ -256,6 +256,48 @@ def test_kinds(net):
     assert found["optimizer state", "optimizer.step()"] == 2 * weights_bytes
 
 
+def test_kinds_of_a_model_made_inside():
+    """The parameters of a model that the function makes are of that kind, whether or not the graph keeps them."""
+
+    def step(x):
+        net = nn.Sequential(nn.Linear(64, 64), nn.Linear(64, 10)).cuda()
+        F.cross_entropy(net(x), torch.zeros(len(x), dtype=torch.long, device="cuda")).backward()
+
+    kinds = dict.fromkeys(("parameters", "variables"), 0)
+    for row in estimated(step, X[:8].clone()).rows:
+        kinds[row.kind] = kinds.get(row.kind, 0) + row.size_bytes
+    assert kinds["parameters"] == 64 * 64 * 4 + 512 + 10 * 64 * 4 + 512
+    assert kinds["variables"] <= INPUT_BYTES / 32 + 512  # x and the targets
+
+
+class Held(dict):
+    """A container of the user's."""
+
+
+def test_kinds_in_containers_of_the_user(net):
+    """The graph behind a result, and the state of an optimizer, are found in any dict."""
+
+    class Keeps(torch.optim.SGD):
+        def step(self):
+            super().step()
+            for parameter in net.parameters():
+                self.state[parameter]["held"] = Held(v=torch.zeros_like(parameter))
+
+    optimizer = Keeps(net.parameters(), lr=0.1)
+
+    def step(x, y):
+        F.cross_entropy(net(x), y).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        return Held(loss=F.cross_entropy(net(x), y))
+
+    plain, held = estimated(lambda x: net(x).relu(), X), estimated(lambda x: Held(out=net(x).relu()), X)
+    assert [(row.kind, row.size_bytes) for row in held.rows] == [
+        (row.kind, row.size_bytes) for row in plain.rows
+    ]
+    assert any(row.kind == "optimizer state" for row in estimated(step, X[:8], Y[:8]).rows)
+
+
 @pytest.mark.parametrize("trains", [False, True])
 @pytest.mark.parametrize(
     "make",
@@ -285,6 +327,14 @@ def test_a_model_never_runs_elsewhere_unseen(cuda, make, trains):
     elsewhere = torch.ones(4, device="cuda")
     with pytest.raises(EstimateError, match="nothing runs on cuda:0"):
         estimated(lambda: (elsewhere, step(x))[0])
+
+
+def test_a_model_on_another_gpu(cuda):
+    """It is refused, without the claim that the model were on the CPU."""
+    model, x = nn.Linear(64, 64).to("cuda:1"), torch.ones(8, 64, device="cuda:1")
+    with pytest.raises(EstimateError, match="nothing runs on cuda:0: move") as refusal:
+        estimated(model, x)
+    assert "CPU" not in str(refusal.value)
 
 
 def test_autocast_of_a_convolution_with_a_bias():
