@@ -12,6 +12,7 @@ from ..records.units import printable
 from ..render import summary
 from ..render.growth import diagnoses
 from ..runtime.errors import first_line, write_file
+from ..storage.decode import from_json
 from ..storage.history import History
 from ..storage.log import Log, load
 from .arguments import BadRequest, check
@@ -135,7 +136,7 @@ def _sources(path: Path) -> Callable[[CellRecord], str]:
     found: dict[Any, str] = {}
     if path.suffix.lower() == ".ipynb":
         with contextlib.suppress(TypeError, KeyError, AttributeError):  # malformed cells
-            for cell in json.loads(path.read_bytes())["cells"]:
+            for cell in from_json(path.read_bytes())["cells"]:
                 text = "".join(cell["source"])
                 found |= {("id", cell.get("id")): text, ("count", cell.get("execution_count")): text}
     for key in ("id", "count"):

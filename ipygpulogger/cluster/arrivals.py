@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 from ..analysis.group import Group, Missing, place_of
 from ..records.process import ProcessRecord
 from ..records.units import size_text
-from ..storage.decode import record_from
+from ..storage.decode import from_json, record_from
 from ..storage.embed import LIMIT_BYTES, embedded
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def unpacked(payload: bytes) -> ProcessRecord | None:
     if len(payload) > MOST_BYTES:
         return None
     try:
-        record = record_from(json.loads(payload))
+        record = record_from(from_json(payload))
     except (ValueError, RecursionError):
         return None
     return record if isinstance(record, ProcessRecord) else None

@@ -6,6 +6,7 @@ that no machine can have measured, NaN among them; with that rule added it decod
 
 from __future__ import annotations
 
+import json
 import math
 import re
 import types
@@ -20,7 +21,7 @@ from ..records.cell_record import CellRecord
 from ..records.explained import AtPeak, ChildrenUsage, LineUsage, OutOfMemory
 from ..records.note import Note
 from ..records.process import ProcessRecord
-from ..records.usage import Peak
+from ..records.usage import ChildrenUsage, ChildUsage, Peak, RamUsage
 from ..records.value import fields_of
 from .embed import default_hi_bytes
 
@@ -38,6 +39,8 @@ _NEVER_NEGATIVE = re.compile(
     "|free_bytes|allocated_bytes|reserved_bytes|limit_bytes|ended|shared_bytes|gpu_bytes|blocks"
     "|resident_bytes|in_use_bytes|kept_bytes|pid|rank"
 )
+_RESIDENT = (RamUsage, ChildrenUsage, ChildUsage)  # whose sizes at both ends are read from a counter as well
+_ENDS = ("before_bytes", "after_bytes")
 _BEYOND = 2**63  # bytes, seconds or anything else that is counted: no machine has as many
 _NUMBERS = frozenset((int, float))
 _NOUNS: dict[type, str] = {int: "a whole number", str: "a text", bool: "true or false"}
@@ -81,13 +84,30 @@ def record_from(values: Mapping[str, Any]) -> CellRecord:
     A missing field is None or its default. An unknown field, of a later version, is ignored.
 
     Raises:
-        ImpossibleNumberError: A size, a count or a time is beyond any machine, a negative count, not a whole
-            number or not a number ("NaN"); says which field.
+        ImpossibleNumberError: A size, a count or a time is beyond any machine, negative where it cannot be,
+            not a whole number or not a number ("NaN"); says which field.
         ValueError: The values are not a record; says which field is wrong.
     """
     has_process = isinstance(values, Mapping) and values.get("process") is not None
     record: CellRecord = _decoder(ProcessRecord if has_process else CellRecord)(values)
     return replace(record, notes=tuple(map(Note.read, record.notes))) if record.notes else record
+
+
+def from_json(text: str | bytes) -> Any:
+    """Return what `json.loads` does, with a whole number of more digits than Python converts cut to 30.
+
+    Such a number costs its record alone, as it remains larger than any size.
+
+    Raises:
+        ValueError: The text is no JSON.
+        RecursionError: It is nested too deeply.
+    """
+    try:
+        return json.loads(text)
+    except (json.JSONDecodeError, UnicodeDecodeError):
+        raise
+    except ValueError:  # sys.get_int_max_str_digits(): 4300
+        return json.loads(text, parse_int=lambda digits: int(digits[:30]))
 
 
 # A decoder returns the value that a plain value stands for, or raises `WrongRecordError`. The decoder of a
@@ -120,7 +140,7 @@ def _of_dataclass(kind: Any) -> _Decoder:
         (
             name,
             _PLAIN.get(hints[name], ()),
-            0 if _NEVER_NEGATIVE.fullmatch(name) else -_BEYOND,
+            _lowest(kind, name),
             _decoder(hints[name]),
             None if default is MISSING and types.NoneType in get_args(hints[name]) else default,
         )
@@ -149,7 +169,19 @@ def _of_dataclass(kind: Any) -> _Decoder:
             found[name] = value
         return kind(**found)
 
-    return decode
+    return (lambda values: _checked_peak(decode(values))) if kind in _RESIDENT else decode
+
+
+def _lowest(kind: Any, name: str) -> int:
+    """Return the least that a number of a record class may be, by the name of its field."""
+    return 0 if _NEVER_NEGATIVE.fullmatch(name) or (kind in _RESIDENT and name in _ENDS) else -_BEYOND
+
+
+def _checked_peak(usage: Any) -> Any:
+    """Return resident memory whose peak is not negative; of a device's, the sum of changes may be."""
+    if usage.peak.lo_bytes < 0:
+        raise ImpossibleNumberError(path=".peak.lo_bytes")
+    return usage
 
 
 def _of_plain(kind: type) -> _Decoder:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 from ..records.cell_record import GROUP_MIME, MIME
 from ..records.process import ProcessRecord
 from ..records.units import is_utf8, printable
-from .decode import types_of
+from .decode import from_json, types_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -86,7 +86,7 @@ def _read_jsonl(path: Path) -> _Found:
             continue
         values: Any = _CUT_SHORT
         try:
-            values = json.loads(line)
+            values = from_json(line)
         except (ValueError, RecursionError):
             # A line that was cut short is the last of the file, or `log.Log` wrote an empty one behind it.
             ends = number == len(lines) or (number + 1 < len(lines) and not lines[number])
@@ -98,7 +98,7 @@ def _read_jsonl(path: Path) -> _Found:
 
 def _read_ipynb(path: Path) -> _Found:
     try:
-        cells = [dict(cell) for cell in json.loads(path.read_bytes())["cells"]]
+        cells = [dict(cell) for cell in from_json(path.read_bytes())["cells"]]
         reports = [(own_report(cell), cell.get("id")) for cell in cells if cell.get("cell_type") == "code"]
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         raise ValueError(f"{path} is not a notebook, or is too old or damaged") from None
@@ -163,7 +163,7 @@ def _value(cell: str, hint: Any) -> Any:
         return None
     if _of_text(hint) and not cell.startswith('"'):
         return cell
-    return json.loads(cell)
+    return from_json(cell)
 
 
 def _parquet(rows: list[dict[str, Any]], columns: list[str]) -> bytes:
@@ -198,7 +198,7 @@ def _read_parquet(path: Path) -> _Found:
 def _unpacked(value: Any, hint: Any) -> Any:
     """Return the value that `_packed` wrote."""
     if isinstance(value, str) and (not _of_text(hint) or value.startswith('"')):
-        return json.loads(value)
+        return from_json(value)
     return value
 
 
