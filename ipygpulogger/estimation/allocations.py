@@ -183,10 +183,6 @@ class Kinds(Graphs):
             if always or not made.kind:
                 made.kind = kind
 
-    def is_parameter(self, tensor: Any) -> bool:
-        """Return whether a tensor is a module's parameter; a fake one is of another class, and marked."""
-        return isinstance(tensor, self._parameter)
-
     def _saved_by(self, node: Any, readers: Any) -> list[Any]:
         try:
             return super()._saved_by(node, readers)

@@ -18,10 +18,10 @@ from functools import cache
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from ..records.cell_record import CellRecord
-from ..records.explained import AtPeak, ChildrenUsage, LineUsage, OutOfMemory
+from ..records.explained import AtPeak, ChildrenUsage, ChildUsage, LineUsage, OutOfMemory
 from ..records.note import Note
 from ..records.process import ProcessRecord
-from ..records.usage import ChildrenUsage, ChildUsage, Peak, RamUsage
+from ..records.usage import Peak, RamUsage
 from ..records.value import fields_of
 from .embed import default_hi_bytes
 
