@@ -192,6 +192,7 @@ def cuda(gpu, settled):
     """The machine as torch sees it: context made, cache empty, peaks reset. For tests marked torch."""
     import torch
 
+    torch.cuda.set_device(0)  # a trainer of another test may have chosen another
     torch.cuda.synchronize()  # the context exists from here on
     torch._C._cuda_clearCublasWorkspaces()  # 8 MB that the first matrix product leaves behind
     torch.cuda.empty_cache()
