@@ -151,7 +151,10 @@ class ChildPeaks:
             forks.forget(pid)
 
     def walk(self, living: Iterable[ChildProcess], limit_s: float) -> SharedBounds:
-        """Find what forks have for themselves, unless nothing changed; return what they share."""
+        """Find what forks have for themselves, unless nothing changed; return what they share.
+
+        Where the time was too short for all of them and nothing changed since, the rest follows.
+        """
         families: dict[ChildProcess | None, list[ChildProcess]] = {}  # by the program; None is this process
         for child in living:
             if child.forked:
@@ -162,19 +165,22 @@ class ChildPeaks:
         if not families:
             return SharedBounds(0, 0)
         forked = [child for family in families.values() for child in family]
-        state = self._own_state(), [root and root.state for root in families], set(forked)
-        if state != self._walked or not all(child.is_walked for child in forked):
-            for child in sorted(forked, key=lambda child: child.current_bytes):
+        still = self._own_state(), [root and root.state for root in families]
+        if self._walked != (still, _walks(forked)):
+            for child in forked:
                 child.forget_walk()
-                limit_s -= child.walk_s()
-                if limit_s >= 0:
-                    with suppress(OSError, ValueError, Unavailable):  # it ended, or that is not allowed
-                        child.walk()
-            each = [_shared_by(root, family, limit_s) for root, family in families.items()]
-            highest_bytes = [one.hi_bytes for one in each if one.hi_bytes is not None]
-            hi_bytes = sum(highest_bytes) if len(highest_bytes) == len(each) else None
-            self._shared = SharedBounds(sum(one.lo_bytes for one in each), hi_bytes)
-            self._walked = state  # last: after an interrupt they are walked again
+        elif all(child.is_walked for child in forked) and (self._shared.lo_bytes or self._shared.is_known):
+            return self._shared
+        for child in sorted(forked, key=lambda child: child.current_bytes):
+            limit_s -= child.walk_s()
+            if limit_s >= 0:
+                with suppress(OSError, ValueError, Unavailable):  # it ended, or that is not allowed
+                    child.walk()
+        each = [_shared_by(root, family, limit_s) for root, family in families.items()]
+        highest_bytes = [one.hi_bytes for one in each if one.hi_bytes is not None]
+        hi_bytes = sum(highest_bytes) if len(highest_bytes) == len(each) else None
+        self._shared = SharedBounds(sum(one.lo_bytes for one in each), hi_bytes)
+        self._walked = still, _walks(forked)  # last: after an interrupt they are walked again
         return self._shared
 
     def _own_state(self) -> object:
@@ -187,6 +193,11 @@ class ChildPeaks:
         if abs(size_bytes - was_bytes) + (faults - was_faults) * linux.PAGE_BYTES > _STILL_BYTES:
             self._own = faults, size_bytes
         return self._own
+
+
+def _walks(forked: list[ChildProcess]) -> object:
+    """Return what changes with a fork: more than a little in one that was walked, anything in the others."""
+    return {child: child.is_walked or child.state for child in forked}
 
 
 def at_least_bytes(child: ChildProcess) -> int:

@@ -332,6 +332,32 @@ def test_a_child_of_which_little_is_told(fault, monkeypatch):
     os.close(read)
 
 
+def test_of_idle_forks_those_follow_for_which_there_was_no_time(monkeypatch):
+    """One in each scope, until all are known; none again while nothing changes."""
+    reader, read = os.pipe()
+    pids = set()
+    for _ in range(3):
+        pids.add(pid := os.fork())
+        if pid == 0:
+            os.read(reader, 1)
+            os._exit(0)
+    peaks = ChildPeaks(Machine())
+    monkeypatch.setattr(peaks, "_own_state", lambda: 0)
+    monkeypatch.setattr(ChildProcess, "walk_s", lambda child: 0 if child.is_walked else 1)
+    forks = [child for child in peaks.observe() if child.pid in pids]
+    counts = []
+    for _ in range(4):
+        shared = peaks.walk(forks, 1.5)
+        counts.append(sum(child.is_walked for child in forks))
+    os.write(read, b"xxx")
+    for pid in pids:
+        os.waitpid(pid, 0)
+    os.close(reader)
+    os.close(read)
+    assert counts == [1, 2, 3, 3]
+    assert shared.lo_bytes or shared.is_known
+
+
 def figures(process, pids):
     """What each of these children has, its peak, and what it forked from."""
     return {
