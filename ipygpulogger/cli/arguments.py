@@ -94,7 +94,7 @@ def inject(notebook: Any, parameters: Mapping[Any, Any]) -> bool:
     """Put the parameters where papermill does, and return whether the notebook has a cell of either tag.
 
     That is in place of a cell tagged ``injected-parameters``, else after the first tagged ``parameters``,
-    else on top. A `ValueError` refuses a name that is no identifier, and a value that holds itself.
+    else at the top. Raises `ValueError` for a name that is not an identifier, and for a cyclic value.
     """
     for name in parameters:
         if not isinstance(name, str) or not name.isidentifier() or keyword.iskeyword(name):

@@ -153,7 +153,10 @@ class LineMemories(Measuring):
         return self._ended is line
 
     def hold(self, holder: FrameState, line: LineMemory | None, *, continues: bool = False) -> None:
-        """Read every counter; a frame's memory is from here on a line's (which may go on) or nobody's."""
+        """Read every counter, and from now on attribute a frame's memory to this line, or to none.
+
+        With `continues` the same execution of the line goes on, so its figures resume where they ended.
+        """
         with self._lock:
             self._read_counters()
             held, holder.held = holder.held, line

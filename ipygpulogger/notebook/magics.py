@@ -149,7 +149,7 @@ class GpulogMagics:
         given = dict(map(_option, options))
         try:
             self.logger.check(given)
-        except TypeError as error:  # there is no such option
+        except TypeError as error:  # an unknown option
             raise ValueError(str(error)) from error
         for name, value in given.items():
             setattr(self.logger, name, value)

@@ -36,8 +36,8 @@ if TYPE_CHECKING:
 class Gap:
     """The time from the end of a cell, and of our work after it, to the beginning of the next.
 
-    What garbage, other threads and code that a front end runs silently move there is no cell's; what our own
-    hooks take is excluded.
+    Memory that changes meanwhile is attributed to no cell: that of garbage collections, of other threads, and
+    of code that a front end executes silently. What our own hooks allocate is excluded.
     """
 
     def __init__(self, after: Scope | None = None, *, freed: bool = False) -> None:

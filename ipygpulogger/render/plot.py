@@ -76,8 +76,8 @@ def figure(records: Iterable[CellRecord], *, title: str = "") -> Figure:
 
     Each cell is a band with its number, red if it failed. The stack of a device is that of its ladder, with
     an outline where it was sampled; elsewhere straight lines join the two ends of a cell. A peak is a dot at
-    its moment, or a bar over its whole cell if no sample saw it; a triangle if it is a lower bound. Records
-    of other processes are drawn only if there are no others: those of the first, with its name.
+    its moment, or a bar over its whole cell if no sample saw it; a triangle if it is a lower bound. One
+    process alone is drawn: the notebook's own or, without a record of it, the first of the others, named.
 
     pyplot is not used: the figure is on none of its lists, and IPython still displays it as a picture.
 

@@ -1,8 +1,8 @@
 """TensorFlow: its allocator's counters on every GPU, exact and resettable.
 
 They are about the allocator's live memory, not about what TensorFlow took from the GPU, so there is one
-series. TensorFlow counts no allocations, hence there is no stamp: the peak of a scope during which another
-scope opened is sampled, every other peak is exact.
+series. TensorFlow does not count its allocations, so no stamp shows whether anything was allocated since an
+observation. The peak of a scope within which another scope opened is a lower bound; any other is exact.
 
 Nothing here imports TensorFlow or initialises its context, which would take the GPUs. All public functions
 call methods of the context, which Python looks up in its class at each call: wrappers there reach them all.

@@ -311,7 +311,7 @@ class Descendants:
     """The living descendants of this process."""
 
     def __init__(self, leave_out: Callable[[], int | None] = lambda: None) -> None:
-        self._leave_out = leave_out  # returns the pid of a child that is no descendant in this sense
+        self._leave_out = leave_out  # returns the pid of our own sampling process, which is not measured
         self._known: dict[int, ChildProcess] = {}
 
     def visit(self, read: Callable[[ChildProcess], object]) -> list[ChildProcess] | None:
