@@ -98,7 +98,7 @@ class Totals:
 
 
 def shown(records: Sequence[CellRecord]) -> list[CellRecord]:
-    """Return what a page shows in full: of very many what needed most, took longest, and failed last."""
+    """Return the cells that a page shows: of very many, the neediest, the longest and the last that failed."""
     numbers = range(len(records))
     if len(records) <= MOST:
         return list(records)

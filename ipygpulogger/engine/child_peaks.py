@@ -151,7 +151,7 @@ class ChildPeaks:
             forks.forget(pid)
 
     def walk(self, living: Iterable[ChildProcess], limit_s: float) -> SharedBounds:
-        """Find what forks have for themselves, unless nothing changed; return what they share.
+        """Find the private memory of forks, unless nothing changed; return bounds of what they share.
 
         Where the time was too short for all of them and nothing changed since, the rest follows.
         """

@@ -136,7 +136,7 @@ class Allocations:
 
 
 class Kinds(Graphs):
-    """Tells what allocations are for, while a function runs and after it: by graphs of fake tensors.
+    """Finds the kinds of allocations, while a function runs and after it, from graphs of fake tensors.
 
     The memory of these has numbers, and no addresses.
     """

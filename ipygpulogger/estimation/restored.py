@@ -209,7 +209,7 @@ def _state_of(generator: Any) -> State:
 
 
 class Interrupts:
-    """The signals that come while a function is estimated; those of other threads are nothing here."""
+    """Signals that arrive while a function is estimated, on the thread that estimates it."""
 
     def __init__(self) -> None:
         self._handlers: dict[int, Callable[[int, FrameType | None], Any]] = {}
@@ -238,7 +238,7 @@ class Interrupts:
                 self._run()
 
     def _restore(self, numbers: list[int]) -> None:
-        """Set the handlers again, every one, whatever one of them raises meanwhile."""
+        """Restore every signal handler, also if one of them raises meanwhile."""
         try:
             while numbers:
                 if signal.getsignal(numbers[-1]) == self._handle:  # else the function has set another one

@@ -48,7 +48,7 @@ class ChildProcess(Counter):
     def __init__(self, pid: int, parent: ChildProcess | None, card: Card | None = None) -> None:
         self.pid = pid
         self.parent = parent  # a descendant; None if that is this process
-        self.card = card  # what it tells of itself, if this process forked it while something was measured
+        self.card = card  # the page it shares with us, if this process forked it while something was measured
         self.left = False  # whether it has ended, and its figures are those that it left on that card
         self.name = ""  # as the kernel knows it: the program, or what the process calls itself
         self.forked = False  # and no exec since: it shares pages with its parent
@@ -129,7 +129,7 @@ class ChildProcess(Counter):
         self._watching = on
 
     def is_seen_from_its_start(self, earlier: ChildProcess | None) -> bool:
-        """Return whether it tells itself, or its mark explains all that it mapped until first observed.
+        """Return whether it reports its own figures, or its mark covers all mapped until first observed.
 
         Otherwise it may have had more, before it called exec (as `earlier`) or reset the mark.
         """

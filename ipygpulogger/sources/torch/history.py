@@ -177,7 +177,7 @@ class _Shared:
             with self.lock:
                 if self._users and not self._calling:
                     self.changes += 1
-                    with _errors_suppressed():  # ours first, so that theirs begins empty
+                    with _errors_suppressed():  # end ours first: the user's own must begin empty
                         self._stop()
                 return original(*args, **kwargs)
 
