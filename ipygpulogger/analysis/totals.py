@@ -98,7 +98,7 @@ class Totals:
 
 
 def shown(records: Sequence[CellRecord]) -> list[CellRecord]:
-    """Return the cells that a page shows: of very many, the neediest, the longest and the last that failed."""
+    """Return the cells to show: of very many, those that needed most, ran longest or failed last."""
     numbers = range(len(records))
     if len(records) <= MOST:
         return list(records)
