@@ -5,6 +5,7 @@ go, the mark of the process's memory must be reset and read more often. The syst
 tests/sources/test_system_calls.py; benchmarks/way_of_a_cell.py shows where the calls go.
 """
 
+import gc
 import os
 import sys
 from pathlib import Path
@@ -80,10 +81,16 @@ def cost_of_a_cell(shell, options):
 def blocks_of_a_cell(shell):
     """What stays after a cell, counted over many."""
     shell.run_cell("pass", store_history=True)
-    before = sys.getallocatedblocks()
+    before = blocks_that_stay()
     for _ in range(CELLS):
         shell.run_cell("pass", store_history=True)
-    return round((sys.getallocatedblocks() - before) / CELLS)
+    return round((blocks_that_stay() - before) / CELLS)
+
+
+def blocks_that_stay():
+    """Without garbage, of which there is more or less by when Python last collected it."""
+    gc.collect()
+    return sys.getallocatedblocks()
 
 
 def check(cost, ceiling):
