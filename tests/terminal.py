@@ -8,24 +8,21 @@ import subprocess
 import sys
 import termios
 import time
-import unicodedata
 
 _SEQUENCE = re.compile(r"\x1b\[([?0-9;]*)([A-Za-z])")
-UP, RIGHT, COLUMN, ERASE_SCREEN, ERASE_LINE, STYLE, ON, OFF = "ACGJKmhl"
 
 
 class Screen:
     """What stands on a terminal of so many columns, and of as many lines as are needed."""
 
     def __init__(self, columns):
-        self.columns, self.lines = columns, [[]]
-        self.row = self.column = 0
-        self.cursor_is_shown, self.styles = True, []
+        self.columns, self.lines, self.column = columns, [[]], 0
+        self.wraps, self.styles = True, []
 
     def feed(self, text):
         while text:
             if found := _SEQUENCE.match(text):
-                self._obey(found[2], found[1])
+                self._obey(found[1] + found[2])
                 text = text[found.end() :]
                 continue
             self._put(text[0])
@@ -33,48 +30,27 @@ class Screen:
 
     def _put(self, character):
         if character == "\n":
-            self.row += 1
+            self.lines.append([])
         elif character == "\r":
             self.column = 0
-        elif character == "\b":
-            self.column = max(0, self.column - 1)
         else:
             assert character.isprintable(), repr(character)
-            wide = 2 if unicodedata.east_asian_width(character) in "WF" else 1
-            if self.column + wide > self.columns:
-                self.row, self.column = self.row + 1, 0
-            line = self._line()
-            line += " " * (self.column + wide - len(line))
-            line[self.column : self.column + wide] = [character, *[""] * (wide - 1)]
-            self.column += wide
-        self._line()
+            if self.column == self.columns:
+                self.column = 0 if self.wraps else self.columns - 1
+                self.lines += [[]] if self.wraps else []
+            line = self.lines[-1]
+            line += " " * (self.column + 1 - len(line))
+            line[self.column] = character
+            self.column += 1
 
-    def _obey(self, what, numbers):
-        count = int(numbers) if numbers.isdecimal() else 0
-        if what == UP:
-            self.row = max(0, self.row - max(1, count))
-        elif what == RIGHT:
-            self.column = min(self.columns - 1, self.column + max(1, count))
-        elif what == COLUMN:
-            self.column = max(1, count) - 1
-        elif what == ERASE_LINE:
-            line = self._line()
-            line[slice(0 if count == 2 else self.column, None if count != 1 else self.column)] = []
-        elif what == ERASE_SCREEN:
-            self._line()[self.column :] = []
-            del self.lines[self.row + 1 :]
-        elif what in (ON, OFF):
-            assert numbers == "?25", numbers
-            self.cursor_is_shown = what == ON
-        elif what == STYLE:
-            self.styles.append(numbers)
+    def _obey(self, sequence):
+        if sequence == "2K":
+            self.lines[-1].clear()
+        elif sequence in ("?7h", "?7l"):
+            self.wraps = sequence == "?7h"
         else:
-            raise AssertionError(f"an unknown sequence: {numbers}{what}")
-
-    def _line(self):
-        while len(self.lines) <= self.row:
-            self.lines.append([])
-        return self.lines[self.row]
+            assert sequence.endswith("m"), f"an unknown sequence: {sequence}"
+            self.styles.append(sequence[:-1])
 
     def text(self):
         """The lines, without blanks and empty lines at the end."""

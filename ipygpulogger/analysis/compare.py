@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from ..records.cell_record import process_of
 from ..records.units import MB
-from ..records.usage import Peak, Usage, consumed
-from . import leaks
+from ..records.usage import Peak, Usage
 
 if TYPE_CHECKING:
     from collections.abc import Container, Hashable, Iterable, Iterator
@@ -17,11 +15,11 @@ if TYPE_CHECKING:
     from ..records.cell_record import CellRecord
 
     _Runs = dict[Hashable, CellRecord]
+    _Usages = dict[str, Usage | None]  # by RAM or device; None without attributed use
 
 RAM = "RAM"  # the name of general RAM among the names of devices
 TOLERANCE = 0.05  # of the peak before
 FLOOR_BYTES = MB  # less is a page fault, or one more block of an allocator
-_ALL, _WORST = 1000, 100  # cells that a report lists; of more than that
 _UNTOUCHED = Usage(0, 0, Peak(0, 0, "exact"))  # of a device that a cell did not use
 
 
@@ -67,23 +65,6 @@ class Comparison:
         """The cells with a peak that grew beyond the tolerance."""
         return tuple(pair for pair in self.pairs if pair.regressed)
 
-    @property
-    def listed(self) -> tuple[Pair, ...]:
-        """The cells that a report lists, which of very many are those that grew most."""
-        if len(self.pairs) <= _ALL:
-            return self.pairs
-        worst = {id(pair) for pair in sorted(self.regressed, key=_grown_bytes)[-_WORST:]}
-        return tuple(pair for pair in self.pairs if id(pair) in worst)
-
-
-def _grown_bytes(pair: Pair) -> int:
-    """Return by how much the peak of a cell grew that grew most beyond the tolerance."""
-    return max(
-        consumed(change.before_bytes, change.after_bytes)
-        for change in pair.changes
-        if change.regressed and change.before_bytes is not None and change.after_bytes is not None
-    )
-
 
 def compare(
     base: Iterable[CellRecord],
@@ -96,7 +77,7 @@ def compare(
 
     Cells are matched by id, and otherwise by their first line, from the end. If a cell ran several times, its
     last run counts, as in a saved notebook. A record of another process is compared with that of the same
-    rank or worker; of a task, whose workers a scheduler chooses, the run with the highest peak counts.
+    rank or worker. Tasks are left out: a scheduler chooses where each runs.
 
     A peak has grown when the increase exceeds the tolerated fraction of the earlier peak, the floor, and the
     granularity of both counters. The increase is measured from the upper bound of the earlier peak to the
@@ -109,8 +90,7 @@ def compare(
     pairs = []
     for key in filter(matches.__contains__, now):
         earlier, alike = matches[key]
-        before, after = (_usages(one, together=_is_task(key)) for one in (was[earlier], now[key]))
-        changes = tuple(_changes(before, after, tolerance, floor_bytes))
+        changes = tuple(_changes(_usages(was[earlier]), _usages(now[key]), tolerance, floor_bytes))
         pairs.append(Pair(was[earlier], now[key], changes, alike))
     matched = {earlier for earlier, _ in matches.values()}
     return Comparison(
@@ -122,31 +102,16 @@ def compare(
     )
 
 
-class _Elsewhere(NamedTuple):
-    """What makes a run in another process recognizable."""
-
-    cell_id: str | None
-    name: str
-    task: str | None
-    who: str  # the rank or worker; empty for a task, whose worker is the scheduler's choice
-
-
-def _is_task(key: Hashable) -> bool:
-    return isinstance(key, _Elsewhere) and key.task is not None
-
-
 def _last_runs(records: Iterable[CellRecord]) -> _Runs:
-    """Return the run of each cell in each process that counts, in order, by its id or a number of its own."""
+    """Return the last run of each cell, by its id or a number; in another process by a tuple."""
     found: _Runs = {}
     for number, record in enumerate(records):
         process = process_of(record)
         key: Hashable = number if record.cell_id is None else record.cell_id
-        if process is not None and process.task is None:
-            key = _Elsewhere(record.cell_id, record.source or record.label, None, process.named())
-        elif process is not None:  # two runs of a task may have different labels
-            key = _Elsewhere(record.cell_id, record.source, process.task, "")
-            if key in found and _highest_bytes(found[key]) >= _highest_bytes(record):
+        if process is not None:
+            if process.task is not None:
                 continue
+            key = record.cell_id, record.source or record.label, process.named()
         found.pop(key, None)  # its place is that of its last run
         found[key] = record
     return found
@@ -171,31 +136,18 @@ def _with_source(runs: _Runs) -> dict[Hashable, list[Hashable]]:
     """Return the keys of the kernel's runs by first line; a nested cell is not the outer one."""
     found: dict[Hashable, list[Hashable]] = {}
     for key, record in runs.items():
-        if not isinstance(key, _Elsewhere):
+        if not isinstance(key, tuple):
             found.setdefault((record.source, record.execution_count is None), []).append(key)
     return found
 
 
-_Usages = dict[str, "Usage | None"]  # by RAM or device; None without attributed use
-
-
-def _usages(record: CellRecord, *, together: bool) -> _Usages:
-    """Return the usages by device id; `together`: by "GPU", as ids differ between processes."""
+def _usages(record: CellRecord) -> _Usages:
+    """Return RAM and each device by its id; of slices of one card, which share it, each for itself."""
     found: _Usages = {RAM: record.gen}
-    if together:
-        highest = max(record.gpus, key=lambda gpu: (gpu.attributed, gpu.peak.lo_bytes), default=None)
-        return found if highest is None else {**found, "GPU": highest if highest.attributed else None}
-    parts = Counter[str]()
-    for gpu in record.gpus:
-        name = gpu.id if not parts[gpu.id] else f"{gpu.id}.{parts[gpu.id]}"
-        parts[gpu.id] += 1
-        found[name] = gpu if gpu.attributed else None
+    for number, gpu in enumerate(record.gpus):
+        part = sum(other.id == gpu.id for other in record.gpus[:number])
+        found[f"{gpu.id}.{part}" if part else gpu.id] = gpu if gpu.attributed else None
     return found
-
-
-def _highest_bytes(record: CellRecord) -> int:
-    """Return the highest peak of a record, on whichever device."""
-    return max(usage.peak.lo_bytes for usage in leaks.memories(record).values())
 
 
 def _changes(was: _Usages, now: _Usages, tolerance: float, floor_bytes: int) -> Iterator[Change]:

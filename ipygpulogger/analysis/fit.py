@@ -24,10 +24,13 @@ _RISES_ELSEWHERE_BYTES = 2 * MB
 _TOLERANCE_BYTES, _TOLERANCE = 2 * MB, 0.02  # off the line, as allocators round; and of the highest point
 _FAR = 10
 _GIVEN_BACK_BYTES, _GIVEN_BACK = 2 * MB, 0.03  # of what was there before a run, or of what the run needed
-_UNSEEN = "what is inside functions is not seen"
 _NOTHING = (
     "no cell so far needed more than 2 MB and named its data, such as an array, a loader or a batch_size;"
-    f" {_UNSEEN}"
+    " what is inside functions is not seen"
+)
+_NO_GROWTH = (
+    "no memory was seen to grow with {}; a run that begins with larger data in memory than it needs hides"
+    " what it needed: run it again"
 )
 
 
@@ -106,7 +109,7 @@ def fit_of(
     ends = [(math.inf if one.ends_at is None else one.ends_at, one.device, one) for one in found if one]
     rising = [one for end, _, one in sorted(ends) if end <= _FAR * min(ends)[0]]
     failed = tuple((_size(run, name), run) for run in runs if run.status != "ok" and _size(run, name))
-    missing = "" if rising else _missing_growth(whole, name)
+    missing = "" if rising else _NO_GROWTH.format(name)
     return CellFit(whole, name, _beside(sizes, name), tuple(rising), failed, missing)
 
 
@@ -147,7 +150,7 @@ def _runs_of(records: Sequence[CellRecord], count: int | None) -> list[CellRecor
     if count is not None:
         latest = [runs for runs in latest if any(run.execution_count == count for run in runs)]
         if not latest:
-            raise ValueError(_unknown(records, count))
+            raise ValueError(f"In [{count}] is not in the history, or its runs cannot be told apart")
     sized = [runs for runs in latest if count is not None or any(run.dimensions for run in runs)]
     return next(filter(_has_varied, latest), next(iter(sized), []))
 
@@ -156,55 +159,20 @@ def cell_of(record: CellRecord) -> Hashable:
     """Return what makes another run of a cell recognizable, also with other sizes; None if nothing does."""
     if record.code and not record.gpulog_only:
         return record.cell_id, record.code
-    cell = leaks.identity(record)
-    if cell is None or record.cell_id is not None:
-        return cell
-    return cell, tuple(name for name, _ in record.dimensions)
+    return leaks.identity(record)
 
 
 def _has_varied(runs: Sequence[CellRecord]) -> bool:
     return bool(varied([run for run in runs if run.status == "ok"]))
 
 
-def _unknown(records: Sequence[CellRecord], count: int) -> str:
-    """Return why no runs are known of a cell."""
-    ran = [record for record in records if record.execution_count == count]
-    if not ran:
-        return f"In [{count}] is not in the history"
-    if all(record.gpulog_only for record in ran):
-        return f"In [{count}] holds only commands of %gpulog"
-    return f"In [{count}] begins with a magic, so that its other runs cannot be recognized"
-
-
 def _missing(runs: Sequence[CellRecord], whole: Sequence[CellRecord]) -> str:
     """Return what is missing where no size varied."""
     sized = [run for run in whole if run.dimensions]
-    last = sized[-1] if sized else runs[-1]
-    if not whole:
-        return f"{last.label} has not succeeded yet"
     if not sized:
-        return (
-            f"{last.label} needed less than 2 MB, or its code names no array, loader or batch size; {_UNSEEN}"
-        )
-    name, size = last.dimensions[0]
-    return f"{last.label} ran with {name} of {size} only: run it again with another size"
-
-
-def _missing_growth(runs: Sequence[CellRecord], name: str) -> str:
-    """Return why there is no line although the size varied."""
-    grown = {
-        device
-        for run in runs
-        for device, usage in leaks.memories(run).items()
-        if usage.needed_bytes >= _RISES_BYTES.get(str(device), _RISES_ELSEWHERE_BYTES)
-    }
-    hidden = [run for run in runs if any(_is_hidden(run, device) for device in grown)]
-    if not hidden:
-        return f"no memory was seen to grow with {name}"
-    return (
-        f"{hidden[-1].label} began with larger data in memory than it needs, which hides what it needed:"
-        " run it again"
-    )
+        return f"{runs[-1].label} has not succeeded yet" if not whole else _NOTHING
+    name, size = sized[-1].dimensions[0]
+    return f"{sized[-1].label} ran with {name} of {size} only: run it again with another size"
 
 
 def _of_memory(
@@ -234,17 +202,13 @@ def _of_memory(
         return None
     first = measured[0].label
     return MemoryFit(
-        next((gpu.id for gpu in measured[-1].gpus if gpu.key == device), RAM),
-        points,
-        line.slope_bytes,
-        line.base_bytes,
-        line.off_bytes,
-        line.is_line,
-        first if any(point.label == first for point in points) else "",
-        tuple(run.label for run in runs if _is_hidden(run, device)),
-        any(leaks.memories(run)[device].peak.hi_bytes is None for run in measured),
-        left_bytes,
-        None if left_bytes is None or not line.is_line else line.ends_at(left_bytes),
+        **line._asdict(),
+        device=next((gpu.id for gpu in measured[-1].gpus if gpu.key == device), RAM),
+        first=first if any(point.label == first for point in points) else "",
+        hidden=tuple(run.label for run in runs if _is_hidden(run, device)),
+        at_least=any(leaks.memories(run)[device].peak.hi_bytes is None for run in measured),
+        left_bytes=left_bytes,
+        ends_at=None if left_bytes is None or not line.is_line else line.ends_at(left_bytes),
     )
 
 

@@ -31,28 +31,16 @@ RAM, GPU, TIME = "RAM", "GPU", "time"
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One figure of many processes, in bytes or seconds.
+    """One figure of many processes, in bytes or seconds."""
 
-    Attributes:
-        name: "RAM", "GPU", a device id such as "cuda:1" where a process used several devices, or "time".
-        what: "needed": the most that was held above what was in use before. "used": in use at the end; of a
-            device by all processes. "time": the seconds that it took.
-        smallest: The smallest.
-        median: The median.
-        largest: The largest.
-        most: The process with the largest figure; of equal ones the first.
-        quantiles: The figures that 90 % and 99 % of the processes do not exceed.
-        count: How many processes have the figure.
-    """
-
-    name: str
-    what: What
+    name: str  # "RAM", "GPU", "time", or a device id such as "cuda:1" where a process used several devices
+    what: What  # "needed" above what was in use before; "used" at the end, of a device by all processes
     smallest: float
     median: float
     largest: float
-    most: ProcessRecord
-    quantiles: tuple[float, float]
-    count: int
+    most: ProcessRecord  # with the largest figure; of equal ones the first
+    quantiles: tuple[float, float]  # that 90 % and 99 % of the processes do not exceed
+    count: int  # of the processes that have the figure
 
     @property
     def spread(self) -> float:
@@ -62,19 +50,12 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Outlier:
-    """A process with one figure far above the median.
-
-    Attributes:
-        record: The process's record.
-        name: "RAM", "GPU", a device id, or "time".
-        figure: Its figure: bytes that it needed, or seconds.
-        median: The median of the processes that it is compared with.
-    """
+    """A process with one figure far above the median."""
 
     record: ProcessRecord
-    name: str
-    figure: float
-    median: float
+    name: str  # "RAM", "GPU", a device id, or "time"
+    figure: float  # bytes that it needed, or seconds
+    median: float  # of the processes that it is compared with
 
     @property
     def ratio(self) -> float:

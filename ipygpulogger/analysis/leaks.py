@@ -27,21 +27,20 @@ def suspects(records: Iterable[CellRecord]) -> list[tuple[CellRecord, ...]]:
     return [found for cell in runs.values() if len(found := _growing_runs(cell)) >= RUNS]
 
 
-def growing_runs_of(record: CellRecord, earlier: Iterable[CellRecord]) -> tuple[CellRecord, ...]:
-    """Return the last runs of a record's cell, the record last, if they make it a suspect; else nothing."""
-    cell = identity(record)
-    if cell is None or not record.grown():
-        return ()
-    runs = _growing_runs([*(one for one in earlier if identity(one) == cell), record])
-    return runs if len(runs) >= RUNS else ()
-
-
-def by_cell(records: Iterable[CellRecord], cells: set[Hashable]) -> dict[Hashable, list[CellRecord]]:
-    """Return the records of some cells, by the `identity` of each."""
-    found: dict[Hashable, list[CellRecord]] = {}
+def growing_runs_of(
+    records: Sequence[CellRecord], earlier: Iterable[CellRecord]
+) -> list[tuple[CellRecord, ...]]:
+    """Return of each record the last runs of its cell, itself last, if they make it a suspect; else ()."""
+    runs: dict[Hashable, list[CellRecord]] = {identity(record): [] for record in records if record.grown()}
+    runs.pop(None, None)
+    for record in earlier if runs else ():
+        if (cell := identity(record)) in runs:
+            runs[cell].append(record)
+    found = []
     for record in records:
-        if (cell := identity(record)) in cells:
-            found.setdefault(cell, []).append(record)
+        cell = identity(record) if record.grown() else None
+        grew = () if cell is None else _growing_runs([*runs[cell], record])
+        found.append(grew if len(grew) >= RUNS else ())
     return found
 
 

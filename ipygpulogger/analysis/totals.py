@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 RAM: Key = ("RAM", -1, None)
 ELSEWHERE: tuple[Key, Key] = (("RAM", -1, "processes"), ("GPU", -1, "processes"))  # of all other processes
 MOST = 500  # cells that a page shows in full
-_BY_PEAK, _BY_TIME, _FAILED = 200, 50, 50  # cells in full of more than that
 
 
 def memories(record: CellRecord) -> Iterator[tuple[Key, Usage]]:
@@ -98,14 +97,9 @@ class Totals:
 
 
 def shown(records: Sequence[CellRecord]) -> list[CellRecord]:
-    """Return the cells to show: of very many, those that needed most, ran longest or failed last."""
-    numbers = range(len(records))
-    if len(records) <= MOST:
-        return list(records)
-    most = heapq.nlargest(_BY_PEAK, numbers, key=lambda number: by_peak(records[number]))
-    longest = heapq.nlargest(_BY_TIME, numbers, key=lambda number: records[number].time_s)
-    failed = [number for number in numbers if records[number].status != "ok"][-_FAILED:]
-    return [records[number] for number in sorted({*most, *longest, *failed})]
+    """Return the cells to show: of very many, those that needed most."""
+    most = heapq.nlargest(MOST, range(len(records)), key=lambda number: by_peak(records[number]))
+    return [records[number] for number in sorted(most)]
 
 
 def of_one_process(records: Iterable[CellRecord]) -> tuple[list[CellRecord], str]:

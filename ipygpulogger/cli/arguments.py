@@ -10,12 +10,12 @@ import keyword
 import math
 import os
 import warnings
-from itertools import combinations, islice
+from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from ..analysis.compare import FLOOR_BYTES, TOLERANCE
-from ..records.units import is_utf8, parse_size, printable
+from ..records.units import parse_size, printable
 from ..runtime.errors import first_line, why
 from .streams import say
 
@@ -159,11 +159,6 @@ def read_notebook(path: Path) -> Any:
             nbformat.validate(notebook)
     except Exception as error:  # nbformat raises many kinds for a broken notebook
         raise BadRequest(f"{path} is a broken notebook: {first_line(error)}") from error
-    for number, cell in enumerate(notebook.cells, 1):
-        if cell.cell_type == "code" and not is_utf8(cell.source):
-            raise BadRequest(
-                f"{path}: cell {number} has an unpaired surrogate, which cannot be encoded as UTF-8"
-            )
     return notebook
 
 
@@ -179,25 +174,12 @@ def check_kernel(specs: Any, name: str, wanted_by: str) -> None:
     """Refuse a kernel that is not installed, or not for Python."""
     if name not in specs.find_kernel_specs():
         lacks = f"{wanted_by} asks for the kernel {name!r}, which" if wanted_by else f"the kernel {name!r}"
-        raise BadRequest(f"{lacks} is not installed here; {_choice(specs)}")
+        raise BadRequest(
+            f"{lacks} is not installed here; choose one of jupyter kernelspec list with --kernel"
+        )
     language = specs.get_kernel_spec(name).language
-    if not _is_python(language):
+    if language.lower() not in ("python", ""):
         raise BadRequest(f"the kernel {name!r} speaks {language}; only Python can be measured")
-
-
-def _choice(specs: Any) -> str:
-    found = []
-    for name in sorted(specs.find_kernel_specs()):
-        with contextlib.suppress(Exception):  # a broken one
-            if _is_python(specs.get_kernel_spec(name).language):
-                found.append(name)
-    if not found:
-        return "install one with pip install ipykernel"
-    return f"choose one with --kernel: {', '.join(found)}"
-
-
-def _is_python(language: str) -> bool:
-    return language.lower() in ("python", "")
 
 
 # -- the words --------------------------------------------------------------------------------------------
@@ -213,17 +195,13 @@ class _Parser(argparse.ArgumentParser):
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
     """Return the options, with the command's name as `command`; exit with status 2 if they are invalid."""
-    words, parameters = _without_parameters(arguments)
     parser = _parser()
-    if words[:1] == ["--version"]:
+    if arguments[:1] == ["--version"]:
         from importlib.metadata import version  # 50 ms
 
         say(f"{parser.prog} {version('ipygpulogger')}")
         parser.exit()
-    options = parser.parse_args(words)
-    if options.command == "run":
-        options.parameters = parameters
-    return options
+    return parser.parse_args(arguments)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -251,10 +229,10 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument(
         "-p",
         "--parameters",
-        nargs="?",
-        const="",
-        type=_incomplete,
-        metavar="NAME VALUE",
+        nargs=2,
+        action="append",
+        default=[],
+        metavar=("NAME", "VALUE"),
         help="set a parameter, as papermill does; may be repeated",
     )
     run.add_argument(
@@ -287,24 +265,6 @@ def _parser() -> argparse.ArgumentParser:
     doctor = commands.add_parser("doctor", help="say what can be measured here, and how to get the rest")
     doctor.add_argument("--json", action="store_true", help="as JSON")
     return parser
-
-
-def _without_parameters(arguments: Sequence[str]) -> tuple[list[str], list[tuple[str, str]]]:
-    """Return the words without each ``-p NAME VALUE``, and these pairs: a value may begin with a dash."""
-    words: list[str] = []
-    parameters: list[tuple[str, str]] = []
-    rest = iter(arguments)
-    for word in rest:
-        pair = list(islice(rest, 2)) if word in ("-p", "--parameters") and words[:1] == ["run"] else []
-        if len(pair) == 2:
-            parameters.append((pair[0], pair[1]))
-        else:  # the parser refuses an incomplete pair
-            words.append(word)
-    return words, parameters
-
-
-def _incomplete(_: str) -> NoReturn:
-    raise argparse.ArgumentTypeError("-p takes two words, the parameter's name and its value")
 
 
 def _size(word: str) -> int:

@@ -8,7 +8,6 @@ import atexit
 import contextlib
 import json
 import os
-import re
 import signal
 import tempfile
 from dataclasses import replace
@@ -22,6 +21,7 @@ from ..storage.decode import record_from
 from ..storage.embed import embedded
 from ..storage.formats import own_report, shows_processes
 from .arguments import BadRequest, check_kernel, installed
+from .streams import without_colours
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -39,9 +39,7 @@ _PROCESS_RECORDS = f"{_EXTENSION}.process_records({{since}})"
 _LINES, _READ_BYTES = 25, 20_000  # the most that is told of what the kernel's process wrote
 _DEBUG = "IPYGPULOGGER_DEBUG"  # set in the environment: what it writes goes to the terminal at once
 _MESSAGE = 100  # characters of an error's message; the whole is in the traceback
-_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 _NO_ANSWER = (asyncio.TimeoutError, KeyError, TypeError, ValueError, SyntaxError)
-_HOOKS_S = 0.5  # IPython swallows an interrupt of the hooks that run before a cell's code
 _GRACE_S = 10  # how long an interrupted cell may take to end before its kernel is ended; and an answer
 
 
@@ -72,9 +70,7 @@ class Execution:
         self._notebook = notebook
         self._timeout_s = timeout_s
         self._interrupted = self._late = self._is_ending = False
-        self._runs = self._interrupt_once_it_runs = False  # of the current cell, in the kernel
         self._alarm: asyncio.TimerHandle | None = None  # when the cell has run too long
-        self._hooks: asyncio.TimerHandle | None = None  # when the hooks before the cell's code have run
         cells = enumerate(notebook.cells)
         self._codes = [i for i, cell in cells if cell.cell_type == "code" and cell.source.strip()]
         self.cell = ""
@@ -181,7 +177,6 @@ class Execution:
     async def _on_cell_start(self, cell: Any, cell_index: int) -> None:
         """Start the logger before the first cell, and show which cell runs; called by nbclient."""
         self._disarm()  # nbclient may have skipped the previous cell
-        self._runs = False
         if self._interrupted:  # and the previous cell caught the interrupt
             raise KeyboardInterrupt
         if not self.started:
@@ -196,7 +191,6 @@ class Execution:
     async def _on_cell_executed(self, cell: Any, cell_index: int, execute_reply: Any, **_: Any) -> None:
         """Pass on the record of the cell that has just ended; called by nbclient."""
         self._disarm()
-        self._runs = False
         record = displayed_record(cell)
         if record is None:
             record = await self._ask_for_record(cell)
@@ -291,22 +285,10 @@ class Execution:
         self._arm(_GRACE_S, self._end_kernel)
 
     def _interrupt_cell(self) -> None:
-        """Interrupt the cell, or once the kernel runs it: between cells a kernel ignores interrupts."""
-        if self._runs:
-            self._pending = asyncio.ensure_future(self._manager.interrupt_kernel())
-        else:
-            self._interrupt_once_it_runs = True
-
-    def _hooks_have_run(self) -> None:
-        self._runs = True
-        if self._interrupt_once_it_runs:
-            self._interrupt_once_it_runs = False
-            self._interrupt_cell()
+        self._pending = asyncio.ensure_future(self._manager.interrupt_kernel())
 
     def _process_message(self, message: dict[str, Any], cell: Any, cell_index: int) -> Any:
-        """Notice that the kernel begins the cell now, then do as nbclient does."""
-        if message["msg_type"] == "execute_input":
-            self._hooks = asyncio.get_running_loop().call_later(_HOOKS_S, self._hooks_have_run)
+        """Print an output as it comes, beside what nbclient does with it."""
         output = self._nbclients_process_message(message, cell, cell_index)
         if output is not None:
             self._results.cell_output(output)
@@ -319,9 +301,8 @@ class Execution:
         self._alarm = asyncio.get_running_loop().call_later(delay_s, action)
 
     def _disarm(self) -> None:
-        for timer in self._alarm, self._hooks:
-            if timer is not None:
-                timer.cancel()
+        if self._alarm is not None:
+            self._alarm.cancel()
 
 
 def displayed_record(cell: Any) -> CellRecord | None:
@@ -341,5 +322,5 @@ def displayed_record(cell: Any) -> CellRecord | None:
 
 def _first_line(evalue: str) -> str:
     """Return the first line of an error's message in the kernel, without colours; empty without one."""
-    lines = _COLOURS.sub("", evalue).strip().splitlines()
+    lines = without_colours(evalue).strip().splitlines()
     return lines[0] if lines else ""

@@ -1,14 +1,15 @@
-"""The progress of a run, and what was reported of its cells."""
+"""What a run shows of its cells: a line that moves while one runs, and a line that stays of each that ended.
+
+``[ 7/21]   12.4 s  GPU +2.4 GB → 6.4 of 16 GB    for batch in loader:``
+"""
 
 from __future__ import annotations
 
 import contextlib
-import os
 import re
 import shutil
 import sys
 import threading
-from itertools import islice
 from typing import TYPE_CHECKING, Any, TextIO
 
 from ..records import MIME, NoteKind
@@ -18,32 +19,67 @@ from ..render import out_of_memory
 from ..render.headline import is_quiet, memories
 from ..runtime import clock
 from . import streams
-from .streams import (
-    Columns,
-    aside,
-    aside_coloured,
-    fitted,
-    foreign,
-    interrupt_held_back,
-    is_terminal,
-    say,
-    shows_colours,
-    styled,
-)
+from .streams import aside, is_terminal, say, styled, without_colours
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from ..records import CellRecord
-    from .streams import Styled
 
 # Of the report of a cell that still runs, as `render.text.so_far` begins it.
 _SO_FAR = re.compile(r".*: \d+ s so far( \||$)")
-_RULE = re.compile(r"(\x1b\[[0-9;]*m)*-+(\x1b\[[0-9;]*m)*")  # above a traceback of IPython
 
-_LAST_S = 0.2  # after a cell: no other cell begins
-_INDENT = "    "
+_TIME = 6  # characters, at least
+_MOVED, _MOVED_AT_MOST = 30, 52  # characters: a longer one pushes its source aside
+_SOURCE = 80  # characters
 _LINE = 2000  # characters of a line that a cell printed
+
+
+class Columns:
+    """The columns that the lines of one run, of so many cells, have in common.
+
+    A column begins narrow, and is then as wide as the widest that it has held.
+    """
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self._time, self._moved = _TIME, _MOVED
+
+    def place(self, number: int) -> str:
+        """Return the place of a cell by its number from 1: "[ 7/21]"."""
+        return f"[{number:>{len(str(self.count))}}/{self.count}]"
+
+    def line(self, number: int, time: str, moved: Sequence[str], source: str) -> str:
+        """Return the line of a cell; of what moved, the first clauses that there is room for."""
+        self._time = max(self._time, len(time))
+        shown = list(moved)
+        while len(shown) > 1 and len(" · ".join(shown)) > _MOVED_AT_MOST:
+            shown.pop()
+        clauses = " · ".join(shown)
+        self._moved = max(self._moved, min(len(clauses), _MOVED_AT_MOST))
+        head = f"{self.place(number)}  {time:>{self._time}}"
+        return f"{head}  {clauses:<{self._moved}}  {first_line(source)}"
+
+
+def first_line(source: str) -> str:
+    """Return the first line of a cell's source, `printable` and not endless; empty without one."""
+    lines = source.strip().splitlines()
+    return clipped(printable(lines[0]), _SOURCE) if lines else ""
+
+
+def moved(record: CellRecord | None) -> list[str]:
+    """Return how the cell failed, and each memory that moved much; if there is none, what is in use.
+
+    That is of the first GPU, or without one of RAM.
+    """
+    if record is None:
+        return ["not measured"]
+    clauses = list(memories(record))
+    much = [str(clause) for clause in clauses if clause.phrases[0].weight == "strong"]
+    if ended := record.outcome():
+        return [printable(ended), *map(printable, much)]
+    still = [str(clause) for clause in clauses if str(clause).startswith("RAM") != bool(record.gpus)]
+    return [printable(clause) for clause in much or still[:1]]
 
 
 class Transcript:
@@ -60,7 +96,7 @@ class Transcript:
         if self._columns.count != count:
             self._columns = Columns(count)
         self._number, self._source, self._began_s = number, source, clock.monotonic_s()
-        self._progress.run(self._columns, number, source)
+        self._progress.show(first_line(source), f"{self._columns.place(number)} ")
 
     def output(self, output: Any) -> None:
         """Print an output of the running cell, as nbformat represents it; of a stream the complete lines."""
@@ -69,9 +105,7 @@ class Transcript:
         if output.output_type == "stream":
             *lines, begun = (self._begun.get(output.name, "") + output.text).split("\n")
             self._begun[output.name] = _collapsed(begun) + ("\r" if begun.endswith("\r") else "")
-            self._print(list(map(_collapsed, lines)), output.name)
-            mark = f"{self._columns.place(self._number)} │ "
-            self._progress.pend(mark + foreign(_collapsed(begun), coloured=False) if begun else "")
+            self._print(lines, output.name)
             return
         text = output.data.get("text/plain", "")
         if MIME not in output.data and text and not _SO_FAR.match(text):
@@ -81,45 +115,41 @@ class Transcript:
     def end(self, record: CellRecord | None, traceback: Sequence[str]) -> None:
         """Print the line of the cell that ended, what explains a failure, and that little RAM is left."""
         self._print_begun()
-        self._progress.wait("ending the kernel", after_s=_LAST_S)
+        self._progress.stop()
         say(self._line(record))
         if traceback and (record is None or record.status == "error"):
-            lines = "\n".join(traceback).strip("\n").split("\n")
-            coloured = shows_colours(sys.stderr)
-            begin = 1 if _RULE.fullmatch(lines[0]) else 0
-            shown = [f"{_INDENT}{foreign(line, coloured=coloured)}".rstrip() for line in lines[begin:]]
-            aside_coloured("\n".join([*shown, ""]))
+            lines = without_colours("\n".join(traceback)).strip("\n").split("\n")
+            if not lines[0].strip("-"):  # the rule above a traceback of IPython
+                del lines[0]
+            aside(*(f"    {line}".rstrip() for line in lines), "")
         if record is not None and record.out_of_memory is not None:
-            aside_coloured(out_of_memory.report(record.out_of_memory) + "\n")
+            aside(*out_of_memory.report(record.out_of_memory).split("\n"), "")
         for note in () if record is None else of_kind(record.notes, NoteKind.LITTLE_LEFT):
-            aside(f"{_INDENT}{note}")  # at once, because the next cell may be killed
+            aside(f"    {note}")  # at once, because the next cell may be killed
 
     def _line(self, record: CellRecord | None) -> str:
-        columns = shutil.get_terminal_size().columns if is_terminal(sys.stdout) else None
         time_s = clock.monotonic_s() - self._began_s if record is None else record.time_s
-        time = time_text(time_s)
-        parts = self._columns.line(self._number, time, moved(record), self._source, columns=columns)
-        if record is not None and is_quiet(record):
-            parts = [(words, "faint") for words, _ in parts]
-        return styled(parts, coloured=shows_colours(sys.stdout))
+        line = self._columns.line(self._number, time_text(time_s), moved(record), self._source)
+        if is_terminal(sys.stdout):
+            line = clipped(line, shutil.get_terminal_size().columns)
+        style = ""
+        if record is not None:
+            style = "failed" if record.outcome() else "faint" if is_quiet(record) else ""
+        return styled(line, style, sys.stdout)
 
     def _print_begun(self) -> None:
         for name, line in self._begun.items():
-            if line:
-                self._begun[name] = ""
-                self._print([_collapsed(line)], name)
-        self._progress.pend("")
+            self._begun[name] = ""
+            self._print([line] if line else [], name)
 
     def _print(self, lines: Sequence[str], name: str) -> None:
-        words = "\n".join(self._marked(line, name) for line in lines)
-        if words:
-            (aside_coloured if name == "stderr" else say)(words)
-
-    def _marked(self, line: str, name: str) -> str:
-        """Return a line that the cell printed, behind the mark of the cell."""
-        coloured = shows_colours(getattr(sys, name))
-        mark = styled([(f"{self._columns.place(self._number)} │ ", "faint")], coloured=coloured)
-        return mark + foreign(clipped(line, _LINE), coloured=coloured)
+        """Print lines of the cell, each behind its mark."""
+        mark = f"{self._columns.place(self._number)} │ "
+        shown = [clipped(printable(without_colours(_collapsed(line))), _LINE) for line in lines]
+        if shown and name == "stderr":
+            aside(*(mark + line for line in shown))
+        elif shown:
+            say("\n".join(mark + line for line in shown))
 
 
 def _collapsed(line: str) -> str:
@@ -127,77 +157,45 @@ def _collapsed(line: str) -> str:
     return line.rstrip("\r").rpartition("\r")[2]
 
 
-def moved(record: CellRecord | None) -> list[Sequence[Styled]]:
-    """Return how the cell failed, and each memory that moved much; if there is none, what is in use.
-
-    That is of the first GPU, or without one of RAM.
-    """
-    if record is None:
-        return [[("not measured", "strong")]]
-    clauses = [clause.phrases for clause in memories(record)]
-    much: list[Sequence[Styled]] = [phrases for phrases in clauses if phrases[0].weight == "strong"]
-    if ended := record.outcome():
-        return [[(ended, "failed")], *much]
-    still = (phrases for phrases in clauses if phrases[0].words.startswith("RAM") != bool(record.gpus))
-    return much or list(islice(still, 1))
-
-
 _FRAMES = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 _FRAME_S = 0.1
-_COLUMNS = 80  # of a terminal that does not say its width
-_LAST = 3  # columns that are left free, for a ^C, and as some terminals begin a new line behind the last
-_HIDE, _SHOW = "\x1b[?25l", "\x1b[?25h"  # the cursor
-_CLEAR_LINE, _CLEAR_LINE_ABOVE = "\r\x1b[2K", "\x1b[1A\x1b[2K"
+_CLEAR = "\r\x1b[2K"
+_CUT_OFF, _WRAPPED = "\x1b[?7l", "\x1b[?7h"  # what the terminal does with a line that is too long
 
 
 class Progress:
-    """What runs now; off a terminal, nothing is shown.
+    """A line on the terminal that says what runs, and for how long; elsewhere nothing.
 
-    A thread draws the line ten times a second. What this package prints meanwhile stands above it.
+    A thread draws it ten times a second. What this package prints meanwhile stands above it.
     """
 
     def __init__(self) -> None:
         self._terminal: TextIO | None = sys.stderr if is_terminal(sys.stderr) else None
-        self._is_coloured = shows_colours(sys.stderr)
         self._lock = threading.RLock()
-        self._is_shown = False
-        self._drawn = 0  # lines
-        self._began_s = self._after_s = 0.0
-        self._waits_for = ""
-        self._columns: Columns | None = None
-        self._number, self._source, self._pending = 0, "", ""
+        self._what = self._place = ""
+        self._began_s = 0.0
+        self._is_drawn = False
         self._ended = threading.Event()
         if self._terminal is not None:
+            streams.clear_first(self.hidden)
             threading.Thread(target=self._draw_again, daemon=True).start()
 
-    def wait(self, what: str, *, after_s: float = 0) -> None:
-        """Show what is being waited for, "starting the kernel"; before so many seconds, nothing."""
+    def show(self, what: str, place: str = "") -> None:
+        """Show what runs from now on, "starting the kernel" or a cell's first line; "" for nothing."""
         with self._lock:
-            self._columns, self._waits_for = None, printable(what)
-            self._show(after_s)
-
-    def run(self, columns: Columns, number: int, source: str) -> None:
-        """Show that a cell runs, by its number from 1 and the first line of its source."""
-        with self._lock:
-            self._columns, self._number, self._source, self._pending = columns, number, source, ""
-            self._show(0)
-
-    def pend(self, line: str) -> None:
-        """Show, above the line, one that the cell has begun to print; it must be `printable` already."""
-        self._pending = line
+            self._what, self._place, self._began_s = printable(what), place, clock.monotonic_s()
+            self._clear()
+            self._draw()
 
     def stop(self) -> None:
-        """Clear the line; the next call of `wait` or `run` shows it again."""
-        with self._lock:
-            self._is_shown = False
-            self._clear()
+        """Clear the line until the next `show`."""
+        self.show("")
 
     def close(self) -> None:
         """Clear the line for good."""
-        with interrupt_held_back():
-            self._ended.set()
-            self.stop()
-            streams.clear_first(None)
+        self._ended.set()
+        self.stop()
+        streams.clear_first(None)
 
     @contextlib.contextmanager
     def hidden(self) -> Iterator[None]:
@@ -207,22 +205,12 @@ class Progress:
             yield
             self._draw()
 
-    def lines(self, columns: int) -> list[list[Styled]]:
-        """Return what is shown now, on a terminal of so many columns."""
+    def line(self) -> str:
+        """Return what is shown now."""
         elapsed_s = clock.monotonic_s() - self._began_s
         frame = _FRAMES[int(elapsed_s / _FRAME_S) % len(_FRAMES)]
         elapsed = f"{int(elapsed_s)} s" if elapsed_s < 100 else time_text(elapsed_s)
-        if self._columns is None:
-            return [fitted([(f"{frame} {self._waits_for}", "plain"), (f"  {elapsed}", "faint")], columns)]
-        above: list[list[Styled]] = [fitted([(self._pending, "plain")], columns)] if self._pending else []
-        return [*above, self._columns.running(self._number, elapsed, frame, self._source, columns=columns)]
-
-    def _show(self, after_s: float) -> None:
-        self._began_s, self._is_shown = clock.monotonic_s(), True
-        self._after_s = after_s
-        self._clear()
-        streams.clear_first(self.hidden if self._terminal is not None else None)
-        self._draw()
+        return f"{self._place}{frame}{elapsed:>{_TIME}}  {self._what}"
 
     def _draw_again(self) -> None:
         while not self._ended.wait(_FRAME_S):
@@ -230,32 +218,19 @@ class Progress:
 
     def _draw(self) -> None:
         with self._lock:
-            is_time = clock.monotonic_s() - self._began_s >= self._after_s
-            if self._is_shown and is_time and self._terminal is not None:
-                lines = self.lines(_columns_of(self._terminal) - _LAST)
-                words = "\r\n".join(styled(line, coloured=self._is_coloured) for line in lines)
-                erasure, self._drawn = self._erasure(), len(lines)  # before a Ctrl-C may cut the rest off
-                self._write(f"{_HIDE}{erasure}{words}")
+            if self._what or self._place:
+                self._is_drawn = True  # before a Ctrl-C may cut the rest off
+                self._write(f"{_CLEAR}{_CUT_OFF}{self.line()}{_WRAPPED}")
 
     def _clear(self) -> None:
-        if self._drawn:
-            self._write(f"{self._erasure()}{_SHOW}")
-            self._drawn = 0  # not before, for a Ctrl-C may cut it off
-
-    def _erasure(self) -> str:
-        return _CLEAR_LINE + _CLEAR_LINE_ABOVE * (self._drawn - 1)
+        if self._is_drawn:
+            self._write(_CLEAR)
+            self._is_drawn = False  # not before, for a Ctrl-C may cut it off
 
     def _write(self, words: str) -> None:
-        terminal = self._terminal
-        if terminal is not None:
+        if self._terminal is not None:
             try:
-                terminal.write(words)
-                terminal.flush()
+                self._terminal.write(words)
+                self._terminal.flush()
             except (OSError, ValueError):  # the terminal is gone
                 self._terminal = None
-
-
-def _columns_of(terminal: TextIO) -> int:
-    with contextlib.suppress(OSError, ValueError):
-        return os.get_terminal_size(terminal.fileno()).columns or _COLUMNS
-    return _COLUMNS

@@ -39,7 +39,7 @@ def run(options: argparse.Namespace) -> int:
     with contextlib.ExitStack() as stack:
         progress = Progress()
         stack.callback(progress.close)
-        progress.wait("starting the kernel")
+        progress.show("starting the kernel")
         results = Results(options.log, Transcript(progress, shows_output=options.show_output))
         execution: Execution | None = None
         try:
@@ -70,12 +70,12 @@ def run(options: argparse.Namespace) -> int:
         finally:
             if execution is not None and execution.started:
                 with interrupt_held_back(), results.failure(output):
-                    progress.wait("writing the notebook", after_s=0.2)
+                    progress.show("writing the notebook")
                     remarks += _judge(execution, results, options)
                     write_file(output, arguments.installed("nbformat").writes(notebook))
                     aside(f"executed notebook: {output}")
                 if options.html:
-                    progress.wait("making the page", after_s=0.2)
+                    progress.show("making the page")
                     with results.failure(options.html):
                         remarks += results.problems
                         _write_page(options.html, path.stem, results, remarks)

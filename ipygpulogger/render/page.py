@@ -45,11 +45,11 @@ def page(
 ) -> str:
     """Return one page about a notebook: its totals, plot, ranked cells as markup, and every cell.
 
-    Of very many cells the worst are shown in full. The sentences `said` stand on top; `source` returns the
+    Of very many cells those that needed most are shown in full. The sentences `said` stand on top; `source` returns the
     text of a cell, by default its first line.
     """
     few = shown(records)
-    count = f"{len(few)} of {len(records):,}: those that needed most, took longest, or failed last"
+    count = f"{len(few)} of {len(records):,}: those that needed most"
     body = [*_totals(Totals.of(records)), *(f"<p class=said>{escape(sentence)}</p>" for sentence in said)]
     body += [_plot(records)] if records else []
     body += [f"<h2>Summary</h2>\n<div class=ranked>{ranked}</div>"] if ranked else []

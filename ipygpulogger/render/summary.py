@@ -260,20 +260,14 @@ def named(record: CellRecord, between: str = ": ") -> str:
 def comparison(found: Comparison) -> str:
     """Return two runs compared cell by cell, without a newline at the end; the last line is the verdict."""
     lines = [f"{'MB':20}{'Before':>8}{'Now':>8}{'Change':>8}"]
-    for pair in found.listed:
+    for pair in found.pairs:
         lines += _compared(pair)
     grew, count = len(found.regressed), len(found.pairs)
-    if count > len(found.listed):
-        more = grew - len(found.listed)
-        lines += [f"and {more:,} more that grew"] if more else []
-        lines.append(f"and {count - grew:,} more that did not grow")
     shared = {pair.after.source for pair in found.pairs if pair.alike > 1}
     for word, records in (("new", found.new), ("removed", found.removed)):
-        for record in records[:_ROWS]:
+        for record in records:
             remark = " (or an earlier run of a cell above)" if record.source in shared else ""
             lines.append(f"{word}: {named(record)}{remark}")
-        if len(records) > _ROWS:
-            lines.append(f"{word}: {len(records) - _ROWS:,} more")
     unsure = sum(pair.alike > 1 for pair in found.regressed)
     lines.append(
         f"{grew or 'none'} of {count} {'cell' if count == 1 else 'cells'} grew by more than"

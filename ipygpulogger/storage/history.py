@@ -96,12 +96,12 @@ class History(Displayed, Sequence[CellRecord]):
 
     def marked_all(self, records: Sequence[R]) -> list[R]:
         """Return records that are about to be appended, each with a note if it makes its cell a suspect."""
-        grown = {leaks.identity(record) for record in records if record.grown()}
-        earlier = leaks.by_cell(self, grown) if grown else {}
-        found = []
-        for record in records:
-            note = _growth_of(leaks.growing_runs_of(record, earlier.get(leaks.identity(record), ())))
-            found.append(replace(record, notes=(*record.notes, *note)) if note else record)
+        found = list(records)
+        for at, runs in enumerate(leaks.growing_runs_of(records, self)):
+            if runs:
+                names = ", ".join(leaks.growing_names(runs))
+                note = f"grew in each of its last {len(runs)} runs{names and ': '}{names}"
+                found[at] = replace(found[at], notes=(*found[at].notes, Note(NoteKind.GREW, note)))
         return found
 
     # -- to and from elsewhere ---------------------------------------------------------------------
@@ -158,11 +158,3 @@ class History(Displayed, Sequence[CellRecord]):
         for problem in problems:
             warnings.warn(problem, stacklevel=2)
         return cls(records)
-
-
-def _growth_of(runs: Sequence[CellRecord]) -> tuple[Note, ...]:
-    """Return a note on the last runs of a suspect; nothing without any."""
-    if not runs:
-        return ()
-    names = ", ".join(leaks.growing_names(runs))
-    return (Note(NoteKind.GREW, f"grew in each of its last {len(runs)} runs{names and ': '}{names}"),)

@@ -2,7 +2,6 @@
 
 import os
 import re
-import subprocess
 import sys
 
 import pytest
@@ -76,39 +75,6 @@ def test_a_kernel_that_does_not_start(notebook, kernel_of):
     assert not is_executed(path)
 
 
-# Ctrl-C comes when the second cell is about to be sent to the kernel, which is idle.
-BEFORE_THE_KERNEL_BEGINS = """
-import os, signal, sys
-from ipygpulogger.cli import main
-from ipygpulogger.cli.progress import Progress
-
-run = Progress.run
-
-def run_and_strike(self, columns, number, source):
-    run(self, columns, number, source)
-    if number == 2:
-        os.kill(os.getpid(), signal.SIGINT)
-
-Progress.run = run_and_strike
-sys.exit(main(sys.argv[1:]))
-"""
-
-
-def test_an_interrupt_before_the_kernel_has_begun_the_cell(notebook, tmp_path):
-    """An idle kernel ignores interrupts: the cell is interrupted as soon as the kernel runs it."""
-    late = "import asyncio, time; asyncio.get_event_loop().call_soon(time.sleep, 2)"  # after this cell
-    path, log = notebook(late, "time.sleep(60)"), tmp_path / "log.jsonl"
-    done = subprocess.run(
-        [sys.executable, "-c", BEFORE_THE_KERNEL_BEGINS, "run", str(path), "--log", str(log)],
-        capture_output=True,
-        text=True,
-        check=False,
-        start_new_session=True,
-    )
-    assert done.returncode == 130
-    assert [record["status"] for record in records(log)] == ["ok", "interrupted"]
-
-
 def test_a_cell_that_takes_too_long(notebook, tmp_path):
     """--timeout: it is interrupted, its figures are kept, the rest is not run: exit 1."""
     path, log = notebook("1", "import time; time.sleep(600)", "3"), tmp_path / "log.jsonl"
@@ -139,7 +105,7 @@ def test_a_cell_that_minds_no_interrupt(notebook, source, monkeypatch, capsys):
 @pytest.mark.parametrize(
     ("language", "says"),
     [
-        *((language, "; choose one with --kernel: python3") for language in ("python", "Python", "")),
+        *((language, "'nope', which is not installed here") for language in ("python", "Python", "")),
         ("R", "written in R"),
     ],
 )
@@ -171,8 +137,6 @@ def test_another_kernel(notebook, bare_kernel, kernel_of, tmp_path):
     path = notebook("1", kernelspec={"name": "nope", "language": "python", "display_name": "?"})
     _, env = bare_kernel
     kernel_of("R", name="ir", language="R")
-    (tmp_path / "share" / "kernels" / "broken").mkdir()
-    (tmp_path / "share" / "kernels" / "broken" / "kernel.json").write_text("{")
     assert command("run", path, "--kernel", "python3").returncode == 0
     for name, says in (
         ("bare", "'bare' cannot load"),
@@ -181,9 +145,6 @@ def test_another_kernel(notebook, bare_kernel, kernel_of, tmp_path):
     ):
         done = command("run", path, "--kernel", name, env=env)
         assert (done.returncode, says in done.stderr) == (2, True)
-    names = done.stderr.partition("--kernel: ")[2].strip().split(", ")
-    assert {"bare", "python3"} <= set(names)
-    assert not {"ir", "broken"} & set(names)  # neither can be chosen
 
 
 @pytest.mark.parametrize("killed", [True, False])

