@@ -31,16 +31,21 @@ RAM, GPU, TIME = "RAM", "GPU", "time"
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One figure of many processes, in bytes or seconds."""
+    """One figure of many processes, in bytes or seconds.
 
-    name: str  # "RAM", "GPU", "time", or a device id such as "cuda:1" where a process used several devices
-    what: What  # "needed" above what was in use before; "used" at the end, of a device by all processes
+    Its name is "RAM", "GPU", "time", or a device id such as "cuda:1" where a process used several devices.
+    It is what was "needed" above what was in use before, or "used" at the end, of a device by all processes.
+    `most` is the process with the largest, `quantiles` what 90 % and 99 % of the processes do not exceed.
+    """
+
+    name: str
+    what: What
     smallest: float
     median: float
     largest: float
-    most: ProcessRecord  # with the largest figure; of equal ones the first
-    quantiles: tuple[float, float]  # that 90 % and 99 % of the processes do not exceed
-    count: int  # of the processes that have the figure
+    most: ProcessRecord
+    quantiles: tuple[float, float]
+    count: int
 
     @property
     def spread(self) -> float:
@@ -50,12 +55,12 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Outlier:
-    """A process with one figure far above the median."""
+    """A process with a figure, of bytes that it needed or of seconds, far above the median of its like."""
 
     record: ProcessRecord
-    name: str  # "RAM", "GPU", a device id, or "time"
-    figure: float  # bytes that it needed, or seconds
-    median: float  # of the processes that it is compared with
+    name: str
+    figure: float
+    median: float
 
     @property
     def ratio(self) -> float:

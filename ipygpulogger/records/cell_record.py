@@ -71,19 +71,15 @@ class CellRecord(Measurement):
         status: "ok", "error" or "interrupted".
         error: Name of the exception type that ended the cell; None when it succeeded.
         current_gpu: Index of the framework's current device at the end of the cell; None without one.
-        owners: The names that account for what the cell consumed, by how much they grew, the largest first;
-            empty if the cell consumed next to nothing.
+        owners: The names that account for what the cell consumed, by how much they grew, the largest first.
         owners_complete: Whether there was time to search everything.
-        unexplained: By device, what was consumed beyond the owners, where that is notable. Negative where
-            they reuse memory that others freed, or have not touched all of theirs.
+        unexplained: By device, what was consumed beyond the owners, where that is notable; may be negative.
         lines: What each line used, in the order of the text; empty unless requested.
         out_of_memory: What is known when the cell failed for lack of device memory.
-        between: By device, how much memory moved between the end of the previous cell and the beginning of
-            this one, if over 1 MB; empty for the first cell, or when another ran at the same time.
+        between: By device, how much memory moved since the end of the previous cell, if over 1 MB and known.
         gpulog_only: Whether the cell contains only this package's own magics, such as ``%gpulog free``.
-        dimensions: By name in the cell's code, batch sizes and then the leading dimensions of arrays at its
-            end; empty for a cell that needed little memory.
-        code: A fingerprint of the cell's code without its numbers and comments; empty where `dimensions` is.
+        dimensions: By name in the code, batch sizes and leading dimensions of arrays; of few cells empty.
+        code: A fingerprint of the code without its numbers and comments; empty where `dimensions` is.
     """
 
     execution_count: int | None

@@ -61,22 +61,19 @@ class DeviceUsage(Usage):
         free_bytes: Free on the whole device as the driver reports it.
         allocated_bytes: In live tensors; None without a framework's allocator.
         reserved_bytes: Reserved by the framework's allocator, live and cached; None without one.
-        reserved_peak: The peak of the reserved bytes, those of replayed CUDA graphs included.
+        reserved_peak: Its peak, with replayed CUDA graphs.
         pools_bytes: The part of the reserved bytes in private pools, such as those of CUDA graphs.
         other_bytes: In use outside the allocator: context, libraries, other processes.
         neighbours_bytes: In use by other processes.
         neighbours_before_bytes: The same at the beginning of the scope.
-        neighbours_peak_bytes: The most that other processes were seen to use. They are read each time that
-            memory outside the allocator jumps; None when it never did, or per-process usage is unavailable.
+        neighbours_peak_bytes: The most that other processes were seen to use, where memory outside the
+            allocator jumped.
         driver_bytes: Kept by the driver for itself; drivers before R510 include it in the used bytes.
         unattributed_bytes: How much memory outside the allocator grew without being attributed to any
-            process. It is not part of ``consumed_bytes``.
-        unknown_rise_bytes: How far memory outside the allocator rose above both ends for a moment without
-            being attributed to any process. It is not part of ``peak``.
-        limit_bytes: The most that the framework may reserve; 0 for a device that CUDA_VISIBLE_DEVICES
-            hides; None without a limit.
-        context_bytes: The size of the device context, if it was created within the scope; not part of
-            ``consumed_bytes``.
+            process, no part of what was consumed.
+        unknown_rise_bytes: How far it rose so above both ends for a moment, no part of ``peak``.
+        limit_bytes: The most that the framework may reserve, 0 on a hidden device; None without a limit.
+        context_bytes: The device context that was created within the scope, no part of what was consumed.
         metrics: Further figures of the whole device that the user asked for: energy, utilization.
         timeline: Bytes in use on the whole device over a long scope.
     """
@@ -220,10 +217,9 @@ def came_back(before: Measurement, after: Measurement) -> dict[str, tuple[int, .
 def moved_between(
     ended: Mapping[str, DeviceHolding], began: Mapping[str, DeviceHolding], grain_bytes: int
 ) -> Sizes:
-    """Return how much memory changed from the end of one scope to the beginning of the next, by device id.
+    """Return how much memory changed between two scopes, by device id; what is unknown is left out.
 
-    Of a device that only the second has, what was outside the allocators is unknown and left out; so are
-    changes of at most 1 MB, or of RAM of ``grain_bytes``, the possible error of a resident size.
+    So are changes of at most 1 MB, or of RAM of ``grain_bytes``, the possible error of a resident size.
     """
     found = []
     for key, now in began.items():

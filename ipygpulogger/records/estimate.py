@@ -54,8 +54,7 @@ class BatchEstimate(Value):
 class Estimate(Displayed, Value):
     """What a function would need on a device, found without running it there.
 
-    What is needed and what is available both count all tensors that the function uses, also those that are on
-    the device already, and neither counts the context and the libraries of the process.
+    All tensors that the function uses count, also those on the device already; the context does not.
 
     Attributes:
         label: The name of the function.
@@ -65,11 +64,10 @@ class Estimate(Displayed, Value):
         at_peak: What would be alive then, the largest first; it adds up to `peak_bytes`.
         held_bytes: How much of the peak is on the device already.
         capacity_bytes: The size of the device's memory, or the capacity that was given; None when unknown.
-        available_bytes: How much of it the function can have: what is free, cached by this process's
-            allocator or in `held_bytes`; all of a capacity that was given. None when unknown.
+        available_bytes: How much of it is free, cached by this process or in `held_bytes`; all of a capacity
+            that was given. None when unknown.
         fits: Whether it fits; None when unknown.
-        short_bytes: How much is missing; 0 if it fits. If only fragmentation is the reason, it is what is
-            missing to `reserved_bytes`. None when unknown.
+        short_bytes: How much is missing, for lack of one piece to `reserved_bytes`; None when unknown.
         unknown: Why it is unknown whether it fits; else empty.
         batches: The same for other batch sizes, in the order in which they were given.
         batched: What the batch sizes replaced: "the leading dimension 8 of images and labels".

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 
 from .cell_record import Owner  # noqa: TC001 - decoding evaluates the type hints
 from .device_usage import DeviceUsage, Sizes  # noqa: TC001
-from .units import MB, printable, rounded_mb, shortened
+from .units import MB, rounded_mb
 from .usage import Usage
 from .value import Displayed, Value, later
 
@@ -44,10 +44,9 @@ class ChildrenUsage(Usage):
 
     Attributes:
         count: How many children there are at the end of the scope.
-        at_least: Whether the sum is a lower bound, because there was no time to inspect every forked child.
-        ended: How many children certainly ended within the scope; more may have come and gone unseen.
-        shared_bytes: What forked children share with each other and with this process at the end, each page
-            divided by the number of processes that share it (Pss); None where it was not read.
+        at_least: Whether the sum is a lower bound, as there was no time to inspect every forked child.
+        ended: How many certainly ended within the scope; more may have come and gone unseen.
+        shared_bytes: Their part of the pages that forked processes share at the end (Pss); None if not read.
         largest: At most 4: those that needed the most, from 5 MB on, and then those that have the most.
     """
 
@@ -66,7 +65,7 @@ class LineUsage(Displayed, Value):
     most that one of them needed for a moment. ``before_bytes`` is what was in use when the first run began.
 
     Attributes:
-        lineno: The line's number, counted from the top of the cell as the user sees it, or of the file.
+        lineno: The line's number, from the top of the cell as the user sees it, or of the file.
         source: The line without its indentation.
         hits: How often it began.
         time_s: Its time without the cost of measuring.
@@ -74,8 +73,8 @@ class LineUsage(Displayed, Value):
         gpus: The allocators' memory on each device where the line changed anything.
         place: Where the line stands: "" in the cell itself, else "In [3]" or the name of a file.
         complete: Whether its memory was read at every hit; False where that would have been too slow.
-        risen: By device id ("cpu" for general RAM), the distance from the lowest start of any run to the
-            highest peak of any run: all runs together cannot have held more than this at one time.
+        risen: By device id ("cpu" for general RAM), the highest peak of any run above the lowest start of
+            any run: all runs together cannot have held more at one time.
     """
 
     lineno: int
@@ -87,15 +86,6 @@ class LineUsage(Displayed, Value):
     place: str = ""
     complete: bool = True
     risen: Sizes = ()
-
-    def __repr__(self) -> str:
-        where = f"{shortened(self.place)}:{self.lineno}" if self.place else str(self.lineno)
-        ran = f"{self.hits} hit{'s' * (self.hits != 1)}, {self.time_s:.3f} s"
-        parts = [
-            f"{name} {Usage.described(usage).rpartition(', ')[0]}"
-            for name, usage in [("RAM", self.gen), *((gpu.id, gpu) for gpu in self.gpus)]
-        ]
-        return f"<LineUsage {where}, {ran}: {'; '.join(parts)}: {shortened(self.source)}>"
 
 
 Kind = Literal[
@@ -117,16 +107,13 @@ class AtPeak(Displayed, Value):
         device: "cuda:0"; "cpu" for general RAM.
         kind: What the blocks held, by the first of these that is so. "parameters" of modules, "optimizer
             state" and "gradients"; "variables" that a name held at the end or when a backward pass began;
-            "activations" kept for a backward pass, or by a graph that is still there; "temporaries" freed
-            before the end, or a library's workspace; and "before", held before the measurement began and by
-            nothing that can be named.
+            "activations" kept by a graph; "temporaries" freed before the end, or a library's workspace; and
+            "before", held before the measurement began and by nothing that can be named.
         name: The variable that holds the blocks, or the source line that allocated them.
-        place: The user's line that allocated them: "In [7]:3", "train.py:41"; `BEFORE` for earlier ones,
-            `UNRECORDED` where neither is known.
+        place: The user's line: "In [7]:3", "train.py:41"; `BEFORE`, or `UNRECORDED` where it is not known.
         size_bytes: Their size, as the allocator counts it.
         blocks: How many there were.
-        resident_bytes: Of general RAM, how much resident memory rose for them, where that is known and is not
-            what was asked for.
+        resident_bytes: Of general RAM, how much resident memory rose for them, if that differs and is known.
     """
 
     device: str
@@ -169,15 +156,8 @@ def _sum(rows: Sequence[AtPeak]) -> AtPeak:
         return first
     known = any(row.resident_bytes is not None for row in rows)
     sizes = (row.size_bytes if row.resident_bytes is None else row.resident_bytes for row in rows)
-    return AtPeak(
-        first.device,
-        first.kind,
-        OTHERS,
-        "",
-        sum(row.size_bytes for row in rows),
-        sum(row.blocks for row in rows),
-        sum(sizes) if known else None,
-    )
+    size_bytes, blocks = sum(row.size_bytes for row in rows), sum(row.blocks for row in rows)
+    return AtPeak(first.device, first.kind, OTHERS, "", size_bytes, blocks, sum(sizes) if known else None)
 
 
 _GIB = 1024 * MB
@@ -199,8 +179,7 @@ class OutOfMemory(Displayed, Value):
         outputs_bytes: On this device, what only ``Out`` still refers to.
         owners: The names that hold the most on this device, the largest first.
         advice: The one next step that is most likely to help.
-        alive: What was alive when the allocation failed, the largest first; empty unless allocations were
-            recorded, with ``%%gpulog --peak`` or the option ``peak``.
+        alive: What was alive when the allocation failed, the largest first; empty unless that was recorded.
     """
 
     device: str
@@ -215,11 +194,6 @@ class OutOfMemory(Displayed, Value):
     owners: tuple[Owner, ...]
     advice: str
     alive: tuple[AtPeak, ...] = later(())
-
-    def __repr__(self) -> str:
-        asked = [] if self.asked_bytes is None else [f"asked {requested(self.asked_bytes)}"]
-        free = [] if self.free_bytes is None else [f"free {rounded_mb(self.free_bytes)} MB"]
-        return f"<OutOfMemory on {', '.join([self.device, *asked, *free])}: {printable(self.advice)}>"
 
 
 def requested(asked_bytes: int) -> str:

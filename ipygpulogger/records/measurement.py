@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
     from .explained import AtPeak, ChildrenUsage
 
-_DEVICES = 4  # in a `repr`
-
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Measurement(Displayed, Value):
@@ -29,10 +27,9 @@ class Measurement(Displayed, Value):
         gen: General RAM.
         gpus: The devices that the process used, by index.
         children: Child processes; None when there were none or their memory is unknown.
-        pinned: Page-locked host memory of the frameworks' allocators, which resident memory does not always
-            include; None when none was ever used.
+        pinned: Page-locked host memory of the frameworks' allocators; None when none was ever used.
         notes: Sentences: what could not be measured, and why; a `Note` where decisions depend on it.
-        at_peak: What was alive when memory was highest, by device, the largest first; empty unless requested.
+        at_peak: What was alive when memory was highest, by device, the largest first; if requested.
         peak_times_s: By device of `at_peak`, how long after the beginning that was.
     """
 
@@ -90,9 +87,7 @@ class Measurement(Displayed, Value):
     def __repr__(self) -> str:
         ended = self.outcome() and f", {shortened(self.outcome())}"
         parts = [f"RAM {self.gen.described()}"]
-        parts += [f"{gpu.id} {gpu.described()}" for gpu in self.gpus[:_DEVICES]]
-        if len(self.gpus) > _DEVICES:
-            parts.append(f"{len(self.gpus) - _DEVICES} more devices")
+        parts += [f"{gpu.id} {gpu.described()}" for gpu in self.gpus]
         name = f"{type(self).__name__} {shortened(self.title())}"
         return f"<{name}, {self.time_s:.3f} s{ended}: {'; '.join(parts)}>"
 

@@ -123,15 +123,6 @@ def clipped(text: str, characters: int) -> str:
     return text if len(text) <= characters else text[: characters - 1] + "…"
 
 
-def is_utf8(text: str) -> bool:
-    """Return whether a text can be encoded as UTF-8: one with a lone surrogate cannot."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
 def printable(text: str) -> str:
     """Return foreign text as one line that a terminal displays without interpreting any of it.
 
@@ -158,10 +149,8 @@ def without_controls(markup: str) -> str:
     return markup if harmless else markup.translate(_NOT_IN_HTML)
 
 
-_NUMBER = r"(\d{1,18}(?:\.\d{1,18})?|\.\d{1,18})"
-_SIZE = _NUMBER + r"\s*(?:([kmgt])(?:i?b)?|b)"
-_FLAGS = re.ASCII | re.IGNORECASE
-_POWERS = {None: 0, "k": 1, "m": 2, "g": 3, "t": 4}
+_SIZE = r"(\d{1,18}(?:\.\d{1,18})?|\.\d{1,18})\s*([kmgt](?:i?b)?|b)?"
+_POWERS = {"b": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 
 
 def parse_size(text: str) -> int:
@@ -175,9 +164,9 @@ def parse_size(text: str) -> int:
     from fractions import Fraction  # nothing that every process needs
 
     text = text.strip()
-    match = re.fullmatch(_SIZE, text, _FLAGS)
-    size_bytes = int(Fraction(match[1]) * 1024 ** _POWERS[match[2] and match[2].lower()]) if match else 0
+    match = re.fullmatch(_SIZE, text, re.ASCII | re.IGNORECASE)
+    size_bytes = int(Fraction(match[1]) * 1024 ** _POWERS[match[2][0].lower()]) if match and match[2] else 0
     if not size_bytes:
-        fault = "has no unit" if re.fullmatch(_NUMBER, text, _FLAGS) else "is not a memory size"
+        fault = "has no unit" if match and not match[2] else "is not a memory size"
         raise ValueError(f"{text!r} {fault}: write a size such as 10GB, 512MB or 4096B")
     return size_bytes

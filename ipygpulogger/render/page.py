@@ -45,8 +45,8 @@ def page(
 ) -> str:
     """Return one page about a notebook: its totals, plot, ranked cells as markup, and every cell.
 
-    Of very many cells those that needed most are shown in full. The sentences `said` stand on top; `source` returns the
-    text of a cell, by default its first line.
+    Of very many cells those that needed most are shown in full. The sentences `said` stand on top; `source`
+    returns the text of a cell, by default its first line.
     """
     few = shown(records)
     count = f"{len(few)} of {len(records):,}: those that needed most"

@@ -7,7 +7,6 @@ that no machine can have measured, NaN among them; with that rule added it decod
 from __future__ import annotations
 
 import json
-import math
 import re
 import types
 from collections.abc import Mapping
@@ -43,7 +42,7 @@ _RESIDENT = (RamUsage, ChildrenUsage, ChildUsage)  # whose sizes at both ends ar
 _ENDS = ("before_bytes", "after_bytes")
 _BEYOND = 2**63  # bytes, seconds or anything else that is counted: no machine has as many
 _NUMBERS = frozenset((int, float))
-_NOUNS: dict[type, str] = {int: "a whole number", str: "a text", bool: "true or false"}
+_NOUNS: dict[type, str] = {int: "a whole number", float: "a number", str: "a text", bool: "true or false"}
 # The exact types of what needs no decoding.
 _PLAIN: dict[Any, tuple[type, ...]] = {
     **{kind: (kind,) for kind in _NOUNS},
@@ -131,7 +130,7 @@ def _decoder(kind: Any) -> _Decoder:
         if options[1] is not ...:
             return _of_pair(*map(_decoder, options))
         return _of_many(_decoder(options[0]))
-    return {float: _float, NAMES["datetime"]: _datetime}.get(kind) or _of_plain(kind)
+    return _datetime if kind is NAMES["datetime"] else _of_plain(kind)
 
 
 def _of_dataclass(kind: Any) -> _Decoder:
@@ -184,16 +183,16 @@ def _checked_peak(usage: Any) -> Any:
     return usage
 
 
-def _of_plain(kind: type) -> _Decoder:
+def _of_plain(kind: Any) -> _Decoder:
     def decode(value: Any) -> Any:
-        if type(value) is not kind:
+        if type(value) is not kind and not (kind is float and type(value) is int):
             is_number = isinstance(value, (int, float, Decimal)) and not isinstance(value, bool)
             raise (ImpossibleNumberError if kind is int and is_number else WrongRecordError)(
                 f"is not {_NOUNS[kind]}"
             )
-        if type(value) is int and not -_BEYOND <= value < _BEYOND:
+        if kind in _NUMBERS and not -_BEYOND <= value < _BEYOND:  # nor is "NaN"
             raise ImpossibleNumberError
-        return value
+        return kind(value)
 
     return decode
 
@@ -229,16 +228,6 @@ def _of_pair(first: _Decoder, second: _Decoder) -> _Decoder:
         return first(value[0]), second(value[1])
 
     return decode
-
-
-def _float(value: Any) -> float:
-    if type(value) not in _NUMBERS:
-        raise WrongRecordError("is not a number")
-    if isinstance(value, float) and math.isnan(value):
-        raise ImpossibleNumberError("is not a number")
-    if not -_BEYOND < value < _BEYOND:
-        raise ImpossibleNumberError
-    return float(value)
 
 
 def _datetime(value: Any) -> datetime:

@@ -15,23 +15,19 @@ from ..records.usage import Peak
 from ..records.value import fields_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable
 
     from ..records.cell_record import CellRecord
 
 LIMIT_BYTES = 16384
 SCHEMA = Path(__file__).with_name("record.schema.json")
 
-_ROWS, _MEMBERS, _CHARACTERS = 12, 6, 100  # what is left of tables, lists and texts
+_MEMBERS, _CHARACTERS = 6, 100  # what is left of lists and texts
+_LONG = frozenset(("timeline", "at_peak", "alive"))  # what is left out whole
 _ID_CHARACTERS = 64  # nbformat allows no longer ids
-# What stays in any case, of a record and of each of its devices.
-_ESSENTIAL = (
+_ESSENTIAL = (  # what stays in any case; of devices as many as fit
     *("label", "started_at", "time_s", "gen", "gpus", "execution_count", "cell_id", "source", "status"),
-    *("error", "current_gpu", "gpulog_only", "process"),
-)
-_OF_A_DEVICE = (
-    *("before_bytes", "after_bytes", "peak", "index", "name", "uuid", "backend", "attributed", "unified"),
-    *("total_bytes", "used_bytes", "free_bytes"),
+    *("error", "current_gpu", "gpulog_only", "process", "left_out"),
 )
 _SCALARS = frozenset((int, str, float, bool))
 
@@ -39,26 +35,30 @@ _SCALARS = frozenset((int, str, float, bool))
 def embedded(record: CellRecord, left_out: Iterable[str] = ()) -> dict[str, Any]:
     """Return the form that a notebook output embeds: no None, no defaults, and at most `LIMIT_BYTES`.
 
-    If that is too much, the least important is left out first, and ``left_out`` names the fields that lost
-    something: time series go; of long lists the first members stay, and of what was alive at the
-    peak the smaller rows are added up; long texts are cut; then only what a report cannot do without stays,
-    of as many devices as fit. No other number is changed. ``left_out`` names those that lost some before.
+    If that is too much, time series and what was alive at the peak go, and lists and texts are cut; then the
+    largest fields go, and in the end devices. ``left_out`` names the fields that lost something, now or
+    before. No number is changed.
     """
     values: dict[str, Any] = _without_defaults(record)
     values["started_at"] = record.started_at.isoformat()
     lost, written = set(left_out), _json(values)
     if not lost and "\\ud" not in written and len(written) <= LIMIT_BYTES:
         return values  # as for nearly every cell; "\ud" is how JSON in ASCII begins a surrogate
-    for step in (_without_surrogates, _without_series, _shorten, _cut, _bare):
+    for step in (_without_surrogates, _shortened):
         changed = {name: step(name, value) for name, value in values.items() if name != "left_out"}
         lost |= {name for name, value in changed.items() if value != values[name]}
         values = {name: value for name, value in changed.items() if value is not None}
         values |= {"left_out": sorted(lost)} if lost else {}
         if len(_json(values)) <= LIMIT_BYTES:
             return values
-    values["left_out"] = sorted({*lost, "gpus"})
-    while values.get("gpus") and len(_json(values)) > LIMIT_BYTES:
-        values["gpus"].pop()
+    while len(_json(values)) > LIMIT_BYTES:
+        optional = {name: len(_json(value)) for name, value in values.items() if name not in _ESSENTIAL}
+        largest = max(optional, key=optional.__getitem__, default="gpus")
+        if optional:
+            del values[largest]
+        else:
+            values["gpus"].pop()
+        values["left_out"] = sorted({*values.get("left_out", ()), largest})
     return values
 
 
@@ -93,51 +93,25 @@ def _json(values: Any) -> str:
 
 def _without_surrogates(_: str, value: Any) -> Any:
     """Return texts that have a UTF-8 encoding: a kernel cannot send a lone surrogate."""
-    return _changed(value, lambda text: text.encode(errors="replace").decode())
-
-
-def _without_series(_: str, value: Any) -> Any:
+    if isinstance(value, str):
+        return value.encode(errors="replace").decode()
     if isinstance(value, list):
-        return [_without_series("", member) for member in value]
+        return [_without_surrogates("", member) for member in value]
     if isinstance(value, dict):
-        return {name: member for name, member in value.items() if name != "timeline"}
+        return {name: _without_surrogates(name, member) for name, member in value.items()}
     return value
 
 
-def _shorten(name: str, value: Any) -> Any:
-    """Return the first members of lists; what was alive at the peak keeps its largest rows and all sums."""
-    if name in ("at_peak", "alive") and len(value) > _ROWS:
-        from ..records.explained import AtPeak, folded
-
-        return _without_defaults(folded([AtPeak(**row) for row in value], _ROWS))
-    if name in ("gen", "gpus", "at_peak", "alive") or not isinstance(value, (list, dict)):
-        return value
-    if isinstance(value, dict):
-        return {inner: _shorten(inner, member) for inner, member in value.items()}
-    return value[:_MEMBERS]
-
-
-def _cut(name: str, value: Any) -> Any:
-    """Return shorter texts; of an id the end, as some front ends put the notebook's id before the cell's."""
-    if name == "cell_id":
+def _shortened(name: str, value: Any) -> Any:
+    """Return the first members of a list, and of a text the beginning; of an id the end."""
+    if name in _LONG:
+        return None
+    if name == "cell_id":  # some front ends put the notebook's id before the cell's
         return value[-_ID_CHARACTERS:]
-    return _changed(value, lambda text: text if len(text) <= _CHARACTERS else f"{text[:_CHARACTERS]}...")
-
-
-def _bare(name: str, value: Any) -> Any:
-    """Return only what a report cannot do without."""
-    if name == "gen":
-        return {inner: value[inner] for inner in ("before_bytes", "after_bytes", "peak")}
-    if name == "gpus":
-        return [{inner: gpu[inner] for inner in gpu if inner in _OF_A_DEVICE} for gpu in value]
-    return value if name in _ESSENTIAL else None
-
-
-def _changed(value: Any, change: Callable[[str], str]) -> Any:
     if isinstance(value, str):
-        return change(value)
+        return value if len(value) <= _CHARACTERS else f"{value[:_CHARACTERS]}..."
     if isinstance(value, list):
-        return [_changed(member, change) for member in value]
+        return [_shortened("", member) for member in (value if name == "gpus" else value[:_MEMBERS])]
     if isinstance(value, dict):
-        return {name: _changed(member, change) for name, member in value.items()}
+        return {inner: _shortened(inner, member) for inner, member in value.items() if inner not in _LONG}
     return value

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 
 from ..records.cell_record import GROUP_MIME, MIME
 from ..records.process import ProcessRecord
-from ..records.units import is_utf8, printable
+from ..records.units import printable
 from .decode import from_json, types_of
 
 if TYPE_CHECKING:
@@ -33,9 +33,6 @@ def save(path: Path, records: Iterable[CellRecord]) -> None:
     from ..runtime.errors import write_file
 
     kind = path.suffix.lower()
-    if kind == ".ipynb":
-        name = printable(str(path))
-        raise ValueError(f"{name} is a notebook's name; records are saved as .jsonl, .csv or .parquet")
     _check_kind(path, _WRITTEN)
     if kind == ".jsonl":
         write_file(path, "".join(map(json_line, records)))
@@ -150,37 +147,29 @@ def _read_csv(path: Path) -> _Found:
                 raise ValueError(f"{path} has no column 'label'")
             for cells in reader:
                 if cells:
-                    row = dict(zip(columns, cells, strict=False))
+                    row = {path: cell or None for path, cell in zip(columns, cells, strict=False)}
                     where = f"line {reader.line_num}"
-                    yield where, _nested(row, _value, f"{path}, {where}")
+                    yield where, _nested(row, f"{path}, {where}")
         except (csv.Error, UnicodeDecodeError):
             raise ValueError(f"{path} is not a readable CSV file") from None
 
 
-def _value(cell: str, hint: Any) -> Any:
+def _value(cell: Any, hint: Any) -> Any:
     """Return the value that `_cell` wrote."""
-    if not cell:
-        return None
-    if _of_text(hint) and not cell.startswith('"'):
-        return cell
-    return from_json(cell)
+    is_json = isinstance(cell, str) and (cell.startswith('"') or not _of_text(hint))
+    return from_json(cell) if is_json else cell
 
 
 def _parquet(rows: list[dict[str, Any]], columns: list[str]) -> bytes:
     pyarrow, parquet = _pyarrow()
-    table = {path: [_packed(row.get(path)) for row in rows] for path in columns}
+    texts = (str, tuple)  # numbers stay what they are
+    table = {
+        path: [_cell(value) if isinstance(value := row.get(path), texts) else value for row in rows]
+        for path in columns
+    }
     sink = pyarrow.BufferOutputStream()
     parquet.write_table(pyarrow.table(table), sink)
     return bytes(sink.getvalue())
-
-
-def _packed(value: Any) -> Any:
-    """Return a value that a column can hold: as JSON if it is a list, is not UTF-8 or looks like JSON."""
-    if isinstance(value, tuple):
-        return json.dumps(value)
-    if isinstance(value, str) and (value.startswith('"') or not is_utf8(value)):
-        return json.dumps(value)
-    return value
 
 
 def _read_parquet(path: Path) -> _Found:
@@ -192,14 +181,7 @@ def _read_parquet(path: Path) -> _Found:
             raise ValueError(f"{path} is not a parquet file") from None
     for number, row in enumerate(rows, 1):
         where = f"row {number}"
-        yield where, _nested(row, _unpacked, f"{path}, {where}")
-
-
-def _unpacked(value: Any, hint: Any) -> Any:
-    """Return the value that `_packed` wrote."""
-    if isinstance(value, str) and (not _of_text(hint) or value.startswith('"')):
-        return from_json(value)
-    return value
+        yield where, _nested(row, f"{path}, {where}")
 
 
 def _pyarrow() -> tuple[Any, Any]:
@@ -235,7 +217,7 @@ def _leaves_of(values: dict[str, Any], before: str = "") -> Iterator[tuple[str, 
             yield path, value
 
 
-def _nested(row: dict[str, Any], read: Callable[[Any, Any], Any], where: str) -> Any:
+def _nested(row: dict[str, Any], where: str) -> Any:
     """Return the nested values of a row; foreign columns are ignored."""
     found: dict[str, Any] = {}
     for path, cell in row.items():
@@ -243,7 +225,7 @@ def _nested(row: dict[str, Any], read: Callable[[Any, Any], Any], where: str) ->
         if hint is None:
             continue
         try:
-            value = read(cell, hint)
+            value = _value(cell, hint)
         except (ValueError, RecursionError):
             raise ValueError(f"{where}: {path} is no JSON") from None
         if value is None and type(None) not in get_args(hint):  # an earlier version did not have it

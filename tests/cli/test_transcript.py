@@ -58,7 +58,7 @@ def test_what_there_is_no_room_for():
     """The lesser memories of a cell are left out; one that is long pushes its source aside."""
     many = [f"cuda:{index} +1.0 GB → 5.0 of 16 GB" for index in range(4)]
     line = Columns(1).line(1, "1.00 s", many, "load()")
-    assert line == "[1/1]  1.00 s  cuda:0 +1.0 GB → 5.0 of 16 GB       load()"
+    assert line == "[1/1]  1.00 s  cuda:0 +1.0 GB → 5.0 of 16 GB   load()"
     assert Columns(1).line(1, "1.00 s", [many[0] * 3], "load()").endswith("16 GB  load()")
 
 
@@ -72,7 +72,7 @@ def test_a_failed_cell(capsys):
     assert re.fullmatch(r"\[1/1\]  1\.00 s  failed: OutOfMemoryError .* step\(\)\n", out)
     assert err.splitlines()[:4] == ["    OutOfMemoryError: no?[2J", "", "      room", ""]
     assert err.splitlines()[4].startswith("Out of memory on cuda:0")
-    assert err.splitlines()[5:] == ["  -> Do this.", ""]
+    assert err.splitlines()[5] == "  -> Do this."
 
 
 def test_an_interrupted_cell_needs_no_traceback(capsys):

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from made import UNSHRUNK, records
 from memory import MB
 
-from ipygpulogger import CellRecord, DeviceUsage, History, LineUsage, Measurement, OutOfMemory, Peak, RamUsage
+from ipygpulogger import CellRecord, DeviceUsage, History, Measurement, OutOfMemory, Peak, RamUsage
 from ipygpulogger.records.explained import requested
 from ipygpulogger.runtime import clock
 
@@ -23,7 +23,6 @@ GPU = DeviceUsage(
 )  # fmt: skip
 COMMON = {"started_at": clock.utc_now(), "time_s": 0.8071, "gen": GEN}
 CELL = {"execution_count": 4, "cell_id": "ab", "source": "x = 1", "status": "error", "error": "ValueError"}
-LINE = LineUsage(6, "return bytearray(b'x') * (40 << 20)", 1, 0.051, GEN, (GPU,), "In [2]")
 CARD = OutOfMemory(
     "cuda:0", 8000 * MB, 4900 * MB, None, None, None, None, 0, 0, (), "`%gpulog free` gives 3500 MB back."
 )
@@ -45,14 +44,6 @@ CARD = OutOfMemory(
             CellRecord(label="In [4]", **COMMON, **CELL),
             "<CellRecord In [4], 0.807 s, failed: ValueError: RAM consumed 128 MB, peaked 0 MB, used 170 MB>",
         ),
-        (
-            LINE,
-            (
-                "<LineUsage In [2]:6, 1 hit, 0.051 s: RAM consumed 128 MB, peaked 0 MB;"
-                " cuda:0 consumed 2467 MB, peaked at least 1437 MB: return bytearray(b'x') * (40 << 20)>"
-            ),
-        ),
-        (CARD, "<OutOfMemory on cuda:0, asked 8000 MB, free 4900 MB: `%gpulog free` gives 3500 MB back.>"),
         (History(), "<History: 0 cells>"),
     ],
     ids=lambda value: type(value).__name__,
@@ -62,12 +53,8 @@ def test_one_line(value, said):
     assert repr(value) == str(value) == said
 
 
-def test_many_devices_and_other_ends():
-    """Four devices are told, the rest counted; an interrupt is said; what is unknown is left out."""
-    for count, more in ((4, ""), (5, "; 1 more devices"), (6, "; 2 more devices")):
-        said = repr(Measurement(label="load", **COMMON | {"gpus": (replace(GPU, used_bytes=None),) * count}))
-        assert said.count("cuda:0 consumed 2467 MB, peaked at least 1437 MB") == 4
-        assert said.endswith(f"1437 MB{more}>")
+def test_other_ends():
+    """An interrupt is said; what is unknown is left out."""
     cell = CELL | {"status": "interrupted", "error": None}
     assert ", 0.807 s, interrupted: RAM" in repr(CellRecord(label="In [4]", **COMMON, **cell))
     assert ", 0.807 s: RAM" in repr(CellRecord(label="In [4]", **COMMON, **cell | {"status": "ok"}))
@@ -79,10 +66,11 @@ def test_many_devices_and_other_ends():
 @given(records())
 def test_any_record_is_one_short_line(given):
     """Whatever it holds: no control character of foreign text reaches the terminal."""
-    for value in (given, given.gen, *given.gpus, *given.lines, *filter(None, [given.out_of_memory])):
+    for value in (given, given.gen, *given.gpus):
         said = repr(value)
         assert said.isprintable()
         assert len(said) < 1000
+    assert repr((given.lines, given.out_of_memory)).isprintable()
 
 
 def test_outside_ipython():

@@ -72,23 +72,15 @@ def test_what_cannot_be_saved_harms_nothing(tmp_path, monkeypatch, kind, fault):
     assert list(History.load(path)) == [plain(1)]
 
 
-@pytest.mark.parametrize("name", ["run.json", "run", "run.jsonl.gz", ".csv"])
+@pytest.mark.parametrize("name", ["run.json", "run", "run.jsonl.gz", ".csv", "run.ipynb"])
 def test_other_kinds_of_files_are_refused_in_one_sentence(tmp_path, name):
     """An ending that says nothing to us names those that do, and nothing is written."""
     with pytest.raises(ValueError, match=r"^\S+ must be named \.jsonl, \.csv or \.parquet$"):
         History([plain()]).save(tmp_path / name)
-    with pytest.raises(ValueError, match=r"^\S+ must be named \.jsonl, \.csv, \.parquet or \.ipynb$"):
-        History.load(tmp_path / name)
+    if name != "run.ipynb":
+        with pytest.raises(ValueError, match=r"^\S+ must be named \.jsonl, \.csv, \.parquet or \.ipynb$"):
+            History.load(tmp_path / name)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_no_notebook_is_overwritten_with_records(tmp_path):
-    """Records are loaded from a notebook and never saved over one."""
-    path = tmp_path / "precious.ipynb"
-    path.write_text("{}")
-    with pytest.raises(ValueError, match=r"^\S+ is a notebook's name; records are saved as [^\n]+$"):
-        History([plain()]).save(path)
-    assert path.read_text() == "{}"
 
 
 def test_without_pyarrow_parquet_says_what_to_install(tmp_path, monkeypatch):
