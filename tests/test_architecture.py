@@ -45,6 +45,12 @@ SPEAKERS = {  # the files that print or display
     "compat.experiment",
     "cli.streams",
 }
+ONLY_IN = {  # what is called or asked, and where
+    "print|display": SPEAKERS,
+    r"time\.((time|monotonic|perf_counter)(_ns)?)|datetime\.(now|utcnow|today)": {"runtime.clock"},
+    r"(.*\.)?process\.counter\.observe": {"engine.peaks"},
+}
+WRITES_AN_ID = r"(backend|kind|cuda|key\[0\])\}?:\{"  # "cuda:0"
 STANDARD = set(sys.stdlib_module_names)
 OUTSIDE = {  # what else a module may import at its top
     "notebook.logger": {"traitlets"},
@@ -166,53 +172,23 @@ def test_the_engine_does_not_know_ipython():
             assert not [module for module, _ in imports(path) if module.partition(".")[0] == "IPython"]
 
 
-def test_only_the_speakers_speak():
-    """print and display stand in the logger, the tracer, the magics and the command line alone."""
+def test_one_file_does_it():
+    """What `ONLY_IN` names stands nowhere else: a look at the process's memory reports some things only once."""
     for path in FILES:
-        calls = [
-            n.func.id
-            for n in ast.walk(ast.parse(path.read_text()))
-            if isinstance(n, ast.Call) and isinstance(n.func, ast.Name)
-        ]
-        if name_of(path) not in SPEAKERS:
-            assert not {"print", "display"} & set(calls), name_of(path)
-
-
-def test_only_its_owner_looks_at_the_memory_of_the_process():
-    """What a look reports once, a foreign reset or a sampler's highest, is lost to open scopes on any other way."""
-    for path in FILES:
-        assert name_of(path) == "engine.peaks" or "process.counter.observe(" not in path.read_text(), name_of(
-            path
-        )
-
-
-def test_one_clock():
-    """Nobody asks Python's own clocks, which users' tests freeze, but the one module that knows of that."""
-    frozen = {"time", "monotonic", "perf_counter", "time_ns", "monotonic_ns", "perf_counter_ns"}
-    clocks = {f"time.{name}" for name in frozen} | {"datetime.now", "datetime.utcnow", "datetime.today"}
-    for path in FILES:
-        asked = {
-            f"{node.value.id}.{node.attr}"
-            for node in ast.walk(ast.parse(path.read_text()))
-            if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)
-        }
-        assert name_of(path) == "runtime.clock" or not asked & clocks, name_of(path)
-        assert "from time import" not in path.read_text(), name_of(path)
-
-
-def test_one_place_writes_the_ids_of_devices():
-    """ "cuda:0" is put together in records alone."""
-    for path in FILES:
-        written = re.search(r"(backend|kind|cuda|key\[0\])\}?:\{", path.read_text())
-        assert name_of(path) == "records.device_usage" or not written, name_of(path)
+        text = path.read_text()
+        nodes = list(ast.walk(ast.parse(text)))
+        done = {ast.unparse(node.func) for node in nodes if isinstance(node, ast.Call)}
+        done |= {ast.unparse(node) for node in nodes if isinstance(node, ast.Attribute)}
+        for pattern, owners in ONLY_IN.items():
+            found = [one for one in done if re.fullmatch(pattern, one)]
+            assert not found or name_of(path) in owners, f"{name_of(path)}: {found}"
+        assert name_of(path) == "records.device_usage" or not re.search(WRITES_AN_ID, text), name_of(path)
 
 
 def test_public_names():
     """What the package promises is there, and nothing unnamed."""
     for name in ipygpulogger.__all__:
         assert getattr(ipygpulogger, name)
-    values = {"CellRecord", "ChildrenUsage", "Data", "DeviceUsage", "LineUsage", "Measurement", "OutOfMemory"}
-    assert values | {"Owner", "Peak", "RamUsage", "Usage"} <= set(ipygpulogger.__all__)
     assert re.match(r"\d+\.\d+\.\d+", ipygpulogger.__version__)
     with pytest.raises(AttributeError, match="no_such_name"):
         ipygpulogger.no_such_name  # noqa: B018

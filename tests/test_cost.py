@@ -46,19 +46,19 @@ class Cost(NamedTuple):
 # By the machine, then by the logger's options.
 CEILINGS = {
     "no device": {
-        "light": Cost(370, 46, 260, 18),
-        "light, rich": Cost(530, 57, 450, 42),
-        "defaults": Cost(470, 54, 340, 28),
+        "light": Cost(270, 33, 230, 19),
+        "light, rich": Cost(400, 45, 400, 39),
+        "defaults": Cost(360, 40, 310, 24),
     },
     "two unused devices": {
-        "light": Cost(450, 48, 340, 20),
-        "light, rich": Cost(590, 60, 520, 42),
-        "defaults": Cost(550, 56, 430, 28),
+        "light": Cost(330, 36, 310, 17),
+        "light, rich": Cost(480, 48, 510, 38),
+        "defaults": Cost(440, 42, 400, 24),
     },
     "torch on two devices": {
-        "light": Cost(880, 53, 740, 52),
-        "light, rich": Cost(1160, 64, 1080, 88),
-        "defaults": Cost(1190, 61, 1010, 60),
+        "light": Cost(740, 40, 730, 47),
+        "light, rich": Cost(1100, 52, 1180, 85),
+        "defaults": Cost(1030, 48, 980, 55),
     },
 }
 

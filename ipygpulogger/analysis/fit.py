@@ -25,7 +25,7 @@ _TOLERANCE_BYTES, _TOLERANCE = 2 * MB, 0.02  # off the line, as allocators round
 _FAR = 10
 _GIVEN_BACK_BYTES, _GIVEN_BACK = 2 * MB, 0.03  # of what was there before a run, or of what the run needed
 _NOTHING = (
-    "no cell so far needed more than 2 MB and named its data, such as an array, a loader or a batch_size;"
+    "{} needed less than 2 MB, or its code names no array, loader or batch size;"
     " what is inside functions is not seen"
 )
 _NO_GROWTH = (
@@ -95,7 +95,7 @@ def fit_of(
     known = [record for record in records if process_of(record) is None]
     runs = _runs_of(known, count)
     if not runs:
-        return CellFit((), missing=_NOTHING)
+        return CellFit((), missing=_NOTHING.format("every cell so far"))
     whole = tuple(run for run in runs if run.status == "ok")
     sizes = varied(whole)
     if name is not None and name not in sizes:
@@ -170,7 +170,7 @@ def _missing(runs: Sequence[CellRecord], whole: Sequence[CellRecord]) -> str:
     """Return what is missing where no size varied."""
     sized = [run for run in whole if run.dimensions]
     if not sized:
-        return f"{runs[-1].label} has not succeeded yet" if not whole else _NOTHING
+        return f"{runs[-1].label} has not succeeded yet" if not whole else _NOTHING.format(whole[-1].label)
     name, size = sized[-1].dimensions[0]
     return f"{sized[-1].label} ran with {name} of {size} only: run it again with another size"
 

@@ -68,11 +68,6 @@ class Outlier:
         return self.figure / self.median if self.median else float("inf")
 
 
-def busiest(record: ProcessRecord) -> DeviceUsage | None:
-    """Return the device on which a process needed most; None if it used none, an unattributed one last."""
-    return max(record.gpus, key=lambda gpu: (gpu.attributed, gpu.needed_bytes), default=None)
-
-
 def figures_of(records: Sequence[ProcessRecord]) -> list[Figure]:
     """Return the figures of RAM, of each device and of time, in this order; nothing without a record."""
     found = []
@@ -108,7 +103,7 @@ def outliers_of(records: Sequence[ProcessRecord]) -> list[Outlier]:
 def _is_notable(name: str, above: float, record: ProcessRecord) -> bool:
     if name == TIME:
         return above > _NOTABLE_S
-    usages = {RAM: record.gen, GPU: busiest(record), **{gpu.id: gpu for gpu in record.gpus}}
+    usages = {RAM: record.gen, GPU: record.busiest_gpu(), **{gpu.id: gpu for gpu in record.gpus}}
     usage = usages.get(name)
     return usage is not None and notable(int(above), usage.after_bytes)
 

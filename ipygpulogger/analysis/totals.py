@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from ..records.cell_record import CellRecord
-    from ..records.process import Process
     from ..records.usage import Usage
 
     Key = tuple[str, int, str | None]  # `DeviceUsage.key`, and `RAM`
@@ -104,13 +103,10 @@ def shown(records: Sequence[CellRecord]) -> list[CellRecord]:
 
 def of_one_process(records: Iterable[CellRecord]) -> tuple[list[CellRecord], str]:
     """Return the records of the kernel or, without one, of the first process, and that process's name."""
-
-    def place(process: Process | None) -> tuple[str, int] | None:
-        return None if process is None else (process.host, process.pid)
-
-    found = [(process_of(record), record) for record in records]
-    if not found:
-        return [], ""
-    first = None if any(process is None for process, _ in found) else found[0][0]
-    same = [record for process, record in found if place(process) == place(first)]
+    found: dict[tuple[str, int] | None, list[CellRecord]] = {}
+    for record in records:
+        process = process_of(record)
+        found.setdefault((process.host, process.pid) if process else None, []).append(record)
+    same = found.get(None if None in found else next(iter(found), None), [])
+    first = process_of(same[0]) if same else None
     return same, first.named() if first else ""

@@ -132,21 +132,12 @@ def report(options: argparse.Namespace) -> int:
 
 
 def _sources(path: Path) -> Callable[[CellRecord], str]:
-    """Return what returns the whole source of a cell if the file is a notebook, else its first line."""
-    found: dict[Any, str] = {}
+    """Return what returns the whole source of a cell, of a notebook with ids; else its first line."""
+    found: dict[str, str] = {}
     if path.suffix.lower() == ".ipynb":
         with contextlib.suppress(TypeError, KeyError, AttributeError):  # malformed cells
-            for cell in from_json(path.read_bytes())["cells"]:
-                text = "".join(cell["source"])
-                found |= {("id", cell.get("id")): text, ("count", cell.get("execution_count")): text}
-    for key in ("id", "count"):
-        found.pop((key, None), None)
-
-    def source(record: CellRecord) -> str:
-        by_count = found.get(("count", record.execution_count))
-        return found.get(("id", record.cell_id)) or by_count or record.source
-
-    return source
+            found |= {cell["id"]: "".join(cell["source"]) for cell in from_json(path.read_bytes())["cells"]}
+    return lambda record: found.get(record.cell_id or "") or record.source
 
 
 def compare(options: argparse.Namespace) -> int:

@@ -45,12 +45,8 @@ class Measurement(Displayed, Value):
     peak_times_s: tuple[tuple[str, float], ...] = later(())
 
     def busiest_gpu(self) -> DeviceUsage | None:
-        """Return the device on which this process's memory changed the most; None without a device."""
-        return max(
-            self.gpus,
-            key=lambda gpu: gpu.peak.lo_bytes - min(gpu.before_bytes, gpu.after_bytes),
-            default=None,
-        )
+        """Return the device on which this process needed most, an unattributed one last; None without one."""
+        return max(self.gpus, key=lambda gpu: (gpu.attributed, gpu.needed_bytes), default=None)
 
     def memories(self) -> dict[str, Usage]:
         """Return general RAM as "cpu", and by id each device whose use is attributed to this process."""

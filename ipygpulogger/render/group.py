@@ -12,7 +12,7 @@ from itertools import groupby, islice
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
-from ..analysis.imbalance import FACTOR, GPU, RAM, TIME, busiest
+from ..analysis.imbalance import FACTOR, GPU, RAM, TIME
 from ..records.note import Note, NoteKind, of_kind
 from ..records.units import (
     MB,
@@ -235,7 +235,7 @@ def _process_table(
 
 def _usage(record: ProcessRecord, memory: str) -> Usage | None:
     """Return what a process used of RAM, or of the device on which it needed most."""
-    return record.gen if memory == RAM else busiest(record)
+    return record.gen if memory == RAM else record.busiest_gpu()
 
 
 def _figures(usage: Usage | None) -> tuple[str, str, str]:

@@ -19,7 +19,7 @@ MB, GB = 2**20, 2**30
     [
         ("10GB", 10 * GB), ("8 GB", 8 * GB), ("512MB", 512 * MB), ("1.5GiB", 3 * GB // 2),
         ("1000000B", 1_000_000), ("12 b", 12), ("1b", 1), ("3KB", 3072), ("3kib", 3072), ("4g", 4 * GB),
-        ("2T", 2048 * GB), (" .5 gb ", GB // 2), ("0.1GB", 107374182),
+        ("2T", 2048 * GB), (" .5 gb ", GB // 2), ("0.1GB", 107374182), (f"{10**18 - 1}k", (10**18 - 1) * 1024),
     ],
 )  # fmt: skip
 def test_sizes_as_people_write_them(text, size_bytes):
@@ -27,40 +27,20 @@ def test_sizes_as_people_write_them(text, size_bytes):
     assert parse_size(text) == size_bytes
 
 
-@given(st.integers(1, 10**18 - 1), st.sampled_from(["B", "KB", "MB", "GB", "TB", "k", "M", "GiB"]))
-def test_whole_numbers_are_exact(number, unit):
-    """However large: no float comes between the digits and the bytes."""
-    power = {"b": 0, "k": 1, "m": 2, "g": 3, "t": 4}[unit[:1].lower()]
-    assert parse_size(f"{number}{unit}") == number * 1024**power
-
-
 @pytest.mark.parametrize(
     "text",
     [
         "", " ", "GB", "ten", "-1GB", "0GB", "0.5B", "1e9", "nan", "inf", "1.2.3GB", "10,5GB", "1.GB",
-        "10 G B", "٣GB", "3\N{KELVIN SIGN}B",
+        "10 G B", "٣GB", "3\N{KELVIN SIGN}B", "10", " 0 ", ".5", "1.5",
     ],
 )  # fmt: skip
 def test_what_is_no_size(text):
-    """Nothing, less than a byte, a sign, an exponent, two points: one sentence that shows how to write it."""
-    with pytest.raises(ValueError, match="is not a memory size: write a size such as 10GB") as caught:
+    """Nothing, less than a byte, a sign, an exponent, two points, no unit: one sentence that shows how to write it."""
+    fault = "has no unit" if text.strip() in ("10", "0", ".5", "1.5") else "is not a memory size"
+    with pytest.raises(ValueError, match=f"{fault}: write a size such as 10GB, 512MB or 4096B") as caught:
         parse_size(text)
     assert repr(text.strip()) in str(caught.value)
     assert "\n" not in str(caught.value)
-
-
-@given(
-    st.decimals(0, 10**17, places=3).map(str) | st.integers(0, 10**18 - 1).map(str),
-    st.sampled_from(["", " "]),
-)
-@example("10", "")
-@example("0", "")
-@example(".5", "")
-def test_a_number_without_a_unit_is_refused(number, space):
-    """10 may be meant as 10 GB or 10 MB: no unit is guessed, and one sentence shows how to write a size."""
-    with pytest.raises(ValueError, match=r"has no unit: write a size such as 10GB, 512MB or 4096B") as caught:
-        parse_size(f"{space}{number}{space}")
-    assert repr(number) in str(caught.value)
 
 
 @given(st.text())
@@ -98,6 +78,8 @@ def test_over_is_more_than_the_budget():
     assert (gpu.name, gpu.over_bytes) == ("xpu:1", 1)
     assert [excess.name for excess in excesses(cell, ram_bytes=1, gpu_bytes=1)] == ["RAM", "cuda:0", "xpu:1"]
     assert list(excesses(cell)) == []
+    everybodys = replace(cell, gpus=tuple(replace(gpu, attributed=False) for gpu in cell.gpus))
+    assert list(excesses(everybodys, gpu_bytes=1)) == []
 
 
 def test_a_peak_in_doubt_counts_as_the_least_it_was():
@@ -107,10 +89,3 @@ def test_a_peak_in_doubt_counts_as_the_least_it_was():
         assert list(excesses(measured(peak), ram_bytes=100)) == []
         (excess,) = excesses(measured(peak), ram_bytes=80)
         assert (excess.over_bytes, excess.at_least) == (10, True)
-
-
-def test_a_device_nobody_can_divide_is_left_out():
-    """Its peak reads 0 for want of knowledge, or is everybody's: no budget of ours is judged by it."""
-    whole = device(Peak(500, None, "sampled"))
-    assert list(excesses(measured(exact(1), whole), gpu_bytes=100))
-    assert list(excesses(measured(exact(1), replace(whole, attributed=False)), gpu_bytes=100)) == []

@@ -120,13 +120,6 @@ def test_a_device_left_untouched_counts_as_empty(size_bytes, before_bytes, name)
     assert not went.regressed
 
 
-@given(sizes_mb, sizes_mb)
-def test_what_was_inherited(was_mb, now_mb):
-    """What a cell found in use at its beginning is told apart from what it did: the difference of the two."""
-    (pair,) = compare([cell(before_mb=was_mb)], [cell(before_mb=now_mb)]).pairs
-    assert pair.changes[0].inherited_bytes == (now_mb - was_mb) * MB
-
-
 def test_slices_of_one_card_stay_apart():
     """Two slices under one index are two devices."""
     before, after = (cell(gpus=(device(100), device(size))) for size in (100, 400))
@@ -165,15 +158,6 @@ def test_cells_are_found_by_id_then_by_source():
     assert "removed: In [3]: gone" in said
 
 
-def test_ids_come_first():
-    """Two cells with the same line that changed places: their ids say which is which, and nothing is marked."""
-    base = [cell(cell_id="a", source="x", count=1), cell(cell_id="b", source="x", count=2)]
-    new = [cell(cell_id="b", source="x", count=11), cell(cell_id="a", source="x", count=12)]
-    assert pairs(base, new) == ([(2, 11), (1, 12)], [], [])
-    assert [pair.alike for pair in compare(base, new).pairs] == [1, 1]
-    assert "matched by" not in comparison(compare(base, new))
-
-
 def test_equal_lines_are_paired_from_the_end():
     """Without ids the last `x` is the last `x`, as of a cell that ran several times; the first may be new."""
     base = [cell(source="x", count=i) for i in (1, 2)]
@@ -200,15 +184,6 @@ def test_a_match_that_is_not_sure_is_marked(base, new):
     assert told.count("matched by its first line") == unsure
     assert (f"; {unsure} of them may be another cell" in told) == bool(unsure)
     assert len(found.pairs) == sum(min(base.count(source), new.count(source)) for source in "xyz")
-
-
-def test_the_last_run_of_a_cell_counts():
-    """A cell run three times is compared as it ran last, and stands there, whatever it did before."""
-    base = [cell(900, cell_id="a", count=1), cell(cell_id="b", count=2), cell(100, cell_id="a", count=3)]
-    new = [cell(900, cell_id="a", count=1), cell(cell_id="b", count=2), cell(500, cell_id="a", count=4)]
-    assert pairs(base, new) == ([(2, 2), (3, 4)], [], [])
-    assert compare(base, new).regressed
-    assert not compare(base, [*new, cell(100, cell_id="a", count=5)]).regressed
 
 
 def test_a_nested_cell_is_not_its_outer_one():
@@ -253,12 +228,3 @@ def test_what_is_said():
     assert ram.split()[:5] == ["RAM", "100", "1124", "+1024", "GREW"]
     assert "(+1000 MB of it before the cell began)" in ram
     assert verdict == "1 of 1 cell grew by more than 5 % and 1 MB"
-
-
-@pytest.mark.parametrize("side", [0, 1])
-def test_nothing_at_all(side):
-    """A run without a cell has no pair; everything of the other is new or removed."""
-    runs = [[], []]
-    runs[side] = [cell()]
-    found = compare(*runs)
-    assert (found.pairs, len(found.new), len(found.removed)) == ((), side, 1 - side)

@@ -10,7 +10,6 @@ from memory import MB
 from processes import of
 
 from ipygpulogger.analysis.group import Group
-from ipygpulogger.analysis.imbalance import busiest
 from ipygpulogger.records import Note
 
 
@@ -107,15 +106,6 @@ def test_how_far_it_stands_out_is_in_medians():
     assert found == [3]
     (one,) = Group("x", [of(rank, 9 * (rank == 2)) for rank in range(3)]).outliers
     assert (one.figure, one.median, one.ratio) == (9 * MB, 0, float("inf"))
-
-
-def test_the_busiest_device_is_where_most_was_needed():
-    """Not where most is in use; one that nobody can attribute comes last."""
-    record = of(0, on_gpu={0: 50, 1: 300, 2: 100})
-    assert busiest(record).index == 1
-    unknown = replace(record, gpus=tuple(replace(gpu, attributed=gpu.index != 1) for gpu in record.gpus))
-    assert busiest(unknown).index == 2
-    assert busiest(of(0)) is None
 
 
 def test_a_device_is_compared_too():

@@ -91,16 +91,11 @@ def test_another_rank_is_new():
     assert (len(found.pairs), [one.rank for one in found.new], found.removed) == (2, [2], ())
 
 
-def test_tasks_are_compared_by_the_worst():
+def test_tasks_are_left_out():
     """Which worker runs a task, and how often, is the scheduler's choice."""
-
-    def task(name, pid, needs):
-        key = f"{name}-{pid}-{needs}"
-        return of({"task": name, "pid": pid, "worker": f"tcp://{pid}"}, needs, label=key, source="")
-
-    before = [task("load", 1, 300), task("train", 1, 100), task("train", 2, 120)]
-    after = [task("load", 3, 300), task("train", 4, 110), task("train", 3, 250), task("train", 3, 100)]
-    assert grown(before, after) == [("tcp://3", "RAM")]
+    tasks = [of({"task": "train", "pid": pid, "worker": f"tcp://{pid}"}, 100, source="") for pid in (1, 2)]
+    found = compare([*tasks, made.plain()], [made.plain()])
+    assert (len(found.pairs), found.new, found.removed) == (1, (), ())
 
 
 def test_a_process_is_no_cell_of_the_kernel():
@@ -108,16 +103,6 @@ def test_a_process_is_no_cell_of_the_kernel():
     own, elsewhere = made.plain(source="x", cell_id=None), replace(of(0, 100), cell_id=None)
     found = compare([own], [elsewhere])
     assert (found.pairs, len(found.new), len(found.removed)) == ((), 1, 1)
-
-
-def test_a_task_may_run_on_another_device():
-    """Its worker has another device, of another id: what it needs there is no growth; more is."""
-
-    def task(index, needs):
-        return of({"task": "train", "pid": index, "worker": f"w{index}"}, on_gpu={index: needs}, source="")
-
-    assert grown([task(0, 500)], [task(1, 500), task(0, 400)]) == []
-    assert grown([task(0, 500)], [task(0, 400), task(1, 700)]) == [("w1", "GPU")]
 
 
 def test_what_leaks_is_marked_when_it_is_kept():

@@ -8,12 +8,9 @@ from types import ModuleType
 
 import pytest
 from command_line import command
-from limited import GB, container
 
-from ipygpulogger.cli import main, report
 from ipygpulogger.engine.machine import Machine
 from ipygpulogger.sources import Framework
-from ipygpulogger.sources.system.ram_limit import RamLimits
 
 WITHOUT_TORCH = """
 class Nowhere:
@@ -141,20 +138,3 @@ def test_doctor_with_torch(kernel_env):
     done = command("doctor", env=kernel_env)
     assert done.returncode == 0, done.stderr
     assert "the allocator's own peaks on cuda:0" in done.stdout
-
-
-@pytest.mark.parametrize("as_json", [True, False])
-def test_doctor_tells_the_limit(tmp_path, monkeypatch, capsys, as_json):
-    """Of a simulated container: how much is left, from which file, and what was killed."""
-    simulated = container(tmp_path, current=7 * GB, inactive_file=GB, kills=2)
-    on = Machine(frameworks=(), limits=RamLimits(simulated.root))
-    monkeypatch.setattr(report, "machine", lambda: on)
-    assert main(["doctor", *(["--json"] if as_json else [])]) == 0
-    told = capsys.readouterr().out
-    left = "2.0 GB of 8.0 GB (container limit) left, from /sys/fs/cgroup/memory.max; working set 6.0 GB"
-    if as_json:
-        found = [one["says"] for one in json.loads(told) if one["source"] == "RAM limit"]
-        assert found[0].startswith(left)
-    else:
-        assert f"RAM limit    exact    {left}" in told
-    assert "Linux killed 2 processes of this container for lack of memory (limit 8.0 GB)" in told

@@ -6,7 +6,6 @@ from datetime import date
 
 import nbformat
 import pytest
-from command_line import refused
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -135,13 +134,6 @@ def test_files_without_parameters(tmp_path, content, says):
         read(path)
     assert "parameters.yaml" in str(caught.value)
     assert len(str(caught.value).splitlines()) == 1
-
-
-def test_a_value_that_holds_itself(notebook, tmp_path, capsys):
-    """YAML can write one: one sentence and exit 2, and nothing runs."""
-    values = tmp_path / "values.yaml"
-    values.write_text("a: &x [*x]")
-    assert refused(["run", notebook("1"), "-f", values], capsys, "a parameter holds itself")
 
 
 def test_without_pyyaml(tmp_path, monkeypatch):

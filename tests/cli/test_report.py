@@ -3,9 +3,7 @@
 import contextlib
 import io
 import json
-import os
 import tempfile
-import threading
 from pathlib import Path
 
 import nbclient
@@ -14,9 +12,7 @@ import pytest
 from command_line import command, made, refused, saved
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from memory import MB
 
-from ipygpulogger import History
 from ipygpulogger.cli import main
 from ipygpulogger.render import page as pages
 
@@ -140,32 +136,3 @@ def test_nothing_in_common(tmp_path, capsys):
     """Two runs without a cell in common prove nothing: exit 2."""
     one, two = (saved(tmp_path / f"{word}.jsonl", made(source=word)) for word in ("one", "two"))
     assert refused(["compare", one, two], capsys, "have no cell in common")
-
-
-def test_two_real_runs(notebook, tmp_path):
-    """A notebook whose cell grows by 300 MB: compare finds it one way round, and is content the other way."""
-    path = notebook("mb = 1", "len(b'x' * (mb << 20))", tags={0: "parameters"})
-    logs = []
-    assert command("run", path).returncode == 0  # the first kernel of all compiles what it imports
-    for mb in ("100", "400"):
-        logs.append(tmp_path / f"{mb}.jsonl")
-        assert command("run", path, "-p", "mb", mb, "--log", logs[-1]).returncode == 0
-    grew = command("compare", *logs)
-    assert grew.returncode == 1, grew.stderr
-    (line,) = [line for line in grew.stdout.splitlines() if "GREW" in line]
-    small, large = (next(one for one in History.load(log) if "len(" in one.source).gen for log in logs)
-    needed = [usage.peaked_bytes / MB for usage in (small, large)]
-    assert needed == [pytest.approx(100, abs=4), pytest.approx(400, abs=4)], (small, large)
-    # The peaks themselves stand on what each kernel used before the cell, which differs by some MB.
-    assert int(line.split()[3]) == pytest.approx((large.peak.lo_bytes - small.peak.lo_bytes) / MB, abs=1)
-    assert command("compare", *reversed(logs)).returncode == 0
-
-
-def test_a_pipe_is_read_like_a_file(tmp_path):
-    """A log need not be seekable."""
-    log, pipe = saved(tmp_path / "run.jsonl", made(), made(200)), tmp_path / "pipe.jsonl"
-    os.mkfifo(pipe)
-    writer = threading.Thread(target=lambda: pipe.write_bytes(log.read_bytes()))
-    writer.start()
-    assert list(History.load(pipe)) == list(History.load(log))
-    writer.join()

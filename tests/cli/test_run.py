@@ -243,15 +243,6 @@ def test_parameters(notebook, tmp_path):
     assert path.read_bytes() == before
 
 
-def test_parameters_are_code(notebook):
-    """A parameter makes a cell of code, on top where no cell is tagged, which is said; it is measured like any."""
-    path = notebook()
-    done = command("run", path, "-p", "x", "1")
-    assert (done.returncode, "no cell with code" in done.stderr) == (0, False)
-    assert done.stdout.endswith("  # Parameters\n")
-    assert "no cell is tagged 'parameters'" in done.stderr
-
-
 def test_the_parameters_stay(notebook, tmp_path, capsys):
     """No target may be the file of parameters."""
     path, values = notebook("1"), tmp_path / "values.jsonl"

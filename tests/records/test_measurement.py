@@ -14,17 +14,13 @@ from ipygpulogger.records import CPU, DRIVER, Heap, Peak, RamUsage, notable
 SIZES = st.integers(0, 1 << 40)
 
 
-@given(st.lists(st.tuples(SIZES, SIZES, SIZES), max_size=4))
+@given(st.lists(st.tuples(st.booleans(), SIZES, SIZES, SIZES), max_size=4))
 def test_the_busiest_device(courses):
-    """The one on which this process's memory lay the furthest above its lower end."""
-    gpus = [
-        gpu(i, before, after, max(course))
-        for i, course in enumerate(courses)
-        for before, _, after in [course]
-    ]
+    """The one on which this process needed most; one that nobody can attribute comes last."""
+    gpus = [gpu(i, *course, attributed=attributed) for i, (attributed, *course) in enumerate(courses)]
     busiest = measured(None, *gpus).busiest_gpu()
-    spans = [max(course) - min(course[0], course[2]) for course in courses]
-    assert (busiest.index if busiest else None) == (spans.index(max(spans)) if spans else None)
+    needs = [(attributed, max(course) - course[0]) for attributed, *course in courses]
+    assert (busiest.index if busiest else None) == (needs.index(max(needs)) if needs else None)
 
 
 def test_a_device_is_asked_for_by_its_index():

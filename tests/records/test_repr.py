@@ -1,7 +1,5 @@
 """What a record prints as: one readable line, with the figures that matter."""
 
-import subprocess
-import sys
 from dataclasses import replace
 
 import pytest
@@ -71,14 +69,6 @@ def test_any_record_is_one_short_line(given):
         assert said.isprintable()
         assert len(said) < 1000
     assert repr((given.lines, given.out_of_memory)).isprintable()
-
-
-def test_outside_ipython():
-    """A script that prints a measurement reads a line, not fifty fields."""
-    program = "from ipygpulogger import measure\nwith measure('load') as m:\n    pass\nprint(m.last)"
-    said = subprocess.check_output([sys.executable, "-c", program], text=True)
-    assert said.startswith("<Measurement load, 0.0")
-    assert said.count("\n") == 1
 
 
 @pytest.mark.parametrize(

@@ -141,15 +141,6 @@ def test_a_spreadsheet_finds_no_formula(tmp_path):
     assert list(History.load(path)) == found
 
 
-def test_a_table_that_somebody_else_touched(tmp_path):
-    """Columns of others are passed over, empty lines too, and so is the mark a spreadsheet puts before."""
-    path = tmp_path / "run.csv"
-    History([plain(1), plain(2)]).save(path)
-    head, *rows = path.read_text().splitlines()
-    path.write_text("\n".join(["\ufeffmine," + head, *("7," + row for row in rows), "", ""]))
-    assert list(History.load(path)) == [plain(1), plain(2)]
-
-
 GARBAGE = {
     "binary": bytes(range(256)) * 9,
     "words": b"hello\nworld\n",

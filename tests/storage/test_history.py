@@ -48,15 +48,6 @@ def test_peaks_are_ranked_by_what_the_cell_itself_needed():
     assert labels(History(found).rank()) == expected
 
 
-@pytest.mark.parametrize("by", ["peak", "consumed", "time"])
-def test_our_own_magics_are_not_ranked(by):
-    """Whatever they needed or took: in the ranking is what the user's own code did; the history has them all."""
-    ours = plain(label="ours", gen=ram(0, 900), time_s=99.0, gpulog_only=True, source="%gpulog free")
-    history = History([ours, plain(label="theirs", source="%gpulog free"), ours])
-    assert labels(history.rank(by)) == ["theirs"]
-    assert len(history) == 3
-
-
 def test_consumption_is_ranked_by_what_grew_most():
     """Of RAM and the devices the one that grew most; what was given back comes last."""
     found = [

@@ -1,16 +1,12 @@
 """A number that no machine can have measured costs its record, and nothing else."""
 
 import json
-import math
 import warnings
-from decimal import Decimal
 
-import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from made import UNSHRUNK, plain
-from pyarrow import parquet
 
 from ipygpulogger import History
 from ipygpulogger.records import (
@@ -164,25 +160,6 @@ def test_an_impossible_number_costs_its_record_alone(tmp_path, kind, write, numb
     assert said.endswith("; it is left out")
     assert len(said) < 300
     assert "\n" not in said
-
-
-@pytest.mark.parametrize("value", [-1, 0.5, math.nan, 1e300, Decimal(5), Decimal(2**70)])
-def test_an_impossible_number_in_a_parquet_file(tmp_path, value):
-    """A whole number costs its record alone; in a column of another type no size can be trusted."""
-    path = tmp_path / "run.parquet"
-    History([plain(1)] * 2).save(path)
-    good, bad = parquet.read_table(path).to_pylist()
-    bad["gen.peak.precision_bytes"] = value
-    if not isinstance(value, int):
-        good["gen.peak.precision_bytes"] = type(value)(good["gen.after_bytes"])
-    parquet.write_table(pa.Table.from_pylist([good, bad]), path)
-    found, said = loaded_with_warnings(path)
-    assert found == [plain(1)] * isinstance(value, int)
-    lost = [2] if isinstance(value, int) else [1, 2]
-    assert [
-        line.startswith(f"{path}, row {i}: not a valid cell record: gen.peak.precision_bytes is ")
-        for i, line in zip(lost, said, strict=True)
-    ]
 
 
 @slow

@@ -10,7 +10,7 @@ import pytest
 
 from ipygpulogger import records as values
 from ipygpulogger.records import CellRecord
-from ipygpulogger.records.process import Process, ProcessRecord
+from ipygpulogger.records.process import Process
 from ipygpulogger.storage.decode import types_of
 from ipygpulogger.storage.embed import SCHEMA
 
@@ -41,13 +41,6 @@ def test_the_schema_tells_of_every_field(kind):
         assert {k: v for k, v in told[name].items() if k != "description"} == schema_of(hint), name
 
 
-def test_the_schema_tells_of_the_process():
-    """A record of another process is a record of a cell with one field more."""
-    more = set(types_of(ProcessRecord)) - set(types_of(CellRecord))
-    assert more == {"process"}
-    assert PUBLISHED["properties"]["process"]["$ref"] == "#/$defs/Process"
-
-
 def schema_of(hint):
     """The schema of a type."""
     options = get_args(hint)
@@ -68,13 +61,3 @@ def schema_of(hint):
     if hint is datetime:
         return {"type": "string", "format": "date-time"}
     return {"type": {int: "integer", float: "number", str: "string", bool: "boolean"}[hint]}
-
-
-def test_the_schema_goes_with_the_package():
-    """It is package data, where the package says."""
-    import importlib.resources
-
-    assert (
-        json.loads(importlib.resources.files("ipygpulogger.storage").joinpath(SCHEMA.name).read_text())
-        == PUBLISHED
-    )
