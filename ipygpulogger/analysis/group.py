@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
-from typing import NamedTuple, overload
+from typing import TYPE_CHECKING, NamedTuple
 
 from ..records.process import ProcessRecord
-from ..records.value import Displayed, displayed_text
+from ..records.value import Sequenced, displayed_text
 from .imbalance import Figure, Outlier, figures_of, outliers_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 _NUMBER = re.compile(r"([0-9]{1,18})")
 
@@ -26,7 +28,7 @@ class Missing(NamedTuple):
     why: str
 
 
-class Group(Displayed, Sequence[ProcessRecord]):
+class Group(Sequenced[ProcessRecord]):
     """The records of many processes, in the order of their ranks, workers and tasks.
 
     Printed or displayed it is one table: a row for each process, of more than 16 the quantiles and the
@@ -50,21 +52,8 @@ class Group(Displayed, Sequence[ProcessRecord]):
         self._records = tuple(sorted(records, key=place_of))
         self.missing, self.notes = tuple(missing), tuple(notes)
 
-    @overload
-    def __getitem__(self, index: int) -> ProcessRecord: ...
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[ProcessRecord]: ...
-    def __getitem__(self, index: int | slice) -> ProcessRecord | Sequence[ProcessRecord]:
-        return self._records[index]
-
-    def __len__(self) -> int:
-        return len(self._records)
-
     def __bool__(self) -> bool:
         return bool(self._records or self.missing or self.notes)
-
-    def __iter__(self) -> Iterator[ProcessRecord]:
-        return iter(self._records)
 
     @cached_property
     def figures(self) -> tuple[Figure, ...]:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..engine.machine import machine
 from ..records import MIME
-from ..records.units import clipped, size_text
+from ..records.units import clipped
 from ..storage.decode import record_from
 from ..storage.embed import embedded
 from ..storage.formats import own_report, shows_processes
@@ -125,7 +125,6 @@ class Execution:
 
     async def _execute(self, streams: dict[str, Any]) -> str | None:
         why: str | None = None
-        self._kills = machine().limits.kills(of_machine=True)
         # Run as soon as nbclient waits for the kernel that it starts: behind its own handler of Ctrl-C.
         asyncio.get_running_loop().call_soon(self._handle_interrupts, asyncio.current_task())
         try:
@@ -156,23 +155,14 @@ class Execution:
         said = [line for line in text.splitlines() if line.strip()][-_LINES:]
         if isinstance(error, DeadKernelError):
             self.kernel_said = said
-            return f"the kernel died while it ran {self.cell or 'no cell'}{self._killed()}"
+            news = machine().limits.new_oom_kills()
+            return f"the kernel died while it ran {self.cell or 'no cell'}{f': {news}' if news else ''}"
         if isinstance(error, RuntimeError) and not self.started:
             last = f" ({said[-1]})" if said else ""
             raise BadRequest(
                 f"the kernel {self._client.kernel_name!r} did not start: {error}{last}"
             ) from error
         raise error
-
-    def _killed(self) -> str:
-        """Return that the kernel was killed for lack of memory, if processes were since it was started."""
-        limits, before = machine().limits, self._kills
-        now = limits.kills(of_machine=True)
-        if now is None or before is None or now.source != before.source or now.processes <= before.processes:
-            return ""
-        limits.new_oom_kills()  # seen now, so the next kernel does not report it again
-        limit_bytes = now.limit_bytes or limits.total_bytes
-        return f": killed for lack of memory{f' (limit {size_text(limit_bytes)})' if limit_bytes else ''}"
 
     async def _on_cell_start(self, cell: Any, cell_index: int) -> None:
         """Start the logger before the first cell, and show which cell runs; called by nbclient."""

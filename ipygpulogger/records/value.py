@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import field, fields
 from functools import cache
 from importlib import import_module
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
+T = TypeVar("T")
 _LATER = "later"
 _SCALARS = frozenset((int, str, float, bool, type(None)))
 
@@ -89,6 +91,25 @@ class Displayed:
         """Return the value as HTML, for IPython; None if nothing was registered for its class."""
         to_html = _registered(html_of, self)
         return None if to_html is None else str(to_html(self))
+
+
+class Sequenced(Displayed, Sequence[T]):
+    """Records in their order, as a sequence that a notebook displays."""
+
+    _records: Sequence[T]
+
+    @overload
+    def __getitem__(self, index: int) -> T: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[T]: ...
+    def __getitem__(self, index: int | slice) -> T | Sequence[T]:
+        return self._records[index]
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def __iter__(self) -> Iterator[T]:
+        return iter(tuple(self._records))
 
 
 def displayed_text(value: Displayed) -> str:

@@ -3,26 +3,26 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..analysis import leaks
 from ..records.cell_record import CellRecord, process_of
 from ..records.note import Note, NoteKind
 from ..records.units import cells_text
-from ..records.value import Displayed
+from ..records.value import Sequenced
 
 if TYPE_CHECKING:
     import os
+    from collections.abc import Iterable, Sequence
 
     import pandas as pd
 
 R = TypeVar("R", bound=CellRecord)
 
 
-class History(Displayed, Sequence[CellRecord]):
+class History(Sequenced[CellRecord]):
     """The finished cells. A record takes about a kilobyte, whatever the cell did."""
 
     def __init__(self, records: Sequence[CellRecord] = ()) -> None:
@@ -35,19 +35,6 @@ class History(Displayed, Sequence[CellRecord]):
     def extend(self, records: Iterable[CellRecord]) -> None:
         """Add the records of several processes."""
         self._records.extend(records)
-
-    @overload
-    def __getitem__(self, index: int) -> CellRecord: ...
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[CellRecord]: ...
-    def __getitem__(self, index: int | slice) -> CellRecord | Sequence[CellRecord]:
-        return self._records[index]
-
-    def __len__(self) -> int:
-        return len(self._records)
-
-    def __iter__(self) -> Iterator[CellRecord]:
-        return iter(tuple(self._records))
 
     def __repr__(self) -> str:
         return f"<History: {self.counted()}>"

@@ -25,8 +25,6 @@ sys.meta_path.insert(0, Nowhere())
 
 BROKEN = [  # what torch's own import raises, by the class of the error
     ("OSError", "libcudart.so.12: cannot open shared object file", "\\nsecond line"),
-    ("ImportError", "libtorch_cpu.so: undefined symbol: x", ""),
-    ("ValueError", "libcublasLt.so.*[0-9] not found in the system path", ""),
     ("ModuleNotFoundError", "No module named sympy", ""),
 ]
 
@@ -130,11 +128,3 @@ def test_doctor():
     sources = {diagnosis["source"] for diagnosis in found}
     assert {"RAM", "NVML", "torch"} <= sources
     assert all(any(line.startswith(one) for line in done.stdout.splitlines()) for one in sources)
-
-
-@pytest.mark.torch
-def test_doctor_with_torch(kernel_env):
-    """With torch and a device: the allocator's peaks are exact, and that is said."""
-    done = command("doctor", env=kernel_env)
-    assert done.returncode == 0, done.stderr
-    assert "the allocator's own peaks on cuda:0" in done.stdout

@@ -162,6 +162,5 @@ def test_a_kernel_that_was_killed_for_lack_of_memory(notebook, tmp_path, monkeyp
     said = capsys.readouterr().err.splitlines()
     told = "Linux killed 3 processes of this container for lack of memory (limit 8.0 GB)."
     assert said[0] == f"ipygpulogger: {told}"
-    why = ": killed for lack of memory (limit 8.0 GB)" if killed else ""
+    why = f": {told.replace('3 processes', '1 process')}" if killed else ""
     assert f"ipygpulogger: the kernel died while it ran cell 1 of 1{why}" in said
-    assert machine().limits.new_oom_kills() is None  # all of it was told

@@ -60,16 +60,3 @@ def test_an_impossible_number_costs_its_record_alone(tmp_path, monkeypatch, caps
     assert len(told) == count
     for line in told:
         assert line.startswith(f"ipygpulogger: {log}, line 2: not a valid cell record: gen.peak.lo_bytes is")
-
-
-def test_a_line_cut_short(tmp_path, capsys):
-    """The half line of a kernel that was killed is left out, and that is said; the rest counts."""
-    log = saved(tmp_path / "log.jsonl", made(source="whole"), made(source="torn"))
-    log.write_bytes(log.read_bytes()[:-20])
-    assert main(["report", str(log)]) == 0
-    out, err = capsys.readouterr()
-    assert "whole" in out
-    assert "torn" not in out
-    assert err.startswith("ipygpulogger: ")
-    assert "cut short" in err
-    assert len(err.splitlines()) == 1

@@ -31,9 +31,8 @@ import yaml
 from markdown_it import MarkdownIt
 
 import ipygpulogger
-from ipygpulogger import History, IPyGPULogger, experiments
+from ipygpulogger import IPyGPULogger, experiments
 from ipygpulogger.analysis.group import Group, Missing
-from ipygpulogger.cli import main
 from ipygpulogger.cli.arguments import parse
 from ipygpulogger.cli.progress import Columns, moved
 from ipygpulogger.owners import growth
@@ -447,31 +446,10 @@ def test_the_commands_are_real():
         assert parse(words[1:]).command == words[1]
 
 
-def test_the_commands_that_need_no_kernel_run(tmp_path, monkeypatch, capsys):
-    """As docs/history.md has them, on two logs; those that execute a notebook run in tests/cli."""
-    monkeypatch.chdir(tmp_path)
-    for name in "before.jsonl", "train.jsonl":
-        History([RECORD]).save(name)
-    lines = [
-        line for block in blocks("history.md") if block.language == "sh" for line in block.text.splitlines()
-    ]
-    commands = [words for line in lines if (words := shlex.split(line, comments=True)[1:])[0] != "run"]
-    assert [words[0] for words in commands] == ["report", "compare", "doctor"]
-    for words in commands:
-        assert main(words) == 0, capsys.readouterr().err
-
-
 @pytest.mark.parametrize("block", of("yaml"))
 def test_the_yaml_parses(block):
     """A workflow has jobs."""
     assert yaml.safe_load(block.text)["jobs"]
-
-
-@pytest.mark.parametrize("block", of("toml"))
-def test_the_toml_parses(block):
-    """The entry point stands in the group that the package reads."""
-    tomllib = pytest.importorskip("tomllib", reason="Python 3.11")
-    assert "ipygpulogger.sources" in tomllib.loads(block.text)["project"]["entry-points"]
 
 
 def test_the_example_of_a_source_is_the_one_that_is_tested():
