@@ -84,8 +84,8 @@ def assert_ladder(usage, **how):
         assert abs(usage.total_bytes - total_bytes) <= 2 * MB
 
 
-def run(on, *steps, settle=True, ladder=None, **options):
-    """A scope as the logger's hooks make it, garbage apart; every ladder that comes out is the truth."""
+def measured(on, *steps, settle=True, **options):
+    """A scope as the logger's hooks make it, garbage apart: settle, open, run, close, settle."""
     if settle:
         on.settling.settle(gc_collect=False, clear_cache=True)
     scope = Scope(on, **options).open()
@@ -96,7 +96,12 @@ def run(on, *steps, settle=True, ladder=None, **options):
         scope.close()
     if settle:
         on.settling.settle(gc_collect=False, clear_cache=True)
-    result = scope.result(Measurement, "test")
+    return scope.result(Measurement, "test")
+
+
+def run(on, *steps, ladder=None, **options):
+    """The same; every ladder that comes out is the truth."""
+    result = measured(on, *steps, **options)
     for usage in result.gpus:
         assert_ladder(usage, **(ladder or {}))
     return result

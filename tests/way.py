@@ -14,30 +14,18 @@ if TYPE_CHECKING:
 
 
 class Way:
-    """Counts what a package does, by `sys.setprofile`, in the thread that counts.
-
-    Attributes:
-        calls: Python functions of the package that are called, by file; a generator counts once, however often
-            it goes on.
-        all_calls: These, and the Python functions of others that are called below them.
-        functions: The code of those of the package.
-        c_calls: Functions written in C that are called by any of these.
-        moves: Calls from one file of the package, or from outside, into another.
-    """
+    """Counts what a package does, by `sys.setprofile`, in the thread that counts; a generator counts once."""
 
     def __init__(self, package: Path) -> None:
-        """Prepare.
-
-        Args:
-            package: Its folder.
-        """
+        """Prepare to count in the package of this folder."""
         self._package = str(package) + os.sep
-        # For each frame that began here, the file of the package that it is in or below.
-        self._stack: list[str] = []
+        self._stack: list[str] = []  # for each frame the file of the package that it is in or below
         self._generators: list[FrameType] = []  # that have begun
-        self.calls: Counter[str] = Counter()
-        self.functions: set[CodeType] = set()
-        self.all_calls = self.c_calls = self.moves = 0
+        self.calls: Counter[str] = Counter()  # of Python functions of the package, by file
+        self.functions: set[CodeType] = set()  # the code of these
+        self.all_calls = 0  # of these, and of Python functions of others below them
+        self.c_calls = 0  # by any of these, of functions written in C
+        self.moves = 0  # calls from one file of the package, or from outside, into another
 
     def event(self, frame: FrameType, event: str, _: Any) -> None:
         """Take in an event of `sys.setprofile`."""

@@ -81,11 +81,6 @@ class Excess(NamedTuple):
     budget_bytes: int
     at_least: bool
 
-    @property
-    def over_bytes(self) -> int:
-        """How far the peak lies above the budget."""
-        return self.peak_bytes - self.budget_bytes
-
 
 def excesses(
     measurement: Measurement, *, ram_bytes: int | None = None, gpu_bytes: int | None = None

@@ -18,7 +18,6 @@ from ..engine.machine import machine
 from ..records import MIME
 from ..records.units import clipped
 from ..storage.decode import record_from
-from ..storage.embed import embedded
 from ..storage.formats import own_report, shows_processes
 from .arguments import BadRequest, check_kernel, installed
 from .streams import without_colours
@@ -181,13 +180,13 @@ class Execution:
     async def _on_cell_executed(self, cell: Any, cell_index: int, execute_reply: Any, **_: Any) -> None:
         """Pass on the record of the cell that has just ended; called by nbclient."""
         self._disarm()
-        record = displayed_record(cell)
-        if record is None:
-            record = await self._ask_for_record(cell)
+        record = _displayed_record(cell) or await self._ask_for_record(cell)
         if record is None:
             self.cells_without_record += 1
         else:
             self._seen.add(record.started_at)
+            if record.cell_id is None and "id" in cell:  # which nbclient does not tell the kernel
+                record = replace(record, cell_id=cell.id)
         reply = execute_reply["content"]
         failed = reply["status"] == "error"
         self.cells_failed += failed and "raises-exception" not in cell.metadata.get("tags", ())
@@ -208,7 +207,7 @@ class Execution:
         firsts = lines[: 2 if "%%gpulog" in lines[0] else 1]  # a record has the line after `%%gpulog`
         if record.started_at in self._seen or not any(line.startswith(record.source) for line in firsts):
             return None  # the record of an earlier cell, or of one nested in this one
-        return replace(record, cell_id=cell.id) if record.cell_id is None and "id" in cell else record
+        return record
 
     async def _ask_for_processes(self) -> None:
         """Pass on the records of other processes that the kernel's logger keeps since the last time."""
@@ -295,19 +294,13 @@ class Execution:
             self._alarm.cancel()
 
 
-def displayed_record(cell: Any) -> CellRecord | None:
-    """Return the record in the cell's own report, with its id, which nbclient does not tell the kernel."""
-    report: Any = own_report(cell)
-    if report is None:
-        return None
+def _displayed_record(cell: Any) -> CellRecord | None:
+    """Return the record in the cell's own report."""
+    report = own_report(cell)
     try:
-        record = record_from(report[MIME])
-        if record.cell_id is None and "id" in cell:
-            record = replace(record, cell_id=cell.id)
-            report[MIME] = embedded(record, report[MIME].get("left_out", ()))
+        return None if report is None else record_from(report[MIME])
     except (TypeError, ValueError):  # an output that the cell made itself
         return None
-    return record
 
 
 def _first_line(evalue: str) -> str:

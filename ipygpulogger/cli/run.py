@@ -128,12 +128,13 @@ def _over_budget(
     """Yield a sentence for each peak above its budget, and for each that cannot be compared with it."""
     for record in records:
         for excess in excesses(record, ram_bytes=ram_bytes, gpu_bytes=gpu_bytes):
+            over_bytes = excess.peak_bytes - excess.budget_bytes
             where = "in RAM" if excess.name == "RAM" else f"on {excess.name}"
             option = "--max-ram" if excess.name == "RAM" else "--max-gpu"
             at_least = "at least " if excess.at_least else ""
             yield (
                 f"{summary.named(record)}: peaked at {at_least}{_size(excess.peak_bytes)} {where},"
-                f" {at_least}{_size(excess.over_bytes)} over {option} {_size(excess.budget_bytes)}"
+                f" {at_least}{_size(over_bytes)} over {option} {_size(excess.budget_bytes)}"
             )
         for gpu in record.gpus if gpu_bytes is not None else ():
             if not gpu.attributed:

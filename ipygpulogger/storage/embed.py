@@ -15,15 +15,13 @@ from ..records.usage import Peak
 from ..records.value import fields_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from ..records.cell_record import CellRecord
 
 LIMIT_BYTES = 16384
 SCHEMA = Path(__file__).with_name("record.schema.json")
 
-_MEMBERS, _CHARACTERS = 6, 100  # what is left of lists and texts
-_LONG = frozenset(("timeline", "at_peak", "alive"))  # what is left out whole
+_MOST_ROWS, _MEMBERS, _CHARACTERS = 12, 6, 100  # what is left of tables, lists and texts
+_ROWS = ("at_peak", "alive")  # the tables: lists of `AtPeak`
 _ID_CHARACTERS = 64  # nbformat allows no longer ids
 _ESSENTIAL = (  # what stays in any case; of devices as many as fit
     *("label", "started_at", "time_s", "gen", "gpus", "execution_count", "cell_id", "source", "status"),
@@ -32,19 +30,19 @@ _ESSENTIAL = (  # what stays in any case; of devices as many as fit
 _SCALARS = frozenset((int, str, float, bool))
 
 
-def embedded(record: CellRecord, left_out: Iterable[str] = ()) -> dict[str, Any]:
+def embedded(record: CellRecord) -> dict[str, Any]:
     """Return the form that a notebook output embeds: no None, no defaults, and at most `LIMIT_BYTES`.
 
-    If that is too much, time series and what was alive at the peak go, and lists and texts are cut; then the
-    largest fields go, and in the end devices. ``left_out`` names the fields that lost something, now or
-    before. No number is changed.
+    If that is too much, time series go, and of what was alive at the peak the smaller rows are added up; then
+    lists and texts are cut; then the largest fields go, and in the end devices. ``left_out`` names the fields
+    that lost something. No other number is changed.
     """
     values: dict[str, Any] = _without_defaults(record)
     values["started_at"] = record.started_at.isoformat()
-    lost, written = set(left_out), _json(values)
-    if not lost and "\\ud" not in written and len(written) <= LIMIT_BYTES:
+    lost, written = set[str](), _json(values)
+    if "\\ud" not in written and len(written) <= LIMIT_BYTES:
         return values  # as for nearly every cell; "\ud" is how JSON in ASCII begins a surrogate
-    for step in (_without_surrogates, _shortened):
+    for step in (_without_surrogates, _folded, _shortened):
         changed = {name: step(name, value) for name, value in values.items() if name != "left_out"}
         lost |= {name for name, value in changed.items() if value != values[name]}
         values = {name: value for name, value in changed.items() if value is not None}
@@ -102,16 +100,26 @@ def _without_surrogates(_: str, value: Any) -> Any:
     return value
 
 
+def _folded(name: str, value: Any) -> Any:
+    """Return a field without time series; of many rows at a peak the largest, and the sums of the others."""
+    if name in _ROWS and len(value) > _MOST_ROWS:
+        from ..records.explained import AtPeak, folded
+
+        return _without_defaults(folded([AtPeak(**row) for row in value], _MOST_ROWS))
+    if isinstance(value, dict):
+        return {inner: _folded(inner, member) for inner, member in value.items() if inner != "timeline"}
+    return [_folded("", member) for member in value] if isinstance(value, list) else value
+
+
 def _shortened(name: str, value: Any) -> Any:
     """Return the first members of a list, and of a text the beginning; of an id the end."""
-    if name in _LONG:
-        return None
     if name == "cell_id":  # some front ends put the notebook's id before the cell's
         return value[-_ID_CHARACTERS:]
     if isinstance(value, str):
         return value if len(value) <= _CHARACTERS else f"{value[:_CHARACTERS]}..."
     if isinstance(value, list):
-        return [_shortened("", member) for member in (value if name == "gpus" else value[:_MEMBERS])]
+        members = value if name in ("gpus", *_ROWS) else value[:_MEMBERS]
+        return [_shortened("", member) for member in members]
     if isinstance(value, dict):
-        return {inner: _shortened(inner, member) for inner, member in value.items() if inner not in _LONG}
+        return {inner: _shortened(inner, member) for inner, member in value.items()}
     return value

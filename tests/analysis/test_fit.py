@@ -305,14 +305,6 @@ def test_what_makes_a_run_recognizable():
     assert cell(cell_id="one") == cell("y = f(3)", "one", ()) != cell(cell_id="two")
     assert cell() == cell(dimensions=(("x", 6),)) != cell("z = f(3)")
     assert cell("%%time") is None
-    session = Session(100 * MB, 3 * MB)
-    for cell_id in ("one", "two"):
-        session.cell("f(x)", session.used, 200 * MB, cell_id, dimensions=(("x", 5),), code="aa")
-    session.cell("f(x)", session.used, 200 * MB, "two", code="aa")
-    assert [[run.label for run in session.fit(count=count).runs] for count in (1, None)] == [
-        ["In [1]"],
-        ["In [2]", "In [3]"],
-    ]
 
 
 @pytest.mark.parametrize("id_", [None, "one"])

@@ -8,15 +8,11 @@ from pathlib import Path
 import nbformat
 import pytest
 from command_line import MB, command, executed, is_executed, made, records, refused
-from hypothesis import given
-from hypothesis import strategies as st
 
 from ipygpulogger import History
 from ipygpulogger.cli import main
-from ipygpulogger.cli.execution import displayed_record
 from ipygpulogger.cli.run import _over_budget
 from ipygpulogger.records import MIME, DeviceUsage, Peak
-from ipygpulogger.storage.embed import LIMIT_BYTES, embedded
 
 
 def test_run_reports_every_cell(notebook, tmp_path):
@@ -45,8 +41,7 @@ def test_run_reports_every_cell(notebook, tmp_path):
     reports = [o for cell in nb.cells for o in cell.outputs if o.output_type == "display_data"]
     assert len(reports) == 3
     assert {"text/plain", "text/html", MIME} == set(reports[0].data)
-    ids = [cell.id for cell in nb.cells if cell.outputs]
-    assert [report.data[MIME]["cell_id"] for report in reports] == ids
+    assert [r["cell_id"] for r in records(log)] == [cell.id for cell in nb.cells if cell.outputs]
     assert sorted(p.name for p in tmp_path.iterdir()) == ["log.jsonl", "nb.executed.ipynb", "nb.ipynb"]
 
 
@@ -211,21 +206,6 @@ def test_old_outputs_are_not_new(notebook, tmp_path):
     second = executed(old).cells[1]
     assert (second.execution_count, second.outputs) == (None, [])
     assert [record.status for record in History.load(old.with_name("old.executed.ipynb"))] == ["error"]
-
-
-@given(st.integers(1, 2000))
-def test_the_records_limit_holds_with_the_id(size):
-    """The cell's name that run adds lifts no record above the limit, and what was left out stays named."""
-    cut = made(notes=("a note",) * 2000, error="é" * size)
-    values = embedded(cut)
-    cell = nbformat.v4.new_code_cell(execution_count=1)
-    cell.id = "i" * 64
-    cell.outputs = [nbformat.v4.new_output("display_data", {"text/plain": "it", MIME: values})]
-    record = displayed_record(cell)
-    kept = cell.outputs[0].data[MIME]
-    assert len(json.dumps(kept, separators=(",", ":"))) <= LIMIT_BYTES
-    assert (kept["cell_id"], record.cell_id) == (cell.id, cell.id)
-    assert set(values.get("left_out", ())) <= set(kept.get("left_out", ()))
 
 
 def test_parameters(notebook, tmp_path):

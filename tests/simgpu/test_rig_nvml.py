@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
 
@@ -46,13 +45,6 @@ def test_script_by_time(h, gpu):
             assert used == 700 * MB
 
 
-def test_script_by_read(h, gpu):
-    quiet = N.nvmlDeviceGetMemoryInfo(h, version=N.nvmlMemory_v2).used
-    gpu.dev[0].script([(1, 10), (3, 700 * MB), (4, 0)], by_read=True)
-    seen = [N.nvmlDeviceGetMemoryInfo(h, version=N.nvmlMemory_v2).used - quiet for _ in range(5)]
-    assert seen == [10, 10, 700 * MB, 0, 0]
-
-
 def samples(h, seen=0, kind=N.NVML_GPU_UTILIZATION_SAMPLES):
     value_type, rows = N.nvmlDeviceGetSamples(h, kind, seen)
     assert value_type == N.NVML_VALUE_TYPE_UNSIGNED_INT
@@ -84,32 +76,6 @@ def test_samples_since(h, gpu):
     assert samples(h, rows[0][0] + 1)[0] == rows[1]  # a time between two samples
     gpu.dev[0].sample_us = 0  # an idle GPU whose buffer ran dry
     assert code(samples, h) == N.NVML_ERROR_NOT_FOUND
-
-
-def test_samples_follow_the_load(h, gpu):
-    """90 % until 200 ms ago, from 700 ms ago: the samples tell what was."""
-    d = gpu.dev[0]
-    d.util_gpu, d.sample_us = 5, 10_000
-    d.load([(-700_000, 90), (-200_000, 10), (60_000_000, 20)])
-    values = [value for _, value in samples(h)]
-    assert values == sorted(values, key=[5, 90, 10].index)
-    if len({*values}) == 3:  # not after a pause of 300 ms in this test
-        assert 49 <= values.count(90) <= 51  # two clocks are read one after the other
-    assert N.nvmlDeviceGetUtilizationRates(h).gpu == 10
-    d.load([(-1, 33)])
-    assert N.nvmlDeviceGetUtilizationRates(h).gpu == 33
-
-
-def test_energy_in_steps(h, gpu):
-    d = gpu.dev[0]
-    d.power_mw, d.energy_step_ms = 250_000, 20
-    seen, start = set(), time.monotonic()
-    while time.monotonic() - start < 0.07:
-        seen.add(N.nvmlDeviceGetTotalEnergyConsumption(h) - d.energy_mj)
-    # 5 J at a time; on a busy machine some steps are not seen, but none is ever between
-    assert seen and all(e % 5000 == 0 for e in seen)
-    d.energy_step_ms = 3_600_000  # stands still for this test
-    assert N.nvmlDeviceGetTotalEnergyConsumption(h) == N.nvmlDeviceGetTotalEnergyConsumption(h)
 
 
 def v2(h):
@@ -194,25 +160,6 @@ def test_fault_window_and_delay(h, gpu):
     assert time.perf_counter() - t > 0.02
 
 
-def test_threads(h, gpu):
-    """Concurrent readers while the state changes: never a torn or impossible value."""
-    bad, stop = [], threading.Event()
-
-    def read():
-        while not stop.is_set():
-            m = N.nvmlDeviceGetMemoryInfo(h)
-            if m.used + m.free != m.total:
-                bad.append(m)
-
-    ts = [threading.Thread(target=read) for _ in range(4)]
-    [t.start() for t in ts]
-    for i in range(2000):
-        gpu.dev[0].base_used = (i % 16) << 30
-    stop.set()
-    [t.join() for t in ts]
-    assert not bad
-
-
 def test_nothing_is_left_behind(gpu):
     """A process killed with the machine in its hands takes the machine with it."""
     prog = """
@@ -240,37 +187,3 @@ def test_clear(h, gpu):
     gpu.fault("nvml*", 3)
     gpu.clear()
     assert bytes(gpu) == quiet
-
-
-SHUTDOWNS = """
-import threading, time
-import pynvml as N, simgpu
-gpu = simgpu.start()
-N.nvmlInit()
-N.nvmlInit()
-handle = N.nvmlDeviceGetHandleByIndex(0)
-slow = gpu.fault("nvmlDeviceGetMemoryInfo*", delay_us=1_000_000)
-asking = threading.Thread(target=lambda: N.nvmlDeviceGetMemoryInfo(handle))
-asking.start()
-while not slow.hits:
-    time.sleep(0.001)
-found = []
-N.nvmlShutdown()
-found.append(gpu.in_flight_at_shutdown)
-N.nvmlShutdown()
-found.append(gpu.in_flight_at_shutdown)
-asking.join()
-N.nvmlInit()
-N.nvmlShutdown()
-found.append(gpu.in_flight_at_shutdown)
-print(found)
-"""
-
-
-def test_a_shutdown_under_a_question_is_noticed(gpu):
-    """The last one that closes the library while a thread is in it; not one that leaves it open."""
-    env = {**os.environ, "PYTHONPATH": str(Path(simgpu.__file__).parents[1])}  # here it may be open already
-    done = subprocess.run(
-        [sys.executable, "-c", SHUTDOWNS], env=env, capture_output=True, text=True, check=False
-    )
-    assert done.stdout.split("\n")[0] == "[0, 1, 1]", done.stderr

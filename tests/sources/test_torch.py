@@ -12,6 +12,8 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from memory import MB
+from truth import gpu_of
+from truth import measured as run
 
 from ipygpulogger import measure
 from ipygpulogger.engine.machine import Machine, machine
@@ -39,25 +41,6 @@ def fresh(cuda):
     fresh.detach(fresh)
     fresh.close()
     assert "wrapper" not in torch._C._cuda_memoryStats.__qualname__
-
-
-def run(on, *steps, settle=True, **options):
-    """A scope as the logger's hooks make it: settle, open, run, close, settle."""
-    if settle:
-        on.settling.settle(gc_collect=True, clear_cache=True)
-    scope = Scope(on, **options).open()
-    try:
-        for step in steps:
-            step()
-    finally:
-        scope.close()
-    if settle:
-        on.settling.settle(gc_collect=True, clear_cache=True)
-    return scope.result(Measurement, "test")
-
-
-def gpu_of(result, index=0):
-    return next(gpu for gpu in result.gpus if gpu.index == index)
 
 
 programs = st.lists(
