@@ -10,7 +10,6 @@ from made import UNSHRUNK, plain
 
 from ipygpulogger import History
 from ipygpulogger.records import (
-    MIME,
     ChildrenUsage,
     DeviceUsage,
     Heap,
@@ -122,41 +121,15 @@ def test_an_impossible_number_is_found_wherever_it_stands():
                     record_from(from_json(with_number(values, path, number)))
 
 
-def in_a_log(path, number):
-    """Two records, and one with this number between them."""
+@pytest.mark.parametrize("number", HUGE + WHOLE + NEGATIVE)
+def test_an_impossible_number_costs_its_record_alone(tmp_path, number):
+    """One sentence names the file and the place, and all other records load."""
+    path = tmp_path / "run.jsonl"
     bad = with_number(FULL.to_dict(), ("gen", "peak", "precision_bytes"), number)
     path.write_text(f"{json_line(plain(1))}{bad}\n{json_line(plain(3))}")
-    return "line 2"
-
-
-def in_a_table(path, number):
-    History([plain(1), plain(2), plain(3)]).save(path)
-    head, first, row, last = path.read_text().splitlines()
-    cells = row.split(",")
-    cells[head.split(",").index("gen.peak.precision_bytes")] = number
-    path.write_text("\n".join([head, first, ",".join(cells), last]))
-    return "line 3"
-
-
-def in_a_notebook(path, number):
-    bad = with_number(embedded(FULL), ("gen", "peak", "precision_bytes"), number)
-    reports = [embedded(plain(1)), "bad", embedded(plain(3))]
-    cells = [{"cell_type": "code", "outputs": [{"data": {MIME: one}}]} for one in reports]
-    path.write_text(json.dumps({"cells": cells}).replace('"bad"', bad))
-    return "code cell 2"
-
-
-@pytest.mark.parametrize("number", HUGE + WHOLE + NEGATIVE)
-@pytest.mark.parametrize(
-    ("kind", "write"), [("jsonl", in_a_log), ("csv", in_a_table), ("ipynb", in_a_notebook)]
-)
-def test_an_impossible_number_costs_its_record_alone(tmp_path, kind, write, number):
-    """One sentence names the file and the place, and all other records load."""
-    path = tmp_path / f"run.{kind}"
-    place = write(path, number)
     found, (said,) = loaded_with_warnings(path)
     assert found == [plain(1), plain(3)]
-    assert said.startswith(f"{path}, {place}: not a valid cell record: gen.peak.precision_bytes is ")
+    assert said.startswith(f"{path}, line 2: not a valid cell record: gen.peak.precision_bytes is ")
     assert said.endswith("; it is left out")
     assert len(said) < 300
     assert "\n" not in said

@@ -29,17 +29,6 @@ def test_a_log_goes_on_behind_a_line_cut_short(tmp_path):
             assert list(History.load(path)) == [plain(1), plain(3), plain(4)]
 
 
-def test_a_log_is_the_history_as_it_grows(tmp_path):
-    """After each record the file holds all of them; a log of before is continued."""
-    path = tmp_path / "run.jsonl"
-    for i in range(3):
-        log = Log(str(path))
-        for j in range(3):
-            assert log.append(plain(10 * i + j)) == 0
-            assert [r.gen.after_bytes for r in History.load(path)][-1] == 10 * i + j
-    assert len(History.load(path)) == 9
-
-
 @pytest.mark.parametrize("name", ["folder", "no/run.jsonl", "run.jsonl"])
 def test_a_log_that_cannot_be_is_refused_at_once(tmp_path, monkeypatch, name):
     """A folder, a file in no folder or one that may not be written: `ValueError` in one sentence, nothing is made."""
@@ -150,20 +139,6 @@ def test_a_vanished_folder_is_said_once_and_hurts_no_cell(shell, tmp_path, capsy
     assert capsys.readouterr().err == f"ipygpulogger writes {path} again; 3 cells are missing in it.\n"
     il.stop()
     assert list(History.load(path)) == [il.history[0], *il.history[4:]]
-
-
-def test_a_full_disk_is_said_once_and_hurts_no_cell(shell, tmp_path, capsys):
-    """A device that is always full: one sentence, and every cell has its report."""
-    (tmp_path / "run.jsonl").symlink_to("/dev/full")
-    il = IPyGPULogger(log=str(tmp_path / "run.jsonl")).start()
-    capsys.readouterr()
-    for i in range(3):
-        assert shell.run_cell(f"x = {i}", store_history=True).success
-    told = capsys.readouterr()
-    assert told.err.count("\n") == 1
-    assert told.err.endswith("goes on trying: No space left on device\n")
-    assert told.out.count("RAM:") == len(il.history) == 3
-    il.stop()
 
 
 @pytest.mark.parametrize("value", [3, True, "", "run.csv", "no/such/run.jsonl", b"run.jsonl", "."])
