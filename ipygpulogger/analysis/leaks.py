@@ -27,21 +27,13 @@ def suspects(records: Iterable[CellRecord]) -> list[tuple[CellRecord, ...]]:
     return [found for cell in runs.values() if len(found := _growing_runs(cell)) >= RUNS]
 
 
-def growing_runs_of(
-    records: Sequence[CellRecord], earlier: Iterable[CellRecord]
-) -> list[tuple[CellRecord, ...]]:
-    """Return of each record the last runs of its cell, itself last, if they make it a suspect; else ()."""
-    runs: dict[Hashable, list[CellRecord]] = {identity(record): [] for record in records if record.grown()}
-    runs.pop(None, None)
-    for record in earlier if runs else ():
-        if (cell := identity(record)) in runs:
-            runs[cell].append(record)
-    found = []
-    for record in records:
-        cell = identity(record) if record.grown() else None
-        grew = () if cell is None else _growing_runs([*runs[cell], record])
-        found.append(grew if len(grew) >= RUNS else ())
-    return found
+def growing_runs_of(record: CellRecord, earlier: Iterable[CellRecord]) -> tuple[CellRecord, ...]:
+    """Return the last runs of a record's cell, the record last, if they make it a suspect; else nothing."""
+    cell = identity(record) if record.grown() else None
+    if cell is None:
+        return ()
+    runs = _growing_runs([*(one for one in earlier if identity(one) == cell), record])
+    return runs if len(runs) >= RUNS else ()
 
 
 def growing_names(runs: Sequence[CellRecord]) -> tuple[str, ...]:
@@ -67,10 +59,7 @@ def memories(record: CellRecord) -> dict[Hashable, Usage]:
 
 
 def with_kernel(records: Iterable[CellRecord]) -> Iterator[tuple[int, CellRecord]]:
-    """Yield the records with the number of their kernel: in a new one the execution count starts over.
-
-    That of other processes is the kernel of the notebook that they worked for.
-    """
+    """Yield the records with the number of their kernel: in a new one the execution count starts over."""
     kernel = 0
     last: tuple[int, datetime] | None = None
     for record in records:
@@ -85,16 +74,12 @@ def with_kernel(records: Iterable[CellRecord]) -> Iterator[tuple[int, CellRecord
 
 
 def identity(record: CellRecord) -> Hashable:
-    """Return what makes another run recognizable as one of the same cell and process, if anything does."""
+    """Return what makes another run of a cell of the kernel recognizable, if anything does."""
     named = record.cell_id is not None or not record.source.startswith("%")
-    if not named or record.gpulog_only:
+    if not named or record.gpulog_only or process_of(record) is not None:
         return None
-    process = getattr(record, "process", None)  # as `process_of`, in each cell
     code = record.code if record.cell_id is None else ""  # many cells may begin with ``if torch:``
-    if process is None:
-        return record.cell_id, record.source, code
-    label = record.label if process.task is None else ""  # two runs of a task may have different ones
-    return record.cell_id, record.source or label, code, process
+    return record.cell_id, record.source, code
 
 
 def _growing_runs(runs: list[CellRecord]) -> tuple[CellRecord, ...]:

@@ -378,7 +378,7 @@ class IPyGPULogger(Options):
         A budget does not hold for what began before it was set.
         """
         since = self._budget_since
-        found = self._history.marked_all(records)
+        found = list(records)
         for i, record in enumerate(found):
             if since is not None and record.started_at >= since:
                 found[i] = replace(record, notes=(*record.notes, *over_budget(record, self.budget)))

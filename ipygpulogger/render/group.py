@@ -179,13 +179,11 @@ def _by_process(group: Group) -> dict[int, list[Outlier]]:
 
 
 def _urgent(record: ProcessRecord) -> Iterator[str]:
-    """Yield in a few words that a process failed, went over a budget, or grows with every run."""
+    """Yield in a few words that a process failed, or went over a budget."""
     if outcome := record.outcome():
         yield shortened(outcome)
     if of_kind(record.notes, NoteKind.OVER_BUDGET):
         yield "over budget"
-    if of_kind(record.notes, NoteKind.GREW):
-        yield "grows"
 
 
 def _process_table(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from ..analysis import leaks
 from ..records.cell_record import CellRecord, process_of
@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     import pandas as pd
-
-R = TypeVar("R", bound=CellRecord)
 
 
 class History(Sequenced[CellRecord]):
@@ -68,9 +66,9 @@ class History(Sequenced[CellRecord]):
         device, and each left more than 1 MB more in use there than the run before. RAM that malloc merely
         keeps is not counted.
 
-        Two runs are of the same cell when they have the same id by the front end and the same first line,
-        in the same process; where the front end sends no ids, as in a terminal, the same code but for its
-        numbers and comments, and no magic such as ``%%time`` before it.
+        Two runs are of the same cell when they have the same id by the front end and the same first line;
+        where the front end sends no ids, as in a terminal, the same code but for its numbers and comments,
+        and no magic such as ``%%time`` before it. Records of other processes are left out.
 
         Returns:
             For each cell its last runs, oldest first, as many as grew.
@@ -79,17 +77,12 @@ class History(Sequenced[CellRecord]):
 
     def marked(self, record: CellRecord) -> CellRecord:
         """Return a record that is about to be appended, with a note if it makes its cell a suspect."""
-        return self.marked_all([record])[0] if record.grown() else record
-
-    def marked_all(self, records: Sequence[R]) -> list[R]:
-        """Return records that are about to be appended, each with a note if it makes its cell a suspect."""
-        found = list(records)
-        for at, runs in enumerate(leaks.growing_runs_of(records, self)):
-            if runs:
-                names = ", ".join(leaks.growing_names(runs))
-                note = f"grew in each of its last {len(runs)} runs{names and ': '}{names}"
-                found[at] = replace(found[at], notes=(*found[at].notes, Note(NoteKind.GREW, note)))
-        return found
+        runs = leaks.growing_runs_of(record, self)
+        if not runs:
+            return record
+        names = ", ".join(leaks.growing_names(runs))
+        note = f"grew in each of its last {len(runs)} runs{names and ': '}{names}"
+        return replace(record, notes=(*record.notes, Note(NoteKind.GREW, note)))
 
     # -- to and from elsewhere ---------------------------------------------------------------------
 

@@ -11,17 +11,19 @@ from sessions import cells, gpu, ram
 from ipygpulogger import History
 from ipygpulogger.analysis.leaks import growing_names
 from ipygpulogger.records import CPU, DeviceUsage, Heap, Owner, Peak, RamUsage
+from ipygpulogger.records.process import Process, ProcessRecord
 
 MB = 2**20
 
 
 def test_our_own_magics_are_no_suspects():
-    """A cell of ours that grows each time is no leak of the user's code."""
+    """A cell of ours that grows each time is no leak of the user's code; nor are other processes' runs told."""
     runs = cells(ram(0, 10), ram(10, 20), ram(20, 30))
     assert History(runs).suspects()
     ours = [dataclasses.replace(run, gpulog_only=True) for run in runs]
     assert not History(ours).suspects()
     assert History(ours[:2]).marked(ours[2]) == ours[2]
+    assert not History([ProcessRecord.of(run, Process("node", 7)) for run in runs]).suspects()
 
 
 def test_a_cell_that_grows_with_every_run_is_suspected():

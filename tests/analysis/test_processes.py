@@ -4,8 +4,6 @@ from dataclasses import replace
 
 import made
 import pytest
-from handmade import ram
-from memory import MB
 from processes import of
 
 from ipygpulogger import History
@@ -103,35 +101,6 @@ def test_a_process_is_no_cell_of_the_kernel():
     own, elsewhere = made.plain(source="x", cell_id=None), replace(of(0, 100), cell_id=None)
     found = compare([own], [elsewhere])
     assert (found.pairs, len(found.new), len(found.removed)) == ((), 1, 1)
-
-
-def test_what_leaks_is_marked_when_it_is_kept():
-    """The third growing run of a cell or of a task in the same process; a label stands for a missing line."""
-
-    def run(number, **fields):
-        process = {"pid": 7, "worker": "w", **fields.pop("process", {})}
-        usage = ram(number * 9 * MB, (number + 1) * 9 * MB)
-        return replace(of(process, **{"source": "", "label": "load", **fields}), gen=usage)
-
-    for kind, alike in (
-        ({}, True),
-        ({"source": "x", "label": None}, True),
-        ({"label": None}, False),
-        ({"process": {"task": "train"}, "label": None}, True),
-        ({"process": {"pid": None}}, False),
-    ):
-        runs = []
-        for number in range(3):
-            fields = {name: f"In [{number}]" if value is None else value for name, value in kind.items()}
-            if fields.get("process", {}).get("pid", 7) is None:
-                fields["process"] = {"pid": number}
-            runs.append(run(number, **fields))
-        history = History([*runs[:2], of(5, 100)])
-        (marked, other) = history.marked_all([runs[2], of(6, 100)])
-        assert bool(marked.notes) == alike, kind
-        assert other.notes == ()
-        assert bool(History(runs).suspects()) == alike
-        assert len(history) == 3
 
 
 # -- groups ------------------------------------------------------------------------------------------
