@@ -78,6 +78,11 @@ class Machine:
             return self._ram
 
     @property
+    def samples_ram(self) -> bool:
+        """Whether general RAM has no peak that can be reset, so that samples show more than its counter."""
+        return self._ram is not None and self._ram.counter.peak_class != "resettable"
+
+    @property
     def child_peaks(self) -> ChildPeaks:
         """The child processes, and the trackers of their peaks; most processes have none."""
         if self._child_peaks is None:
@@ -184,7 +189,7 @@ class Machine:
         with self._lock:
             scopes = list(self.scopes)
             has_children = self.process.has_children()
-            if not (has_children or _devices_of(scopes)):
+            if not (has_children or self.samples_ram or _devices_of(scopes)):
                 return
             self.discover()
             devices = _devices_of(scopes)

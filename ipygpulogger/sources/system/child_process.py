@@ -310,8 +310,7 @@ def _read_stat(pid: int) -> _Stat:
 class Descendants:
     """The living descendants of this process."""
 
-    def __init__(self, leave_out: Callable[[], int | None] = lambda: None) -> None:
-        self._leave_out = leave_out  # returns the pid of our own sampling process, which is not measured
+    def __init__(self) -> None:
         self._known: dict[int, ChildProcess] = {}
 
     def visit(self, read: Callable[[ChildProcess], object]) -> list[ChildProcess] | None:
@@ -347,7 +346,7 @@ class Descendants:
     ) -> None:
         """Add every descendant that is not found yet, and that of a process that did not run if `again`."""
         waiting: list[tuple[ChildProcess | None, tuple[int, ...]]] = [(None, own)]
-        seen = {self._leave_out()}
+        seen: set[int] = set()
         while waiting:
             parent, pids = waiting.pop()
             for pid in pids:

@@ -1,11 +1,12 @@
 """General RAM: resident memory of this process, its peak, malloc's part of it, and what ended children had.
 
-What a system offers is probed, never guessed from its name: the kernel's high-water mark, which can be reset,
-or what `rss_watcher` has. The mark is exact whatever holds the GIL, with no thread. The reset is a write to
-``/proc/<pid>/clear_refs``, and also lowers `getrusage().ru_maxrss`. The kernel does not record resets, but
-inotify(7) reports the writes of every thread and process that uses the same mount of ``/proc``. It does not
-see writes through another mount, as from a container's host, or through ``/proc/<pid>/task``. It also reports
-other uses of the file.
+What a system offers is probed, never guessed from its name: the kernel's high-water mark, which can be reset;
+a peak that only rises (macOS, Windows, Linux where the reset is refused); or none (gVisor).
+
+The mark is exact whatever holds the GIL, with no thread. The reset is a write to ``/proc/<pid>/clear_refs``,
+and also lowers `getrusage().ru_maxrss`. The kernel does not record resets, but inotify(7) reports the writes
+of every thread and process that uses the same mount of ``/proc``. It does not see writes through another
+mount, as from a container's host, or through ``/proc/<pid>/task``, and it reports other uses of the file.
 """
 
 from __future__ import annotations
@@ -206,6 +207,32 @@ class HighWaterMark(Counter):
         return ((sum(later) - sum(earlier)) * self._fault_bytes,)
 
 
+class RisingPeak(Counter):
+    """A peak that only rises, or no peak at all (None): the engine samples it while a scope lasts."""
+
+    def __init__(
+        self,
+        current: Callable[[], int],
+        peak: Callable[[], int] | None,
+        precision_bytes: int = 0,
+        current_precision_bytes: int = 0,
+    ) -> None:
+        self.peak_class: PeakClass = "monotone" if peak else "sampled"
+        self.precision_bytes, self.current_precision_bytes = precision_bytes, current_precision_bytes
+        self._current, self._peak = current, peak
+
+    def observe(self) -> Observation:
+        """Read the resident memory, and the peak if there is one."""
+        try:
+            current_bytes = self._current()
+            peak_bytes = max(self._peak(), current_bytes) if self._peak else None
+        except Exception as error:  # psutil may be broken in any way
+            if is_from_a_handler(error):
+                raise
+            raise Unavailable(f"{UNREADABLE}: {named(error)}") from error
+        return Observation((Reading(current_bytes, peak_bytes),), stamp=())
+
+
 _PASSING = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)  # what is used up now may be available again later
 _WALK_S = 0.002  # the page tables are walked for an exact size if that takes less
 _HEAP_S = 0.001  # malloc is asked for all that it keeps as long as that takes less
@@ -269,8 +296,6 @@ class Process:
             return _counter_of_psutil()
         if HighWaterMark.probe():
             return HighWaterMark()
-        from .rss_watcher import RisingPeak  # rarely needed
-
         return RisingPeak(  # the reset is refused
             lambda: linux.resident_and_mark_bytes()[0],
             lambda: linux.resident_and_mark_bytes()[1],
@@ -278,13 +303,8 @@ class Process:
             resident_precision_bytes(),
         )
 
-    def sampler_pid(self) -> int | None:
-        """Return the pid of the child that is ours rather than the user's, if there is one."""
-        pid: int | None = getattr(vars(self).get("counter"), "sampler_pid", None)
-        return pid
-
     def close(self) -> None:
-        """Leave no descriptor and no process behind; the next scope acquires them again."""
+        """Leave no descriptor behind; the next scope acquires them again."""
         if "counter" in vars(self):
             self.counter.close()
 
@@ -329,13 +349,11 @@ class Process:
         if counter.peak_class == "monotone":
             says = "peaks are exact where a cell sets a new record and bounded elsewhere: this system's peak"
             return Diagnosis("RAM", "bounded", f"{says} counter cannot be reset")
-        says = "this system counts no peaks; a sampling process sees most of them"
+        says = "this system counts no peaks; samples show those of long cells"
         return Diagnosis("RAM", "sampled", says)
 
 
 def _counter_of_psutil() -> Counter:
-    from .rss_watcher import RisingPeak
-
     try:
         import psutil  # only here: Linux needs none, and a broken one should cost nothing there
 
