@@ -129,7 +129,7 @@ class Execution:
 
     async def _execute(self, streams: dict[str, Any]) -> str | None:
         why: str | None = None
-        self._kills = machine().limits.kills(of_machine=True)
+        self._kills = machine().limits.kills()
         # Run as soon as nbclient waits for the kernel that it starts: behind its own handler of Ctrl-C.
         asyncio.get_running_loop().call_soon(self._handle_interrupts, asyncio.current_task())
         try:
@@ -171,7 +171,7 @@ class Execution:
     def _killed(self) -> str:
         """Return that the kernel was killed for lack of memory, if processes were since it was started."""
         limits, before = machine().limits, self._kills
-        now = limits.kills(of_machine=True)
+        now = limits.kills()
         if now is None or before is None or now.source != before.source or now.processes <= before.processes:
             return ""
         limits.new_oom_kills()  # seen now, so the next kernel does not report it again
