@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from ..records import Peak
     from ..sources import Device
     from ..sources.torch.history import DeviceHistory
-    from ..sources.torch.snapshot import KeptSnapshot
+    from ..sources.torch.snapshot import SnapshotFile
 
 _MOST_BYTES = MAX_EVENTS * EVENT_BYTES  # more than recording and reading take
 _NO_EVENTS = 'torch keeps no events in a recording of mode "state"'
@@ -76,7 +76,7 @@ class DeviceRecording(Measuring):
         # By device, what was alive when an allocation last failed there, the largest first.
         self.at_failure: dict[str, tuple[AtPeak, ...]] = {}
         # torch's snapshot at the end, if an allocation failed and the recording was ours.
-        self.failed: KeptSnapshot | None = None
+        self.failed: SnapshotFile | None = None
 
     def begin(self) -> None:
         """Begin to record."""

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from ..sources import Device, DeviceMemory, Framework
     from ..sources.nvidia.nvml import NvmlDevice
-    from ..sources.torch.snapshot import KeptSnapshot
+    from ..sources.torch.snapshot import SnapshotFile
     from .child_peaks import ChildPeaks
     from .children import Children
     from .sampler import Measuring
@@ -62,7 +62,7 @@ class Machine:
         self.allocators = Allocators(self.frameworks, self.devices)
         self.settling = Settling(self.frameworks)
         self.scopes = OpenScopes()
-        self.failed_snapshot: KeptSnapshot | None = None
+        self.failed_snapshot: SnapshotFile | None = None
         self._child_peaks: ChildPeaks | None = None
         self.sampler = Sampler(self.sample)
         self._programs = Starts(self._sample_children)

@@ -16,14 +16,14 @@ from ...runtime.collector import undisturbed
 from ...runtime.errors import first_line, is_from_a_handler
 from ...runtime.wrappers import Wrappers
 from ..contract import Unavailable
-from .snapshot import Position, is_on, kept_snapshot, position, start, stop, take, why_not
+from .snapshot import Position, file_of, is_on, position, start, stop, take, why_not
 from .state import TORCH_ERRORS, accelerator, module
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from types import ModuleType
 
-    from .snapshot import AllocatorState, Event, KeptSnapshot
+    from .snapshot import AllocatorState, Event, SnapshotFile
 
 _RECORDS = "_cuda_record_memory_history", "_cuda_record_memory_history_legacy"
 
@@ -50,7 +50,7 @@ class TorchHistory:
         self._on = self._over = False
         # torch's snapshot at the last `read`, if an allocation failed; None while it is the user who records,
         # whose history does not end with ours.
-        self.failed: KeptSnapshot | None = None
+        self.failed: SnapshotFile | None = None
 
     def begin(self) -> None:
         """Let torch record, now or when it initialises CUDA, and look at the blocks; raises `Unavailable`."""
@@ -81,7 +81,7 @@ class TorchHistory:
             states = sorted(snapshot.states.items())
             if ours and any(state.after.failures != began.get(index, 0) for index, state in states):
                 with _errors_suppressed():  # what was alive is known all the same
-                    self.failed = kept_snapshot(torch, snapshot.whole)
+                    self.failed = file_of(snapshot.whole)
             return [
                 DeviceHistory(
                     index, snapshot.traces[index], self._began.get(index), state, snapshot.settings, ours

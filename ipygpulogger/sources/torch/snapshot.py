@@ -7,7 +7,6 @@ the next time that one fails.
 from __future__ import annotations
 
 import gzip
-import io
 import pickle
 import sys
 from contextlib import contextmanager, suppress
@@ -79,19 +78,12 @@ def why_not(torch: ModuleType) -> str:
         return f"torch's allocator here is {backend}, which keeps no history of its blocks"
     if not caches():
         return "torch's caching allocator is off (PYTORCH_NO_CUDA_MEMORY_CACHING), and nothing is recorded"
-    if not hasattr(torch.cuda.memory, "_record_memory_history"):
-        return "this version of torch keeps no history of its blocks"
     return ""
 
 
 def is_on(torch: ModuleType) -> bool:
     """Return whether torch records already."""
-    ask = getattr(torch._C, "_cuda_isHistoryEnabled", None)
-    if ask is not None:
-        return bool(ask())
-    # An older torch: a snapshot is an event itself, so that a recording has at least one afterwards.
-    _whole(torch)
-    return any(_whole(torch)["device_traces"])
+    return bool(torch._C._cuda_isHistoryEnabled())
 
 
 def start(torch: ModuleType) -> None:
@@ -191,44 +183,29 @@ def without_compiler(torch: ModuleType) -> Iterator[None]:
 
 
 class SnapshotFile(NamedTuple):
-    """What to write, and what it has."""
+    """torch's snapshot: the present one, or that of a recording in which an allocation failed."""
 
-    content: bytes  # as `torch.cuda.memory._dump_snapshot` writes it
+    compressed: bytes
     blocks: int  # how many blocks are allocated, on all devices
     events: int | None  # how many events it has; None if torch recorded none
-
-
-class KeptSnapshot(NamedTuple):
-    """torch's snapshot at the end of a recording in which an allocation failed."""
-
-    compressed: bytes  # the content of the file
-    blocks: int  # how many blocks were allocated
-    events: int  # how many events it has
-    counts: dict[int, tuple[int, int]]  # how often each device's allocator had allocated, and had failed to
     where: str = ""  # the cell or block that was recorded: "In [7]"
-    ended: bool = False  # whether the error ended it; if not, its code caught the error
 
-    def file(self) -> SnapshotFile:
-        """Return what to write."""
-        return SnapshotFile(gzip.decompress(self.compressed), self.blocks, self.events)
-
-    def is_latest(self) -> bool:
-        """Return whether torch has allocated nothing since, nor failed to."""
-        torch = module()
-        try:
-            return torch is not None and _counts_now(torch) == self.counts
-        except (KeyError, *TORCH_ERRORS):
-            return False
+    @property
+    def content(self) -> bytes:
+        """What `torch.cuda.memory._dump_snapshot` would write."""
+        return gzip.decompress(self.compressed)
 
 
-def kept_snapshot(torch: ModuleType, found: dict[str, Any]) -> KeptSnapshot | None:
-    """Return a snapshot that torch just gave, to be kept; None if no allocation failed among its events."""
-    if not any(event["action"] == "oom" for trace in found["device_traces"] for event in trace):
-        return None
-    kept = io.BytesIO()
-    with gzip.GzipFile(fileobj=kept, mode="wb", compresslevel=1) as file:  # a full history: 20 ms and 1 MB
-        pickle.dump(found, file)
-    return KeptSnapshot(kept.getvalue(), *_counts(found), _counts_now(torch))
+def file_of(found: dict[str, Any], *, has_events: bool = True) -> SnapshotFile:
+    """Return what to write of a snapshot that torch gave."""
+    blocks = (block for segment in found["segments"] for block in segment["blocks"])
+    events = (event for trace in found["device_traces"] for event in trace)
+    return SnapshotFile(
+        gzip.compress(pickle.dumps(found), compresslevel=1),  # a full history: 20 ms and 1 MB
+        sum(block["state"] == "active_allocated" for block in blocks),
+        # The snapshot itself is one.
+        sum(event["action"] != "snapshot" for event in events) if has_events else None,
+    )
 
 
 def snapshot_file() -> SnapshotFile:
@@ -242,23 +219,6 @@ def snapshot_file() -> SnapshotFile:
         raise Unavailable(reason)
     try:
         with undisturbed(), without_compiler(torch):
-            found = torch.cuda.memory._snapshot()
-            content = pickle.dumps(found)
-            blocks, events = _counts(found)
+            return file_of(torch.cuda.memory._snapshot(), has_events=is_on(torch))
     except (KeyError, TypeError, *TORCH_ERRORS) as error:
         raise Unavailable(f"torch's snapshot cannot be taken: {first_line(error)}") from error
-    return SnapshotFile(content, blocks, events if is_on(torch) else None)
-
-
-def _counts(found: dict[str, Any]) -> tuple[int, int]:
-    """Return how many blocks are allocated, and how many events there are; the snapshot itself is one."""
-    blocks = (block for segment in found["segments"] for block in segment["blocks"])
-    events = (event for trace in found["device_traces"] for event in trace)
-    return (
-        sum(block["state"] == "active_allocated" for block in blocks),
-        sum(event["action"] != "snapshot" for event in events),
-    )
-
-
-def _counts_now(torch: ModuleType) -> dict[int, tuple[int, int]]:
-    return {index: (now.allocated, now.failures) for index, now in _positions(torch).items()}
