@@ -61,8 +61,8 @@ class Processes(NamedTuple):
 class _Library:
     """NVML's library; any thread may use it while another opens or closes it.
 
-    Closing it during a call of another thread would free what the driver works on. A driver may also hang, so
-    `close` does not wait for that call: the thread that is in it closes the library on its way out.
+    Closing it during a call of another thread would free what the driver works on, and waiting for a driver
+    that hangs would take for ever: then it stays open until the next `close`.
     """
 
     def __init__(self) -> None:
@@ -71,7 +71,6 @@ class _Library:
         self._notes: list[str] = []  # what is still to be read
         self._gate = threading.RLock()  # for opening and closing; not held during a call
         self._using: set[int] = set()  # the threads that are in the library just now
-        self._closing = False  # it is to be closed by the last of them
         self._pid = 0  # of the process that opened it
         self._module: ModuleType | None = None
 
@@ -93,34 +92,26 @@ class _Library:
     @contextmanager
     def _use(self) -> Iterator[ModuleType | None]:
         """Give pynvml, and keep it open meanwhile; None while it is closed."""
-        thread = threading.get_ident()
-        outermost = thread not in self._using
         try:
             with self._gate:
-                self._using.add(thread)
+                self._using.add(threading.get_ident())
                 module = self._module if self._pid == os.getpid() else None
             yield module
         finally:
-            if outermost:
-                self._using.discard(thread)
-                if self._closing:
-                    self.close()
+            self._using.discard(threading.get_ident())
 
     def open(self) -> None:
         """Open the library, unless it is; without a driver it stays closed, and is not tried again."""
-        if self._pid != os.getpid() or self._closing:
+        if self._pid != os.getpid():
             with self._gate:
-                self._closing = False
                 if self._pid != os.getpid():
                     self._open()
 
     def close(self) -> None:
-        """Close the library, now or as soon as no other thread is in it; `open` opens it again."""
+        """Close the library, unless another thread is in it; `open` opens it again."""
         with self._gate:
-            self._using.discard(threading.get_ident())  # this thread is closing it, not using it
-            if self._module is not None and self._pid == os.getpid():
-                if self._using:
-                    self._closing = True
+            if self._pid == os.getpid():
+                if self._using - {threading.get_ident()}:
                     return
                 self._shut_down()
             self._forget()
@@ -177,7 +168,7 @@ class _Library:
                 module.nvmlShutdown()
 
     def _forget(self) -> None:
-        self._pid, self._module, self._closing = 0, None, False
+        self._pid, self._module = 0, None
 
 
 def _reason(module: ModuleType | None, error: Exception) -> str:
