@@ -6,14 +6,12 @@ set a new record.
 
 The sets below the topmost one cannot be read: a pop adds the upper set to the one below. So while the user
 has pushed, the counter is unavailable. Pushes and pops are counted by wrappers, which RMM's own
-`statistics()` and `profiler()` call as well. A push that bypasses them shows in totals that went down, unless
-more was allocated since than ever before.
+`statistics()` and `profiler()` call as well.
 """
 
 from __future__ import annotations
 
 import sys
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from ...runtime.errors import first_line
@@ -35,7 +33,7 @@ class RmmCounter(DeviceCounter):
     def __init__(self, source: Rmm, device: Device) -> None:
         self.device = device
         self._source = source
-        self._base: tuple[int, int] | None = None  # the set of counters that all readings came from
+        self._adaptor = 0  # of the last observation
         self._rising: tuple[int, ...] = ()
         self._interrupted = True  # the next observation need not continue the last one
 
@@ -43,14 +41,13 @@ class RmmCounter(DeviceCounter):
         """Read the statistics, with the totals as the stamp."""
         statistics, adaptor = _read(self.device.index)
         rising = tuple(int(getattr(statistics, name)) for name in _RISING)
-        base, pushed = self._source.base(adaptor)
-        anew = base != self._base
+        anew = adaptor != self._adaptor
         if anew and not self._interrupted:
             raise Unavailable("RMM's statistics were started anew meanwhile")
         fell = not anew and any(a < b for a, b in zip(rising, self._rising, strict=True))
-        if pushed or fell or statistics.current_bytes < 0:
+        if self._source.depth or fell or statistics.current_bytes < 0:
             raise Unavailable("RMM's statistics were pushed, so those below cannot be read")
-        self._base, self._rising, self._interrupted = base, rising, False
+        self._adaptor, self._rising, self._interrupted = adaptor, rising, False
         return Observation((Reading(int(statistics.current_bytes), rising[3]),), rising[:2])
 
     def watch(self, *, on: bool) -> None:
@@ -66,7 +63,7 @@ class Rmm(FrameworkByDevice):
     def __init__(self) -> None:
         super().__init__()
         self._wrappers = Wrappers(lambda: sys.modules.get("rmm.statistics"))
-        self._depths: dict[int, tuple[int, int]] = {}  # by adaptor: pushes less pops, and the least of it
+        self.depth = 0  # how often the user pushed, less how often they popped, since the wrappers are on
 
     def in_use(self) -> tuple[int, ...]:
         """Return the calling thread's current device, of which alone RMM tells anything."""
@@ -88,7 +85,9 @@ class Rmm(FrameworkByDevice):
         self._wrappers.after_fork_in_child()
 
     def hold(self) -> None:
-        """Begin to count the user's pushes and pops."""
+        """Count the user's pushes and pops."""
+        if not self._wrappers:
+            self.depth = 0
         self._wrappers.put_on(
             {"push_statistics": self._wrapper_of(1), "pop_statistics": self._wrapper_of(-1)}
         )
@@ -97,30 +96,16 @@ class Rmm(FrameworkByDevice):
         """Take the wrappers off."""
         self._wrappers.take_off()
 
-    def base(self, adaptor: int) -> tuple[tuple[int, int], bool]:
-        """Return which set of an adaptor's counters is the lowest known, and whether others lie upon it."""
-        depth, least = self._depths.get(adaptor, (0, 0))
-        return (adaptor, least), depth > least
-
     def _wrapper_of(self, step: int) -> Callable[[Any], Callable[[], Any]]:
         def wrapper(original: Callable[[], Any]) -> Callable[[], Any]:
             def push_or_pop() -> Any:
                 answer = original()
-                if answer is not None:  # None: not enabled
-                    with suppress(Exception), self._wrappers.lock:  # the user's call succeeded
-                        adaptor = _adaptor()
-                        depth, least = self._depths.get(adaptor, (0, 0))
-                        self._depths[adaptor] = depth + step, min(least, depth + step)
+                self.depth += 0 if answer is None else step  # None: not enabled
                 return answer
 
             return push_or_pop
 
         return wrapper
-
-
-def _adaptor() -> int:
-    """Return the id of RMM's statistics adaptor; a reference would keep its memory alive."""
-    return id(sys.modules["rmm"].mr.get_current_device_resource())
 
 
 def _current_index() -> int | None:
@@ -135,11 +120,13 @@ def _current_index() -> int | None:
 
 
 def _read(index: int) -> tuple[Any, int]:
-    """Return RMM's statistics of the current device, and the adaptor that keeps them."""
+    """Return RMM's statistics of the current device, and the id of the adaptor that keeps them."""
     if _current_index() != index:
         raise Unavailable("RMM's current device is another one")
     try:
-        statistics, adaptor = sys.modules["rmm.statistics"].get_statistics(), _adaptor()
+        statistics = sys.modules["rmm.statistics"].get_statistics()
+        # A reference would keep the adaptor's memory alive.
+        adaptor = id(sys.modules["rmm"].mr.get_current_device_resource())
     except Exception as error:
         raise Unavailable(f"RMM gives no statistics: {first_line(error)}") from error
     if statistics is None:
