@@ -70,10 +70,6 @@ class Calls:
         except BlockingIOError:
             return None
 
-    def list_folder(self, path: str) -> list[str]:
-        """Return the names in a folder; raises `OSError`."""
-        return os.listdir(path)  # noqa: PTH208 - names, not paths
-
     def has_children(self) -> bool:
         """Return whether this process has any child, running or ended; none is reaped."""
         try:
@@ -104,9 +100,6 @@ class _HeldCalls(Calls):
         library.close.argtypes = (number,)
         self._waitid.argtypes = number, number, address, number
         self._c_read.restype = self._c_write.restype = ctypes.c_ssize_t
-        self._getdents = getattr(library, "getdents64", None)  # glibc has it since 2.30
-        if self._getdents is not None:
-            self._getdents.argtypes, self._getdents.restype = self._c_read.argtypes, ctypes.c_ssize_t
 
     def _open(self, path: str, flags: int) -> int:
         while (fd := self._c_open(path.encode(), flags)) < 0:
@@ -118,36 +111,16 @@ class _HeldCalls(Calls):
             self._unless_interrupted()
         return int(count)
 
-    def read(self, fd: int) -> bytes | None:
-        return self._filled(self._c_read, fd)
-
-    def list_folder(self, path: str) -> list[str]:
-        if self._getdents is None:
-            return super().list_folder(path)
-        fd, names = self._open(path, _READ | os.O_DIRECTORY), []
-        try:
-            while entries := self._filled(self._getdents, fd):
-                start = 0
-                # struct linux_dirent64, getdents(2): its size is at 16, its name at 19
-                while start < len(entries):
-                    size = int.from_bytes(entries[start + 16 : start + 18], sys.byteorder)
-                    names.append(os.fsdecode(entries[start + 19 : entries.index(0, start + 19)]))
-                    start += size
-        finally:
-            self._close(fd)
-        return [name for name in names if name not in (".", "..")]
-
     def has_children(self) -> bool:
         found = self._waitid(os.P_ALL, 0, None, os.WEXITED | os.WNOHANG | os.WNOWAIT)
         return found == 0 or self._errno() != errno.ECHILD
 
-    def _filled(self, call: Any, fd: int) -> bytes | None:
-        """Return what a call writes into a buffer; None if it would have to wait for that."""
+    def read(self, fd: int) -> bytes | None:
         try:
             buffer = self._buffers.pop()
         except IndexError:
             buffer = self._buffer()
-        while (count := call(fd, buffer, _MOST_BYTES)) < 0:
+        while (count := self._c_read(fd, buffer, _MOST_BYTES)) < 0:
             if self._errno() == errno.EAGAIN:
                 self._buffers.append(buffer)
                 return None
@@ -235,7 +208,7 @@ def children_of(pid: int) -> tuple[int, ...]:
     tasks = f"/proc/{pid}/task"
     for again in (True, True, False):
         try:
-            lists = [read(f"{tasks}/{task}/children") for task in gil_held().list_folder(tasks)]
+            lists = [read(f"{tasks}/{task}/children") for task in os.listdir(tasks)]  # noqa: PTH208 - names
             return tuple(map(int, b" ".join(lists).split()))
         except OSError:  # a thread may have ended just now, and its children are another thread's
             if not again:
