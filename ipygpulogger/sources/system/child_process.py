@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _FORK_NO_EXEC = 0x40  # of a process's flags, proc_pid_stat(5): forked, and no exec since (PF_FORKNOEXEC)
-_CPUCLOCK_SCHED = 2  # of the kernel's posix-timers.h: the clock of a process's scheduled time
 _TICKS = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100  # a second
 _STILL_FAULTS = 16  # after so few its pages are not walked again
 _STILL_BYTES = 2**21  # what a program maps and gives back as it starts
@@ -65,7 +64,6 @@ class ChildProcess(Counter):
         self._reset_faults: tuple[int, int] | None = None  # before the last reset
         self._walked: tuple[int, int] | None = None  # its faults and size at the last walk of its pages
         self._walk_s_per_byte = WALK_S_PER_BYTE
-        self._listed: tuple[object, ...] | None = None  # when its children were last listed
         self._resets, self._watching = ResetWatch(pid), False
         self._separate = False  # its memory is certainly not its parent's
 
@@ -213,13 +211,10 @@ class ChildProcess(Counter):
         """Return at most one largest page per fault."""
         return ((sum(later) - sum(earlier)) * self._fault_bytes,)
 
-    def list_children(self, *, again: bool = False) -> tuple[int, ...]:
-        """Return the pids of its children, listed again if it ran since, or `again`: it may adopt orphans."""
-        assert self._stat is not None, "observe() comes first"
-        when = _ran_ns(self.pid), self._stat.faults
-        if again or when != self._listed or when[0] is None:
-            with suppress(OSError):  # it ended meanwhile
-                self.children, self._listed = linux.children_of(self.pid), when
+    def list_children(self) -> tuple[int, ...]:
+        """Return the pids of its children."""
+        with suppress(OSError):  # it ended meanwhile
+            self.children = linux.children_of(self.pid)
         return self.children
 
     @property
@@ -280,14 +275,6 @@ def _is_same_memory(sizes: bytes, parents: bytes, again: bytes) -> bool:
     return size == parents_size and abs(resident - parents_resident) * linux.PAGE_BYTES < 2**20
 
 
-def _ran_ns(pid: int) -> int | None:
-    """Return the CPU time of a process, counted at ticks (clock_getcpuclockid(3)); None if unknown."""
-    try:
-        return time.clock_gettime_ns(~pid << 3 | _CPUCLOCK_SCHED)
-    except (AttributeError, OSError):
-        return None
-
-
 def _read_stat(pid: int) -> _Stat:
     """Read proc_pid_stat(5); a ValueError if it has ended or calls exec just now."""
     head, _, tail = linux.read(f"/proc/{pid}/stat").rpartition(b")")
@@ -326,13 +313,13 @@ class Descendants:
         except OSError:
             return None
         found: dict[int, ChildProcess] = {}
-        self._find(own, found, read, again=False)
+        self._find(own, found, read)
         if self._known.keys() - found.keys():
             # The children of those that ended may have another parent now. And the kernel may leave out one
             # that lives while another one ends.
             with suppress(OSError):
                 own = linux.children_of(os.getpid())
-            self._find(own, found, read, again=True)
+            self._find(own, found, read)
         self._known = found
         return list(found.values())
 
@@ -341,10 +328,8 @@ class Descendants:
         own: tuple[int, ...],
         found: dict[int, ChildProcess],
         read: Callable[[ChildProcess], object],
-        *,
-        again: bool,
     ) -> None:
-        """Add every descendant that is not found yet, and that of a process that did not run if `again`."""
+        """Add every descendant that is not found yet."""
         waiting: list[tuple[ChildProcess | None, tuple[int, ...]]] = [(None, own)]
         seen: set[int] = set()
         while waiting:
@@ -357,7 +342,7 @@ class Descendants:
                 if child is None:
                     continue
                 child.parent, found[pid] = parent, child
-                if children := child.list_children(again=again):
+                if children := child.list_children():
                     waiting.append((child, children))
 
     def _read(
