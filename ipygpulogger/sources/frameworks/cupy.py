@@ -1,7 +1,6 @@
-"""CuPy: its default memory pool on the calling thread's current device.
+"""CuPy: its default memory pool on the calling thread's current device; it counts no peaks.
 
-A pool counts the bytes that are used and those it took from the device, but no peaks, so these are sampled.
-It answers only for the current device, which is not changed: switching may create a context.
+The current device is never changed, as switching may create a context.
 """
 
 from __future__ import annotations

@@ -1,12 +1,7 @@
-"""The CUDA driver, read without creating a context, and the devices that `CUDA_VISIBLE_DEVICES` shows.
+"""The CUDA driver, asked without a context, and the devices that `CUDA_VISIBLE_DEVICES` shows.
 
-The driver's library is used only if a framework has loaded it into this process, and only through functions
-that need no context. Before `cuInit`, and in a child forked after it, they return an error. The result here
-is then None, or empty.
-
-The variable selects devices by index, by UUID or by the beginning of a UUID, up to the first entry that
-matches none (CUDA Programming Guide, environment variables). Unless `CUDA_DEVICE_ORDER` is PCI_BUS_ID, CUDA
-numbers the devices from the fastest to the slowest: that order is known only if all are of one kind.
+Its library is used only if a framework has loaded it. Before `cuInit`, and in a child forked after it,
+answers are None or empty. CUDA numbers devices from the fastest on, unless `CUDA_DEVICE_ORDER` is PCI_BUS_ID.
 """
 
 from __future__ import annotations
@@ -148,6 +143,7 @@ def _shown(devices: Sequence[NvmlDevice]) -> list[NvmlDevice] | None:
     is_ordered = is_one_kind or os.environ.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID"
     is_certain = is_ordered and len(by_index) == len(devices)  # no card is divided
     shown: list[NvmlDevice] = []
+    # By index or the beginning of a UUID, up to the first entry that matches none (CUDA Programming Guide).
     for entry in map(str.strip, os.environ.get("CUDA_VISIBLE_DEVICES", ",".join(by_index)).split(",")):
         if entry.isdecimal() and not is_certain:
             return None

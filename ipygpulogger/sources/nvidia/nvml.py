@@ -1,7 +1,6 @@
-"""NVML: what the driver reports of each NVIDIA device, all processes together; its library opened and closed.
+"""NVML: what the driver reports of each NVIDIA device, all processes together.
 
-Every call may fail at any time: no driver, an update of it, a lost card, no permission. Each failure costs
-one figure, never a cell, and is reported once.
+Every call may fail at any time. Each failure costs one figure, never a cell, and is reported once.
 """
 
 from __future__ import annotations

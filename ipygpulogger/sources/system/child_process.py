@@ -1,7 +1,6 @@
 """The living descendants of this process, each a counter: its resident memory and its high-water mark.
 
-The kernel lets a process reset the mark of any other of the same user. That costs 3 us (measured). It also
-lowers the `ru_maxrss` of the child, and of its parent's `RUSAGE_CHILDREN`.
+Resetting the mark of another process also lowers its `ru_maxrss`, and that of its parent's `RUSAGE_CHILDREN`.
 """
 
 from __future__ import annotations
@@ -262,13 +261,9 @@ def _grain() -> tuple[int, int, int]:
 
 
 def _is_same_memory(sizes: bytes, parents: bytes, again: bytes) -> bool:
-    """Return whether two processes have one address space, by their ``statm``, the first one's read twice.
-
-    A forked process begins with the same addresses, but without the pages of files, which may be few. So only
-    equal figures tell, unless they change as they are read.
-    """
-    if sizes == again:
-        return sizes == parents
+    """Return whether two processes have one address space, by their ``statm``, the first one's read twice."""
+    if sizes == again:  # else they change as they are read
+        return sizes == parents  # a fork begins with the same addresses, but without the pages of files
     (size, resident), (parents_size, parents_resident) = (
         map(int, one.split()[:2]) for one in (again, parents)
     )
@@ -301,10 +296,7 @@ class Descendants:
         self._known: dict[int, ChildProcess] = {}
 
     def visit(self, read: Callable[[ChildProcess], object]) -> list[ChildProcess] | None:
-        """Read every descendant, parents first, and return those that live; None if the kernel lists none.
-
-        A process is the same object in each visit while it lives and runs the same program.
-        """
+        """Read every descendant, parents first, and return those that live; None if the kernel lists none."""
         if not gil_held().has_children():
             self._known = {}
             return []

@@ -1,12 +1,7 @@
-"""What Linux says of a process: `getrusage`, the files below `/proc`, their resolution, the heap, resets.
+"""What Linux says of a process; `OSError` where a file cannot be read, `ValueError` where it is not Linux's.
 
-A reader raises `OSError` where a file is absent or may not be read, and `ValueError` where it is not as Linux
-writes it: gVisor shows no high-water mark, and a zombie has none. Each file is opened anew: after a fork a
-descriptor that was kept would still speak of the parent.
-
-A system call of `os` releases the GIL. A busy thread then keeps it for the switch interval, 5 ms, though the
-call takes 2 us. So what cannot wait is called through `ctypes.PyDLL` (`gil_held`). What may wait or take long
-belongs to `os`: pipes, the user's files, and files for which the kernel walks page tables.
+A call of `os` releases the GIL, and a busy thread then keeps it for 5 ms. So what cannot wait is called
+through `ctypes.PyDLL` (`gil_held`); what may wait or take long belongs to `os`.
 """
 
 from __future__ import annotations
@@ -259,11 +254,7 @@ def largest_fault_bytes() -> int:
 
 
 def cpu_count() -> int:
-    """Return how many CPUs the kernel can bring online, whatever this process may run on.
-
-    Neither `os.cpu_count()` nor the affinity changes the kernel's batches. CPUs that are merely possible
-    (free slots of a virtual machine) hold no part of a count.
-    """
+    """Return how many CPUs the kernel can bring online, after which it chooses its batches."""
     try:
         ranges = [one.split("-") for one in read(f"{SYS_CPU}/present").decode().strip().split(",")]
         return sum(int(ends[-1]) - int(ends[0]) + 1 for ends in ranges)

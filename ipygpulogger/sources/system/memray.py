@@ -1,7 +1,7 @@
 """Each allocation of general RAM, with the line that asked for it, as memray's tracker has them.
 
-memray allows one tracker per process: a recording while another one is on is refused. Two allocations of a
-known size, made by a function of this file, mark where it begins and ends.
+There is one tracker per process: a recording while another one is on is refused. Two allocations of a known
+size, made by a function of this file, mark where it begins and ends.
 """
 
 from __future__ import annotations

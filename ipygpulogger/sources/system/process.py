@@ -1,12 +1,8 @@
 """General RAM: resident memory of this process, its peak, malloc's part of it, and what ended children had.
 
-What a system offers is probed, never guessed from its name: the kernel's high-water mark, which can be reset;
-a peak that only rises (macOS, Windows, Linux where the reset is refused); or none (gVisor).
-
-The mark is exact whatever holds the GIL, with no thread. The reset is a write to ``/proc/<pid>/clear_refs``,
-and also lowers `getrusage().ru_maxrss`. The kernel does not record resets, but inotify(7) reports the writes
-of every thread and process that uses the same mount of ``/proc``. It does not see writes through another
-mount, as from a container's host, or through ``/proc/<pid>/task``, and it reports other uses of the file.
+The kernel's high-water mark is exact whatever holds the GIL; its reset, a write to
+``/proc/<pid>/clear_refs``, also lowers `ru_maxrss`. Where the mark cannot be reset, a peak only rises (macOS,
+Windows), or there is none (gVisor).
 """
 
 from __future__ import annotations
@@ -141,10 +137,7 @@ class HighWaterMark(Counter):
 
     @classmethod
     def probe(cls) -> bool:
-        """Return whether the reset is offered: it is absent on gVisor and refused after setuid.
-
-        Nothing is reset to find out, as that would lower `ru_maxrss`. The first reset shows whether it works.
-        """
+        """Return whether the reset is offered: it is absent on gVisor and refused after setuid."""
         try:
             linux.resident_and_mark_bytes()
         except (OSError, ValueError):

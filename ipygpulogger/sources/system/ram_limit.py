@@ -1,9 +1,7 @@
 """How much RAM this process may use and what is left of it; which processes were killed for lack of it.
 
-A container or job (cgroup v1 and v2) limits the working set of all its processes: what is charged to it
-without ``inactive_file``, the page cache that the kernel gives up first; Kubernetes counts so. RLIMIT_AS
-limits the address space of this process. A group is limited by each of its ancestors too, so the one that
-leaves the least rules. Limits and groups may change: the files are read anew each time.
+cgroups limit the working set, as Kubernetes counts it: what is charged, without ``inactive_file``. Each
+ancestor of a group limits it, too. Limits and groups may change: the files are read anew each time.
 """
 
 from __future__ import annotations
@@ -180,10 +178,7 @@ class RamLimits:
         return None
 
     def new_oom_kills(self) -> str | None:
-        """Return a sentence on what was killed since any process of this user asked; None if nothing was.
-
-        What was said is written down. If that cannot be, it is said again.
-        """
+        """Return a sentence on what was killed since any process of this user asked; None if nothing was."""
         kills = self.kills()
         if kills is None or not kills.processes:
             return None

@@ -1,7 +1,6 @@
-"""torch's own history of its CUDA allocator: recorded while one of our recordings needs it, and read.
+"""torch's own history of its CUDA allocator, one per process, recorded while a recording of ours needs it.
 
-There is one per process. A recording of the user's is read and otherwise left alone. If the user begins or
-ends one while ours is on, ours ends there, and they find what there would be without us.
+A recording of the user's is read and left alone. If they begin or end one meanwhile, ours ends there.
 """
 
 from __future__ import annotations

@@ -1,8 +1,4 @@
-"""The blocks of torch's CUDA allocator and the events that it recorded, also as torch's own file.
-
-A recording is forgotten as it ends. If an allocation failed in it, its snapshot is kept, compressed, until
-the next time that one fails.
-"""
+"""The blocks of torch's CUDA allocator and the events that it recorded, also as torch's own file."""
 
 from __future__ import annotations
 
@@ -166,10 +162,7 @@ def _whole(torch: ModuleType) -> dict[str, Any]:
 
 @contextmanager
 def without_compiler(torch: ModuleType) -> Iterator[None]:
-    """Let torch name stack frames without importing `torch._inductor`, to recognise compiled code.
-
-    That takes a second, and 50 MB of general RAM. Where it is not imported, no code is compiled.
-    """
+    """Let torch name stack frames without importing `torch._inductor`, which takes a second and 50 MB."""
     names = vars(torch)
     if "_inductor" in names or "torch._inductor" in sys.modules:
         yield

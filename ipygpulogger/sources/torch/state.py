@@ -128,11 +128,7 @@ _UNKNOWN_S = 0.01  # where the system does not tell
 
 
 def let_others_go_on(limit_s: float) -> None:
-    """Return once every other thread has run for a while or waits within a system call, C++ threads included.
-
-    Where more threads are busy than there are processors, one that was interrupted between two instructions
-    stays there for tens of milliseconds.
-    """
+    """Return once every other thread, also of C++, has run for a while or waits within a system call."""
     end_s, own = monotonic_s() + limit_s, str(threading.get_native_id())
     try:
         _ran_s(own)

@@ -1,7 +1,6 @@
 """The memory behind torch's tensors, and what the nodes of autograd graphs keep alive.
 
-No code of the user's runs here: not the methods of a tensor subclass, not torch functions or dispatch
-modes, not the unpack hooks of saved tensors.
+No code of the user's runs: no method of a subclass, torch function, dispatch mode or unpack hook.
 """
 
 from __future__ import annotations
@@ -102,10 +101,7 @@ def _parts_of_sparse(value: Any, c: Any) -> Iterator[Any]:
 
 
 def _node(value: Any) -> Holding:
-    """Return what a node keeps alive: the nodes before it, the tensors it saved, a leaf's parameter.
-
-    `_saved_*` and `saved_tensors` would run the user's unpack hooks. `_raw_saved_*` has what they packed.
-    """
+    """Return what a node keeps alive: the nodes before it, the tensors it saved, a leaf's parameter."""
     readers, variable, following = node_readers(type(value))
     parts = [node for node, _ in following(value)] if following is not None else []
     parts += [variable(value)] if variable is not None else []
