@@ -199,7 +199,7 @@ def test_nothing_changes_on_a_device(cuda, monkeypatch):
     assert sorted(named) == [("cuda:0", "held", 7), ("cuda:1", "other", 3)]
     held.append(block(5))
     with monkeypatch.context() as patch:
-        patch.setattr(torch_snapshot, "_whole", None)
+        patch.setattr(torch_snapshot, "_snapshot", None)
         found = recorded(lambda: None, always_named=False)
     rows = [
         (row.device, row.kind, row.place, row.size_bytes // MB, row.blocks) for row in found.record.at_peak

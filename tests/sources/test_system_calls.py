@@ -1,7 +1,5 @@
 """Our own system calls: how many a light cell makes, and that none of them gives up the GIL."""
 
-import ctypes
-import errno
 import os
 import shutil
 import subprocess
@@ -156,31 +154,6 @@ def test_whether_there_are_children(calls):
     assert calls.has_children()
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
     assert calls.has_children() == before
-
-
-@on_linux
-def test_an_interrupted_call_is_made_again(monkeypatch):
-    """A signal that comes within a call is no failure of it."""
-    held = gil_held()
-    interrupted = []
-
-    def interrupt(name):
-        real = getattr(held, name)
-
-        def call(*args):
-            if interrupted.count(name) < 2:
-                interrupted.append(name)
-                ctypes.set_errno(errno.EINTR)
-                return -1
-            return real(*args)
-
-        monkeypatch.setattr(held, name, call)
-
-    for name in ("_c_open", "_c_read", "_c_write"):
-        interrupt(name)
-    assert held.read_file("/proc/self/statm").split()
-    held.write_file("/dev/null", b"x")
-    assert interrupted == ["_c_open"] * 2 + ["_c_read"] * 2 + ["_c_write"] * 2
 
 
 def test_where_the_gil_cannot_be_kept_os_makes_the_calls(monkeypatch):

@@ -12,7 +12,7 @@ import re
 import sys
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from ...records import Heap
 
@@ -97,14 +97,12 @@ class _HeldCalls(Calls):
         self._c_read.restype = self._c_write.restype = ctypes.c_ssize_t
 
     def _open(self, path: str, flags: int) -> int:
-        while (fd := self._c_open(path.encode(), flags)) < 0:
-            self._unless_interrupted(path)
-        return int(fd)
+        fd = int(self._c_open(path.encode(), flags))
+        return fd if fd >= 0 else self._fail(path)
 
     def _write(self, fd: int, text: bytes) -> int:
-        while (count := self._c_write(fd, text, len(text))) < 0:
-            self._unless_interrupted()
-        return int(count)
+        count = int(self._c_write(fd, text, len(text)))
+        return count if count >= 0 else self._fail()
 
     def has_children(self) -> bool:
         found = self._waitid(os.P_ALL, 0, None, os.WEXITED | os.WNOHANG | os.WNOWAIT)
@@ -115,20 +113,17 @@ class _HeldCalls(Calls):
             buffer = self._buffers.pop()
         except IndexError:
             buffer = self._buffer()
-        while (count := self._c_read(fd, buffer, _MOST_BYTES)) < 0:
-            if self._errno() == errno.EAGAIN:
-                self._buffers.append(buffer)
-                return None
-            self._unless_interrupted()
-        text = bytes(buffer[:count])
+        count = self._c_read(fd, buffer, _MOST_BYTES)
+        if count < 0 and self._errno() != errno.EAGAIN:
+            self._fail()
+        text = bytes(buffer[:count]) if count >= 0 else None
         self._buffers.append(buffer)
         return text
 
-    def _unless_interrupted(self, *path: str) -> None:
-        """Raise why the last call failed, unless a signal interrupted it: Python runs the handler later."""
+    def _fail(self, *path: str) -> NoReturn:
+        """Raise why the last call failed. No signal interrupts calls for files in memory."""
         number = self._errno()
-        if number != errno.EINTR:
-            raise OSError(number, os.strerror(number), *path)
+        raise OSError(number, os.strerror(number), *path)
 
 
 @cache

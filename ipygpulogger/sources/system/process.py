@@ -7,7 +7,6 @@ Windows), or there is none (gVisor).
 
 from __future__ import annotations
 
-import errno
 import os
 import sys
 import time
@@ -138,10 +137,6 @@ class HighWaterMark(Counter):
     @classmethod
     def probe(cls) -> bool:
         """Return whether the reset is offered: it is absent on gVisor and refused after setuid."""
-        try:
-            linux.resident_and_mark_bytes()
-        except (OSError, ValueError):
-            return False
         return os.access("/proc/self/clear_refs", os.W_OK)
 
     def describe(self) -> str:
@@ -225,7 +220,6 @@ class RisingPeak(Counter):
         return Observation((Reading(current_bytes, peak_bytes),), stamp=())
 
 
-_PASSING = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)  # what is used up now may be available again later
 # The page tables are walked for an exact size up to here: 11 ms a GB with pages of 4 kB (measured).
 _WALK_BYTES = 180 * MB
 _HEAP_S = 0.001  # malloc is asked for all that it keeps as long as that takes less
@@ -280,10 +274,10 @@ class Process:
         """The best counter of this machine, found when first asked for; raises `Unavailable`."""
         try:
             linux.resident_and_mark_bytes()
-        except (OSError, ValueError) as error:
-            if isinstance(error, OSError) and error.errno in _PASSING:
-                raise Unavailable(f"{UNREADABLE}: {error}") from error
+        except (FileNotFoundError, ValueError):
             return _counter_of_psutil()
+        except OSError as error:  # what is used up now, such as descriptors, may be available again later
+            raise Unavailable(f"{UNREADABLE}: {error}") from error
         if HighWaterMark.probe():
             return HighWaterMark()
         return RisingPeak(  # the reset is refused
