@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ...records import Diagnosis
 from ...records.units import size_text
-from ...runtime.errors import is_from_a_handler, write_file
+from ...runtime.errors import write_file
 from .linux import gil_held, resource
 
 if TYPE_CHECKING:
@@ -257,15 +257,11 @@ class RamLimits:
         yield MemoryLimit("RLIMIT_AS", "RLIMIT_AS", soft_bytes, used_bytes, "Address space", why)
 
     def _machines_limit(self) -> Iterator[MemoryLimit]:
-        """Yield the machine's RAM, if it is known. On Linux psutil is not imported for it."""
-        source, sizes_bytes = "/proc/meminfo", []
-        with suppress(OSError):
+        """Yield the machine's RAM, if it is known: on Linux."""
+        source = "/proc/meminfo"
+        with suppress(OSError, ValueError):
             sizes_kb = re.findall(rb"^Mem(?:Total|Available): *(\d+) kB$", self.read(source), re.MULTILINE)
-            sizes_bytes = [int(size_kb) * 1024 for size_kb in sizes_kb]
-        if len(sizes_bytes) != 2:  # another system
-            source, sizes_bytes = "psutil", _psutils_sizes_bytes()
-        if sizes_bytes:
-            total_bytes, available_bytes = sizes_bytes
+            total_bytes, available_bytes = (int(size_kb) * 1024 for size_kb in sizes_kb)
             yield MemoryLimit("this machine", source, total_bytes, max(0, total_bytes - available_bytes))
 
     def _counted(self, path: str, name: str) -> int | None:
@@ -286,15 +282,3 @@ def least(limits: Iterable[MemoryLimit]) -> MemoryLimit | None:
 def _is_short(limit: MemoryLimit, need_bytes: int, transient_bytes: int) -> bool:
     enough_bytes = max(need_bytes, limit.scarce_bytes + (transient_bytes if limit.memory == "RAM" else 0))
     return limit.left_bytes is not None and limit.left_bytes < enough_bytes
-
-
-def _psutils_sizes_bytes() -> list[int]:
-    try:
-        import psutil
-
-        memory = psutil.virtual_memory()
-        return [int(memory.total), int(memory.available)]
-    except Exception as error:  # an installation can be broken in any way
-        if is_from_a_handler(error):
-            raise
-        return []
