@@ -86,10 +86,7 @@ class Jax(FrameworkByDevice):
 
     def current_index(self) -> int | None:
         """Return the user's default device, else the default backend's first; None while JAX uses no GPU."""
-        try:
-            default = sys.modules["jax"].config.jax_default_device
-        except (KeyError, AttributeError):
-            default = None
+        default = getattr(getattr(sys.modules.get("jax"), "config", None), "jax_default_device", None)
         keys = map(_key, (default, *_devices()))
         return next((key[1] for key in keys if key in self._counters and key is not None), None)
 

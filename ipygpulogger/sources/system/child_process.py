@@ -5,17 +5,16 @@ Resetting the mark of another process also lowers its `ru_maxrss`, and that of i
 
 from __future__ import annotations
 
-import functools
 import os
 import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..contract import Counter, Observation, PeakClass, Reading, Unavailable
+from ..contract import Observation, Reading, Unavailable
 from . import linux
 from .forked import WALK_S_PER_BYTE, Card, Sharing, forks, sharing
-from .linux import gil_held, high_water_precision_bytes, largest_fault_bytes, resident_precision_bytes
-from .process import ResetWatch
+from .linux import gil_held
+from .process import Mark
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -38,12 +37,11 @@ class _Stat(NamedTuple):
     identity: tuple[Any, ...]
 
 
-class ChildProcess(Counter):
+class ChildProcess(Mark):
     """One descendant of this process, for as long as it lives and runs the same program."""
 
-    peak_class: PeakClass = "resettable"
-
     def __init__(self, pid: int, parent: ChildProcess | None, card: Card | None = None) -> None:
+        super().__init__(pid)
         self.pid = pid
         self.parent = parent  # a descendant; None if that is this process
         self.card = card  # the page it shares with us, if this process forked it while something was measured
@@ -55,7 +53,6 @@ class ChildProcess(Counter):
         self.high_bytes = 0  # the highest mark that was ever read
         self.inherited_bytes: int | None = None  # the most that it can share since its fork, if known
         self.shares: Sharing | None = None  # what it shared when its pages were last walked
-        self.precision_bytes, self.current_precision_bytes, self._fault_bytes = _grain()
         self.children: tuple[int, ...] = ()
         self.sizes = b""
         self._stat: _Stat | None = None
@@ -63,7 +60,6 @@ class ChildProcess(Counter):
         self._reset_faults: tuple[int, int] | None = None  # before the last reset
         self._walked: tuple[int, int] | None = None  # its faults and size at the last walk of its pages
         self._walk_s_per_byte = WALK_S_PER_BYTE
-        self._resets, self._watching = ResetWatch(pid), False
         self._separate = False  # its memory is certainly not its parent's
 
     def describe(self) -> str:
@@ -206,10 +202,6 @@ class ChildProcess(Counter):
             raise Unavailable(f"{self.describe()} cannot be reset: {error}") from error
         self._reset_faults = faults
 
-    def growth_bytes(self, earlier: tuple[int, ...], later: tuple[int, ...]) -> tuple[int | None, ...]:
-        """Return at most one largest page per fault."""
-        return ((sum(later) - sum(earlier)) * self._fault_bytes,)
-
     def list_children(self) -> tuple[int, ...]:
         """Return the pids of its children."""
         with suppress(OSError):  # it ended meanwhile
@@ -253,11 +245,6 @@ class ChildProcess(Counter):
     def state(self) -> tuple[object, ...]:
         """What changes when pages of its own are mapped or freed."""
         return (self._stat.faults if self._stat else None), self.sizes
-
-
-@functools.cache
-def _grain() -> tuple[int, int, int]:
-    return high_water_precision_bytes(), resident_precision_bytes(), largest_fault_bytes()
 
 
 def _is_same_memory(sizes: bytes, parents: bytes, again: bytes) -> bool:

@@ -122,17 +122,28 @@ def _close(fd: int) -> None:
         os.close(fd)
 
 
-class HighWaterMark(Counter):
-    """The kernel's high-water mark of this process."""
+class Mark(Counter):
+    """The kernel's high-water mark of a process, and the watch for resets by other code."""
 
     peak_class: PeakClass = "resettable"
 
-    def __init__(self) -> None:
+    def __init__(self, pid: int | str = "self") -> None:
         self.precision_bytes = high_water_precision_bytes()
         self.current_precision_bytes = resident_precision_bytes()
         self._fault_bytes = largest_fault_bytes()
+        self._resets, self._watching = ResetWatch(pid), False
+
+    def growth_bytes(self, earlier: tuple[int, ...], later: tuple[int, ...]) -> tuple[int | None, ...]:
+        """Return at most one largest page per fault."""
+        return ((sum(later) - sum(earlier)) * self._fault_bytes,)
+
+
+class HighWaterMark(Mark):
+    """The kernel's high-water mark of this process."""
+
+    def __init__(self) -> None:
+        super().__init__()
         self._lowest_mark_bytes = sys.maxsize  # that `getrusage` ever reported
-        self._resets, self._watching = ResetWatch(), False
 
     @classmethod
     def probe(cls) -> bool:
@@ -188,10 +199,6 @@ class HighWaterMark(Counter):
     def close(self) -> None:
         """Close the descriptors."""
         self._resets.close()
-
-    def growth_bytes(self, earlier: tuple[int, ...], later: tuple[int, ...]) -> tuple[int | None, ...]:
-        """Return at most one largest page per fault."""
-        return ((sum(later) - sum(earlier)) * self._fault_bytes,)
 
 
 class RisingPeak(Counter):
