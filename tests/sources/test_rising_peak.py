@@ -1,11 +1,7 @@
 """Where no peak can be reset: exact on a record alone; else bounded, or at least what the sampler saw."""
 
 import os
-import subprocess
-import sys
-import textwrap
 import threading
-from pathlib import Path
 
 from memory import MB, Block, blip
 from ram import GRAIN, NVML, current, needs_high_water, refuse
@@ -83,34 +79,21 @@ def test_without_any_counter_it_samples(monkeypatch):
     assert process.diagnose().state == "sampled"
 
 
-RISING = """
-    import resource, sys; sys.path[:0] = {paths!r}
-    import psutil
-    from memory import MB, blip
-    from ipygpulogger.engine.peaks import PeakTracker
-    from ipygpulogger.sources.system.process import RisingPeak
-    current = lambda: psutil.Process().memory_info().rss
-    tracker = PeakTracker(RisingPeak(current, lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024))
-    blip(200)
-    low = tracker.open(); blip(50); tracker.close(low)
-    high = tracker.open(); blip(400); tracker.close(high)
-    tracker.counter.close()
-    for one in (low, high):
-        peak = one.peak()
-        print(peak.quality, round((peak.lo_bytes - one.before_bytes()) / MB), round((peak.hi_bytes - one.before_bytes()) / MB))
-"""
-
-
+@needs_high_water
 def test_a_rising_peak_is_exact_only_on_a_record():
-    """Below the old record: bounded by it; above: exact. In a process of its own, whose record is known."""
-    program = textwrap.dedent(RISING.format(paths=[str(Path(__file__).parents[1])]))
-    # A child begins with the record of who started it (exec keeps it): a shell's is small, ours is not.
-    words = ["sh", "-c", '"$0" -c "$1"; true', sys.executable, program]
-    lines = subprocess.check_output(words, text=True).splitlines()
-    quality, lo, hi = lines[0].split()
-    assert quality == "bounded"
-    assert int(lo) <= 52
-    assert 148 <= int(hi) <= 252
-    quality, lo, hi = lines[1].split()
-    assert quality == "exact"
-    assert abs(int(lo) - 400) <= 2
+    """Below the old record: bounded by it; above: exact."""
+    tracker = PeakTracker(RisingPeak(current, lambda: linux.resident_and_mark_bytes()[1]))
+    blip(64)
+    record_bytes = linux.resident_and_mark_bytes()[1]
+    low = tracker.open()
+    blip(16)
+    tracker.close(low)
+    assert low.peak().quality == "bounded"
+    assert low.peak().lo_bytes <= low.before_bytes() + 16 * MB + GRAIN
+    assert abs(low.peak().hi_bytes - record_bytes) <= GRAIN
+    high = tracker.open()
+    size_mb = (record_bytes - high.before_bytes()) // MB + 32
+    blip(size_mb)
+    tracker.close(high)
+    assert high.peak().quality == "exact"
+    assert abs(high.peak().lo_bytes - high.before_bytes() - size_mb * MB) <= GRAIN

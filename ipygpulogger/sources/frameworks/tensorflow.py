@@ -129,11 +129,7 @@ def _context() -> Any:
 
 
 def _gpus() -> dict[int, int]:
-    """Return the CUDA ordinal of each GPU, by TensorFlow's index.
-
-    TensorFlow numbers the visible GPUs in the order of their ordinals. Where the user split one
-    (`Context._compute_device_options`), or GPUs were left out, or belong to other hosts, none is known.
-    """
+    """Return the CUDA ordinal of each GPU by TensorFlow's index; none where it split or left out some."""
     try:
         context = _context()
         visible, pluggable = context.get_visible_devices("GPU"), context._pluggable_devices or ()

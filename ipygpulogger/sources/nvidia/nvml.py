@@ -214,11 +214,9 @@ class Nvml:
             return None if module is None else _memory(module, handle)
 
     def processes(self, uuid: str) -> Processes:
-        """Return which processes hold a device's memory.
+        """Return which processes hold a device's memory, if the driver tells; this is slow (4.5 ms).
 
-        That is unavailable without permission, under Windows and WSL, and in containers, where the driver
-        lists the host's pids. It is slow (4.5 ms on one laptop, holding a driver-wide lock): it is asked only
-        at the ends of scopes, and only if memory outside the allocators changed.
+        It does not without permission, under WSL, and in containers, where it lists the host's pids.
         """
         rows = None
         with self._use() as module:

@@ -226,8 +226,7 @@ SYS_CPU = "/sys/devices/system/cpu"
 def high_water_precision_bytes() -> int:
     """Return how far the kernel's stored peak may lie from the truth.
 
-    Each of the three resident counts (anonymous, file, shared) is kept in batches of `max(32, 2 * cpus)`
-    pages a CPU (lib/percpu_counter.c); before Linux 6.2, in batches of 64 pages a thread.
+    Each of three counts is kept in batches of pages a CPU (lib/percpu_counter.c); before 6.2, a thread.
     """
     cpus = cpu_count()
     batch_pages = max(32, 2 * cpus) if _kernel() >= _PERCPU_COUNTER_KERNEL else 64

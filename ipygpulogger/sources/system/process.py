@@ -300,10 +300,7 @@ class Process:
             self.counter.close()
 
     def exact_resident_bytes(self) -> int | None:
-        """Return the resident memory as the page tables have it, if the kernel's own count is approximate.
-
-        None if walking them would take over 2 ms.
-        """
+        """Return the resident memory by the page tables; None if it is known, or a walk would take over 2 ms."""
         if self.counter.current_precision_bytes <= MB:
             return None
         try:

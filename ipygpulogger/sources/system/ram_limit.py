@@ -151,8 +151,7 @@ class RamLimits:
     def groups(self) -> Iterator[Group]:
         """Yield the cgroup of this process and its ancestors, as far as they can be seen from here.
 
-        Within a container the mounted group is its own; the path is "/", or as the host has it, or leads out
-        ("/../x"), and of those only the mounted group exists here.
+        In a container the path may be the host's, or lead out ("/../x"): there only the mounted group exists.
         """
         with suppress(OSError):
             for line in self.read("/proc/self/cgroup").decode(errors="replace").splitlines():

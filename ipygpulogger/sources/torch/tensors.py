@@ -67,8 +67,7 @@ def _own(value: Any, name: str) -> Any:
 def _tensor(value: Any, c: Any, get: Callable[[Any, str], Any]) -> Holding | None:
     """Return what a tensor holds; torch functions and dispatch must be off for a subclass.
 
-    It may still answer for its device, layout and shape (`dispatch_device=True` and similar). So the device
-    is read from the storage, and a tensor that dispatches in Python is asked nothing else.
+    Its class may still answer for its device and layout (`dispatch_device=True`): so the storage is asked.
     """
     node = get(value, "grad_fn")
     # Reading the gradient of an intermediate result that retains none makes torch warn.
