@@ -300,7 +300,7 @@ class Process:
             self.counter.close()
 
     def exact_resident_bytes(self) -> int | None:
-        """Return the resident memory by the page tables; None if it is known, or a walk would take over 2 ms."""
+        """Return the resident memory by the page tables; None if known, or if a walk would take over 2 ms."""
         if self.counter.current_precision_bytes <= MB:
             return None
         try:
