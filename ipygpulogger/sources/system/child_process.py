@@ -59,7 +59,6 @@ class ChildProcess(Mark):
         self._known: Observation | None = None  # the last one, unless the mark was reset since
         self._reset_faults: tuple[int, int] | None = None  # before the last reset
         self._walked: tuple[int, int] | None = None  # its faults and size at the last walk of its pages
-        self._walk_s_per_byte = WALK_S_PER_BYTE
         self._separate = False  # its memory is certainly not its parent's
 
     def describe(self) -> str:
@@ -221,21 +220,15 @@ class ChildProcess(Mark):
 
     def walk_s(self) -> float:
         """Return about how long a walk of its pages would take; 0 if nothing changed since the last one."""
-        return 0.0 if self.is_walked else self.current_bytes * self._walk_s_per_byte
+        return 0.0 if self.is_walked else self.current_bytes * WALK_S_PER_BYTE
 
     def walk(self) -> None:
         """Find what it shares, unless nothing of its own changed since it was last found."""
         if self.is_walked:
             return
         assert self._stat is not None, "observe() comes first"
-        faults, began_s = sum(self._stat.faults), time.thread_time()
-        rollup = linux.rollup_bytes(self.pid)
-        took_s = time.thread_time() - began_s
-        # A walk takes longer on a busy machine. The estimate is not raised then: walks would be left out, and
-        # figures bounded that can be exact.
-        self._walk_s_per_byte = min(took_s / max(1, self.current_bytes), WALK_S_PER_BYTE)
-        self.shares = sharing(rollup, self.mapped_bytes)
-        self._walked = faults, self.current_bytes
+        self.shares = sharing(linux.rollup_bytes(self.pid), self.mapped_bytes)
+        self._walked = sum(self._stat.faults), self.current_bytes
 
     def forget_walk(self) -> None:
         """Walk its pages again next time: its parent changed what they have in common."""
