@@ -208,4 +208,4 @@ def little_left(
 
 def left_note(limit: MemoryLimit, more: str = "", *, when: str = "") -> Note:
     """Return what is left under a limit, as a note."""
-    return Note(NoteKind.LITTLE_LEFT, f"{limit.title}{when}: {limit}{more}")
+    return Note(NoteKind.LITTLE_LEFT, f"{limit.memory} left{when}: {limit}{more}")

@@ -87,11 +87,6 @@ class MemoryLimit(NamedTuple):
         """Return the limit at another moment, when this much was left."""
         return self._replace(used_bytes=self.limit_bytes - max(0, left_bytes))
 
-    @property
-    def title(self) -> str:
-        """What is left, in words."""
-        return f"{self.memory} left"
-
     def __str__(self) -> str:
         whole = f"{size_text(self.limit_bytes)} ({self.name})"
         return whole if self.left_bytes is None else f"{size_text(self.left_bytes)} of {whole}"
@@ -184,7 +179,7 @@ class RamLimits:
         new, group = kills.processes, kills.source
         with suppress(OSError):  # not one of the same path in another container, host or boot
             boot = self.read("/proc/sys/kernel/random/boot_id").decode(errors="replace").strip()
-            group = f"{boot} {Path(self.path(group)).stat().st_ino} {group}"
+            group = f"{boot} {Path(self._root + group).stat().st_ino} {group}"
         folders = filter(None, map(os.environ.get, ("XDG_RUNTIME_DIR", "XDG_CACHE_HOME")))
         path = Path(next(folders, os.path.expanduser("~/.cache")), _SAID)  # noqa: PTH111 - raises nothing
         with suppress(OSError, ValueError):  # none so far, or not as written below
@@ -213,11 +208,7 @@ class RamLimits:
 
     def read(self, path: str) -> bytes:
         """Return what a file of the system says; raises `OSError`."""
-        return gil_held().read_file(self.path(path))
-
-    def path(self, path: str) -> str:
-        """Return where a file of the system lies, which is elsewhere for a simulated machine."""
-        return self._root + path
+        return gil_held().read_file(self._root + path)
 
     def size_bytes(self, path: str) -> int | None:
         """Return the number in a file; None if there is none, as in "max"."""
@@ -266,7 +257,7 @@ class RamLimits:
     def _counted(self, path: str, name: str) -> int | None:
         """Return a figure from a file of names and numbers, for which counters of many CPUs are summed."""
         with suppress(OSError):
-            text = Path(self.path(path)).read_bytes()
+            text = Path(self._root + path).read_bytes()
             if found := re.search(rb"^%b (-?\d+)$" % name.encode(), text, re.MULTILINE):
                 return max(0, int(found[1]))
         return None
