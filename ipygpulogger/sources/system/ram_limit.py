@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 from contextlib import suppress
+from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -122,14 +123,17 @@ class RamLimits:
     def __init__(self, root: str | os.PathLike[str] = "/") -> None:
         self._root = os.fspath(root).rstrip("/")
 
-    @property
+    @cached_property  # not called again: each rich report asks
     def total_bytes(self) -> int | None:
-        """The most RAM that all processes here can have; None when unknown."""
-        return min((limit.limit_bytes for limit in self.all() if limit.memory == "RAM"), default=None)
+        """The most RAM that all processes here can have, as last read; None when unknown."""
+        self.all()
+        return self.total_bytes
 
     def all(self) -> list[MemoryLimit]:
         """Return every limit."""
-        return [*self._groups_limits(), *self._own_limits(), *self._machines_limit()]
+        found = [*self._groups_limits(), *self._own_limits(), *self._machines_limit()]
+        self.total_bytes = min((one.limit_bytes for one in found if one.memory == "RAM"), default=None)
+        return found
 
     def short(self, need_bytes: int, transient_bytes: int) -> MemoryLimit | None:
         """Return the tightest limit that leaves too little; None where there is enough.
