@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ...runtime.collector import undisturbed
-from ...runtime.errors import first_line, is_from_a_handler
+from ...runtime.errors import is_from_a_handler
 from ...runtime.wrappers import Wrappers
 from ..contract import Unavailable
-from .snapshot import Position, file_of, is_on, position, start, stop, take, why_not
+from .snapshot import file_of, is_on, start, stop, take, why_not
 from .state import TORCH_ERRORS, accelerator, module
 
 if TYPE_CHECKING:
@@ -194,14 +194,6 @@ def _errors_suppressed() -> Iterator[None]:
     except Exception as reason:
         if is_from_a_handler(reason):
             raise
-
-
-def position_now(index: int) -> Position:
-    """Return where the allocator of a device stands now; raises `Unavailable`."""
-    try:
-        return position(module(), index)
-    except (KeyError, *TORCH_ERRORS) as error:
-        raise Unavailable(f"torch gives no memory statistics: {first_line(error)}") from error
 
 
 def _recordable() -> ModuleType:

@@ -130,17 +130,20 @@ def take(torch: ModuleType, *, events: bool) -> Snapshot:
     return Snapshot(snapshot.get("device_traces", []), states, settings, snapshot)
 
 
-def position(torch: Any, index: int) -> Position:
-    """Return where the allocator of a device stands now."""
-    stats = torch._C._cuda_memoryStats(index)
-    counts, size_bytes = stats["allocation"]["all"], stats["allocated_bytes"]["all"]["current"]
+def position(index: int) -> Position:
+    """Return where the allocator of a device stands now; raises `Unavailable`."""
+    try:
+        stats = module()._C._cuda_memoryStats(index)
+        counts, size_bytes = stats["allocation"]["all"], stats["allocated_bytes"]["all"]["current"]
+    except (KeyError, *TORCH_ERRORS) as error:
+        raise Unavailable(f"torch gives no memory statistics: {first_line(error)}") from error
     return Position(counts["allocated"], counts["current"], size_bytes, stats.get("num_ooms", 0))
 
 
 def _positions(torch: ModuleType) -> dict[int, Position]:
     """Return where the allocator of each device with a context stands now."""
     devices = range(torch.cuda.device_count())
-    return {index: position(torch, index) for index in devices if torch._C._cuda_hasPrimaryContext(index)}
+    return {index: position(index) for index in devices if torch._C._cuda_hasPrimaryContext(index)}
 
 
 def _snapshot(torch: ModuleType, *, events: bool) -> dict[str, Any]:
