@@ -38,7 +38,7 @@ class Simulated:
         return self
 
     def group_of_v2(self, path="", *, current=0, inactive_file=0, kills=0, **limits):
-        """A group's files: ``max`` and ``high`` as given, "max" for None."""
+        """A group's files: ``max`` as given, "max" for None."""
         folder = f"sys/fs/cgroup/{path.strip('/')}"
         self.write(f"{folder}/memory.current", current)
         self.write(f"{folder}/memory.stat", f"anon 5\nfile 7\ninactive_file {inactive_file}\nactive_file 3\n")

@@ -1,4 +1,4 @@
-"""What is struck by interrupts (see `interrupt_injection`): the recording of general RAM, alone and within another."""
+"""What is struck by interrupts (see `interrupt_injection`): the recording of general RAM."""
 
 import sys
 import tempfile
@@ -10,7 +10,7 @@ MB = 2**20
 
 
 class RamRecordings:
-    """Two recordings, one within the other, ended by whoever began them, whatever happens."""
+    """A recording that is ended by whoever began it, whatever happens."""
 
     def __init__(self, _):
         import memray
@@ -28,32 +28,24 @@ class RamRecordings:
         self.go(lambda _: nullcontext())
 
     def go(self, phase):
-        outer, inner = self.recording(), self.recording()
+        recording = self.recording()
         with suppress(KeyboardInterrupt), phase("recordings"):
-            self.record(outer, inner)
-        for recording in (inner, outer):
-            try:
-                with phase("drop"):
-                    recording.drop()
-            except KeyboardInterrupt:
+            self.record(recording)
+        try:
+            with phase("drop"):
                 recording.drop()
-        del outer, inner, recording
-        outer, inner = self.recording(), self.recording()
-        told = [
-            [row.size_bytes // MB for row in rows if row.size_bytes > MB]
-            for rows in self.record(outer, inner)
-        ]
-        problems = [] if told == [[4], [4]] else [f"the next ones: {told}, {outer.notes}, {inner.notes}"]
+        except KeyboardInterrupt:
+            recording.drop()
+        following = self.recording()
+        told = [row.size_bytes // MB for row in self.record(following) if row.size_bytes > MB]
+        problems = [] if told == [4] else [f"the next one: {told}, {following.notes}"]
         return problems + [f"left: {what}: {it!r}" for what, it in self.left().items() if it]
 
-    def record(self, outer, inner):
-        outer.begin()
-        inner.begin()
+    def record(self, recording):
+        recording.begin()
         len(bytearray(4 * MB))
-        inner.end()
-        rows = inner.result(self.measurement)
-        outer.end()
-        return rows, outer.result(self.measurement)
+        recording.end()
+        return recording.result(self.measurement)
 
     def left(self):
         return {

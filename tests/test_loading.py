@@ -23,7 +23,6 @@ UNUSED = {  # parts of the package that a user meets later, or never
     *("notebook.cell_lines", "lines.tracing"),
     *("sources.torch", "sources.frameworks", "storage.log"),
     *("render.plot", "render.page", "render.summary", "render.owners"),
-    "sources.system.rss_watcher",
     "sources.system.child_process",
     *("owners.out_of_memory", "compat", "cli", "callbacks"),
     *("estimation", "records.estimate", "render.estimate"),

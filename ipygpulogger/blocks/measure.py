@@ -131,7 +131,7 @@ class _Block(Overlapping):
             scope.close()
             if self._recording is not None:
                 self._recording.end()
-                self._recording.keep_failure(self._label, ended=kind is not None)
+                self._recording.keep_failure(self._label)
             measurement = scope.result(Measurement, self._label)
             if self._recording is not None:
                 measurement = self._recording.result(measurement)

@@ -16,8 +16,8 @@ from ..runtime.collector import undisturbed
 from ..runtime.errors import is_from_a_handler, named
 from ..sources import Unavailable
 from ..sources.system.linux import heap
-from ..sources.torch.history import TorchHistory, position_now
-from ..sources.torch.snapshot import EVENT_BYTES, MAX_EVENTS, Position
+from ..sources.torch.history import TorchHistory
+from ..sources.torch.snapshot import EVENT_BYTES, MAX_EVENTS, Position, position
 from .kinds import workspaces
 from .rows import Breakdown
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from ..records import Peak
     from ..sources import Device
     from ..sources.torch.history import DeviceHistory
-    from ..sources.torch.snapshot import KeptSnapshot
+    from ..sources.torch.snapshot import SnapshotFile
 
 _MOST_BYTES = MAX_EVENTS * EVENT_BYTES  # more than recording and reading take
 _NO_EVENTS = 'torch keeps no events in a recording of mode "state"'
@@ -76,7 +76,7 @@ class DeviceRecording(Measuring):
         # By device, what was alive when an allocation last failed there, the largest first.
         self.at_failure: dict[str, tuple[AtPeak, ...]] = {}
         # torch's snapshot at the end, if an allocation failed and the recording was ours.
-        self.failed: KeptSnapshot | None = None
+        self.failed: SnapshotFile | None = None
 
     def begin(self) -> None:
         """Begin to record."""
@@ -173,8 +173,8 @@ class DeviceRecording(Measuring):
 
     def _watch(self, device: Device, tracker: PeakTracker) -> None:
         try:
-            since, interval = position_now(device.index), tracker.open()
-            still = since == position_now(device.index)
+            since, interval = position(device.index), tracker.open()
+            still = since == position(device.index)
             self._watched[device.index] = _Watched(device, tracker, interval, since, still)
         except Unavailable as reason:
             self._unknown(str(reason), device)
@@ -286,9 +286,9 @@ class DeviceRecording(Measuring):
 
 def _closed(watched: _Watched) -> tuple[Position, bool]:
     """End an interval; return where the allocator stood then, and whether it stood there just before too."""
-    before = position_now(watched.device.index)
+    before = position(watched.device.index)
     watched.tracker.close(watched.interval)
-    after = position_now(watched.device.index)
+    after = position(watched.device.index)
     return after, before == after
 
 

@@ -69,11 +69,11 @@ class PeakRecording:
         """By device, what was alive when an allocation last failed there, the largest first."""
         return self._devices.at_failure
 
-    def keep_failure(self, where: str, *, ended: bool) -> None:
-        """Keep torch's snapshot for ``%gpulog snapshot`` if an allocation failed; the latest one is kept."""
+    def keep_failure(self, where: str) -> None:
+        """Keep torch's snapshot for ``%gpulog snapshot --failed`` if an allocation failed."""
         failed, self._devices.failed = self._devices.failed, None
         if failed is not None:
-            machine().failed_snapshot = failed._replace(where=where, ended=ended)
+            machine().failed_snapshot = failed._replace(where=where)
 
     def drop(self) -> None:
         """End the recording without a result. Idempotent."""

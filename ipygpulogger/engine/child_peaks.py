@@ -51,7 +51,7 @@ class ChildPeaks:
     """
 
     def __init__(self, on: Machine) -> None:
-        self._on, self._descendants = on, Descendants(on.process.sampler_pid)
+        self._on, self._descendants = on, Descendants()
         self._measuring_themselves: set[int] = set()  # process ids
         self._trackers: dict[ChildProcess, PeakTracker] = {}
         self._lock = threading.RLock()

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from ..sources import Device, DeviceMemory, Framework
     from ..sources.nvidia.nvml import NvmlDevice
-    from ..sources.torch.snapshot import KeptSnapshot
+    from ..sources.torch.snapshot import SnapshotFile
     from .child_peaks import ChildPeaks
     from .children import Children
     from .sampler import Measuring
@@ -62,7 +62,7 @@ class Machine:
         self.allocators = Allocators(self.frameworks, self.devices)
         self.settling = Settling(self.frameworks)
         self.scopes = OpenScopes()
-        self.failed_snapshot: KeptSnapshot | None = None
+        self.failed_snapshot: SnapshotFile | None = None
         self._child_peaks: ChildPeaks | None = None
         self.sampler = Sampler(self.sample)
         self._programs = Starts(self._sample_children)
@@ -76,6 +76,11 @@ class Machine:
         with self._lock:  # two threads that ask first get the same one
             self._ram = self._ram or PeakTracker(self.process.counter)
             return self._ram
+
+    @property
+    def samples_ram(self) -> bool:
+        """Whether general RAM has no peak that can be reset, so that samples show more than its counter."""
+        return self._ram is not None and self._ram.counter.peak_class != "resettable"
 
     @property
     def child_peaks(self) -> ChildPeaks:
@@ -184,7 +189,7 @@ class Machine:
         with self._lock:
             scopes = list(self.scopes)
             has_children = self.process.has_children()
-            if not (has_children or _devices_of(scopes)):
+            if not (has_children or self.samples_ram or _devices_of(scopes)):
                 return
             self.discover()
             devices = _devices_of(scopes)

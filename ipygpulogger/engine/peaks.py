@@ -58,8 +58,8 @@ class _Series:
 
     def fold(self, reading: Reading) -> None:
         """Raise the peak to a reading of the counter, if it is higher."""
-        current_bytes, peak_bytes, seen_bytes = reading
-        at_least = highest = max(current_bytes, seen_bytes)
+        at_least = highest = reading.current_bytes
+        peak_bytes = reading.peak_bytes
         if peak_bytes is None:
             self.sampled = True
         elif peak_bytes > highest:
@@ -172,7 +172,7 @@ class PeakTracker:
     def observe(self) -> Observation:
         """Read the counter, and fold the reading into the open intervals; `Unavailable` if it cannot be read.
 
-        All reading goes through here: a counter reports some things only once, such as what a sampler saw.
+        All reading goes through here: a counter reports some things only once, such as a foreign reset.
         """
         with self._lock:
             try:
@@ -222,7 +222,7 @@ class PeakTracker:
             for interval in self._open:
                 interval.mark_sampled(reset_elsewhere=True)
         self._since_reset = list(map(max, peaks, highest))
-        now = [max(one.current_bytes, one.seen_bytes, one.peak_bytes or 0) for one in observation.readings]
+        now = [max(one.current_bytes, one.peak_bytes or 0) for one in observation.readings]
         self._lifetime = list(map(max, now, self._lifetime or now))
         for interval in self._open:
             interval.fold(observation)

@@ -92,6 +92,8 @@ class Scope(Measuring):
             self.ours_before_bytes = on.own_imports.bytes
             self._ram_tracker = on.ram
             self._ram = self._ram_tracker.open(reset=self._reset_peaks)
+            if on.samples_ram:
+                on.sampler.start(self)
             self._exact_before_bytes = on.process.exact_resident_bytes()
         except BaseException:
             self.close()

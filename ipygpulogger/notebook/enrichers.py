@@ -86,7 +86,7 @@ def _at_peak(record: CellRecord, cell: MeasuredCell) -> CellRecord:
     """Add what was alive at the peak, and as an allocation failed, if allocations were recorded."""
     recording: Any = cell.recording
     record, card = recording.result(record), record.out_of_memory
-    recording.keep_failure(cell.cell.label, ended=card is not None)
+    recording.keep_failure(cell.cell.label)
     if card is None:
         return record
     alive = recording.at_failure.get(card.device, ())
@@ -208,4 +208,4 @@ def little_left(
 
 def left_note(limit: MemoryLimit, more: str = "", *, when: str = "") -> Note:
     """Return what is left under a limit, as a note."""
-    return Note(NoteKind.LITTLE_LEFT, f"{limit.title}{when}: {limit}{more}")
+    return Note(NoteKind.LITTLE_LEFT, f"{limit.memory} left{when}: {limit}{more}")

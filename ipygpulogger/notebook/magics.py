@@ -211,7 +211,7 @@ class GpulogMagics:
         print(printable(f"{history.counted()} written to {path}"))
 
     def _snapshot(self, *words: str) -> None:
-        """Write torch's snapshot as an allocation failed, if nothing was allocated since, or as it is now."""
+        """Write torch's snapshot as it is now, or of the last recorded cell in which an allocation failed."""
         of_failure = words[:1] == (FAILED,)
         path, kept = _path("snapshot", words[of_failure:]), machine().failed_snapshot
         with importing():
@@ -222,15 +222,14 @@ class GpulogMagics:
                 f"{FAILED} is for the last recorded cell in which a GPU ran out of memory, and there is none:"
                 " run it under %%gpulog --peak"
             )
-        past = kept if kept is not None and (of_failure or (kept.ended and kept.is_latest())) else None
-        found = snapshot_file() if past is None else past.file()
+        found = kept if of_failure and kept is not None else snapshot_file()
         write_file(path, found.content)
         content = f"{found.blocks:,} block{'s' * (found.blocks != 1)}"
         if found.events is not None:
             content += f" and {found.events:,} event{'s' * (found.events != 1)} of torch's memory history"
         written = f"{content} written to {path}, for https://pytorch.org/memory_viz."
-        told = [written if past is None else f"The out-of-memory error in {past.where}: {written}"]
-        if kept is not None and past is None:
+        told = [f"The out-of-memory error in {found.where}: {written}" if of_failure else written]
+        if kept is not None and not of_failure:
             earlier = f"The out-of-memory error in {kept.where}: %gpulog snapshot {FAILED} PATH"
             told.append(f"That is the present. {earlier}")
         elif found.events is None:

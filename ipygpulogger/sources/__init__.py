@@ -1,8 +1,6 @@
 """Where figures come from: kernel, NVML, CUDA driver and each framework, by one contract.
 
-A framework's adapter never imports or initialises the framework, except by the documented preload. No source
-imports another source, nor anything above this package. Sources of other distributions keep the contract as
-well (entry point group `ipygpulogger.sources`).
+No source imports another source, and none imports or initialises a framework, but by the documented preload.
 """
 
 from ..records import Diagnosis

@@ -27,12 +27,10 @@ class Reading(NamedTuple):
     Attributes:
         current_bytes: In use now.
         peak_bytes: The highest value since the counter's last reset; None if nothing counts it.
-        seen_bytes: The highest value that a sampler saw since the last observation; 0 without a sampler.
     """
 
     current_bytes: int
     peak_bytes: int | None
-    seen_bytes: int = 0
 
 
 class Observation(NamedTuple):

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -199,7 +200,10 @@ def test_nothing_changes_on_a_device(cuda, monkeypatch):
     assert sorted(named) == [("cuda:0", "held", 7), ("cuda:1", "other", 3)]
     held.append(block(5))
     with monkeypatch.context() as patch:
-        patch.setattr(torch_snapshot, "_whole", None)
+        without_events = partial(torch_snapshot._snapshot, events=False)
+        patch.setattr(
+            torch_snapshot, "_snapshot", lambda torch, *, events: None if events else without_events(torch)
+        )
         found = recorded(lambda: None, always_named=False)
     rows = [
         (row.device, row.kind, row.place, row.size_bytes // MB, row.blocks) for row in found.record.at_peak
@@ -352,8 +356,8 @@ def test_interrupted_and_dropped(cuda, monkeypatch):
             late.end()
 
 
-def test_an_older_torch(cuda, monkeypatch):
-    """One that cannot say whether it records, and has no snapshot without events; and one that has nothing."""
+def test_torch_2_6(cuda, monkeypatch):
+    """It has no snapshot without events."""
     snapshot = torch._C._cuda_memorySnapshot
 
     def older(*arguments):
@@ -361,16 +365,12 @@ def test_an_older_torch(cuda, monkeypatch):
             raise TypeError("one argument")
         return snapshot(*arguments)
 
-    monkeypatch.delattr(torch._C, "_cuda_isHistoryEnabled")
     monkeypatch.setattr(torch._C, "_cuda_memorySnapshot", older)
     assert recorded(lambda: block(9)).bytes() == 9 * MB
     remember("all", stacks="python")
     assert recorded(lambda: block(9)).bytes() == 9 * MB
     assert events() == [("alloc", 9), ("free_requested", 9)]
     remember(None)
-    monkeypatch.delattr(torch.cuda.memory, "_record_memory_history")
-    found = recorded(lambda: block(9))
-    assert "this version of torch keeps no history" in found.notes[0]
     monkeypatch.undo()
 
 

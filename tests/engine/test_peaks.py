@@ -17,13 +17,10 @@ from ipygpulogger.sources import Counter, Observation, Reading, Unavailable
 class Model(Counter):
     """A counter with one peak and one reset for everybody, of one series or several; the whole truth is kept."""
 
-    def __init__(
-        self, start=1000, *, peak_class="resettable", certified=True, grain=0, count=1, sampler=False
-    ):
+    def __init__(self, start=1000, *, peak_class="resettable", certified=True, grain=0, count=1):
         self.peak_class, self.certified, self.precision_bytes = peak_class, certified, grain
         self.now, self.highest, self.ever = [start] * count, [start] * count, [0] * count
         self.story = [start]  # every value that the first series ever had
-        self.seen = start if sampler else None  # the highest since the last one: told once
         self.before_reset = self.after_reset = self.before_stamp = lambda: None
         self.broken = self.erased = False
         self.watched, self.log = [], []
@@ -33,8 +30,6 @@ class Model(Counter):
         self.ever[series] += max(0, step)
         self.highest[series] = max(self.highest[series], self.now[series])
         self.story.append(self.now[0])
-        if self.seen is not None:
-            self.seen = max(self.seen, self.now[0])
 
     def blip(self, step):
         self.move(step)
@@ -45,9 +40,8 @@ class Model(Counter):
         if self.broken:
             raise Unavailable("broken")
         erased, self.erased = self.erased, False
-        seen, self.seen = self.seen or 0, None if self.seen is None else self.now[0]
         peaks = [None if self.peak_class == "sampled" else one for one in self.highest]
-        readings = tuple(Reading(now, peak, seen) for now, peak in zip(self.now, peaks, strict=True))
+        readings = tuple(Reading(now, peak) for now, peak in zip(self.now, peaks, strict=True))
         return Observation(readings, tuple(self.ever) if self.certified else (), erased)
 
     def stamp(self):
@@ -378,16 +372,6 @@ def test_what_a_handler_raises_goes_on():
     play.model.before_reset = interrupt
     with pytest.raises(KeyboardInterrupt):
         play.run("segment a")
-
-
-@pytest.mark.parametrize(
-    "who", ["observe", "open c", "open! c", "adopt c", "fold b", "lifetime_peak_bytes", "close b"]
-)
-def test_what_a_sampler_saw_counts_whoever_asked(who):
-    """It tells it once: any observation gives it to all that are open, and to the lifetime."""
-    play = Play(Model(peak_class="sampled", sampler=True)).run(f"open a; open b; +700; -700; {who}; peek a")
-    assert play.told == [(1700, None)]
-    assert play.tracker.lifetime_peak_bytes() == 1700
 
 
 def test_a_look_that_shows_the_same_is_the_last_one():

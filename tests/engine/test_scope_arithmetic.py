@@ -108,6 +108,8 @@ class Kid(Number):
 class Fake:
     """A machine: what a scope asks of it, and what it said."""
 
+    samples_ram = False
+
     def __init__(self, monkeypatch):
         self.s, self.ended, self.may_use_others = 1000.0, NONE_ENDED, True
         monkeypatch.setattr(scopes.clock, "monotonic_s", lambda: self.s)
@@ -118,7 +120,6 @@ class Fake:
         self.counter = Number(100 * MB)
         self.ram, self.exact, self.kids = PeakTracker(self.counter), [], []
         self.process = SimpleNamespace(
-            sampler_pid=lambda: None,
             has_children=lambda: self.kids != [],
             heap=lambda: None,
             exact_resident_bytes=lambda: self.exact.pop(0) if self.exact else None,

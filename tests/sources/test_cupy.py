@@ -2,8 +2,7 @@
 
 # ruff: noqa: ARG005 - signatures as they are
 
-import threading
-
+import pytest
 from fake_frameworks import Allocator, begin
 from memory import MB
 
@@ -13,20 +12,24 @@ from ipygpulogger.sources.nvidia import driver
 
 
 def test_cupy_only_where_it_holds_something(fakes):
-    """A pool that never held anything says nothing, and no context is made to find out."""
+    """A pool that never held anything says nothing, nor that of another device; no context is made to find out."""
     a, b = Allocator(), Allocator()
     cupy = fakes.cupy(a, b)
     framework = CuPy()
     fakes.contexts.clear()
+    a.move(MB), b.move(MB)
     assert framework.counters() == []
-    fakes.contexts.add(0)
+    fakes.contexts.add(1)
     assert framework.counters() == []
     with cupy.cuda.Device(1):
-        b.move(MB)
-    assert [c.device.index for c in framework.counters()] == [1]
+        (counter,) = framework.counters()
+        assert counter.device.index == 1
+        assert counter.observe().readings[0] == (MB, None)
+    with pytest.raises(Unavailable, match="another one"):
+        counter.observe()
+    a.move(-MB), setattr(a, "pool", 0)
+    assert framework.counters() == [counter]
     assert cupy.cuda.runtime.getDevice() == 0
-    a.move(MB)
-    assert [c.observe().readings[0] for c in framework.counters()] == [(MB, None, 0)] * 2
 
 
 def test_cupy_device(fakes):
@@ -42,34 +45,6 @@ def test_cupy_device(fakes):
     assert (counter.device.uuid, counter.device.total_bytes) == ("GPU-from-the-driver", 9)
     fakes.monkeypatch.setattr(driver, "contexts", lambda: None)
     assert CuPy().counters() == []
-
-
-def test_cupy_makes_no_context_on_the_way_back(fakes):
-    """A thread stands on device 0; from there device 1 can be asked only if 0 has a context too."""
-    a, b = Allocator(), Allocator()
-    cupy = fakes.cupy(a, b)
-    fakes.contexts.clear()
-    cupy.cuda.runtime.setDevice(1)
-    b.move(MB)
-    (counter,) = CuPy().counters()
-    told = []
-
-    def ask():
-        try:
-            told.append(counter.observe().readings[0].current_bytes)
-        except Unavailable as error:
-            told.append(str(error))
-
-    def in_a_thread():
-        thread = threading.Thread(target=ask)
-        thread.start(), thread.join()
-
-    in_a_thread()
-    assert "only if its device and the current one have contexts" in told[0]
-    assert fakes.contexts == {1}
-    fakes.contexts.add(0)
-    in_a_thread()
-    assert told[1] == MB
 
 
 def test_cupy_settles(fakes):

@@ -10,7 +10,6 @@ import pynvml
 import pytest
 
 from ipygpulogger.sources.nvidia import driver
-from ipygpulogger.sources.nvidia.nvml import Nvml
 
 
 @pytest.mark.torch
@@ -122,13 +121,3 @@ def test_unlike_devices_have_no_known_order(gpu, nvml, monkeypatch):
         assert nvml.visible(1).index == 1
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", nvml.devices()[1].uuid)
     assert nvml.visible(0).index == 1
-
-
-def test_a_device_that_cannot_be_described_moves_no_other(gpu, monkeypatch):
-    """Without the first card in NVML, CUDA's second is still the second, and its first is nobody."""
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    gpu.fault("nvmlDeviceGetHandleByIndex*", pynvml.NVML_ERROR_UNKNOWN, dev=0)
-    nvml = Nvml()
-    assert nvml.visible(0) is None
-    assert nvml.visible(1).index == 1
-    nvml.close()

@@ -1,15 +1,13 @@
-"""malloc's part of resident memory, child processes, and reads that are skipped once they were slow."""
+"""malloc's part of resident memory, and reads that are skipped once they were slow."""
 
 import subprocess
 import sys
 import textwrap
 import time
-from pathlib import Path
 
 import pytest
 from memory import MB
 
-from ipygpulogger.sources.system.child_process import ChildProcess, Descendants
 from ipygpulogger.sources.system.process import Paced, Process
 
 
@@ -38,36 +36,6 @@ def test_what_malloc_keeps_is_told_apart():
     assert 95 * MB <= used <= 102 * MB + 8 * MB  # with the Python list of pointers
     assert left <= 8 * MB
     assert kept >= 90 * MB
-
-
-# What a child of its own process does; multiprocessing would leave its resource tracker behind as a child.
-CHILD = """
-import sys
-from memory import Block, blip
-
-blip(48)
-block = Block(32)
-print("ready", flush=True)
-sys.stdin.read()
-"""
-
-
-def found():
-    """Every descendant, read anew."""
-    return Descendants().visit(ChildProcess.observe)
-
-
-@pytest.mark.skipif(found() is None, reason="this kernel does not list children")
-def test_children_and_grandchildren_are_found():
-    """Every descendant with its resident memory and its own peak; those that ended are gone."""
-    command, folder = [sys.executable, "-c", CHILD], Path(__file__).parents[1]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=folder) as process:
-        assert process.stdout.readline() == b"ready\n"
-        child = next(one for one in found() if one.pid == process.pid)
-        assert child.current_bytes >= 32 * MB
-        assert child.high_bytes - child.current_bytes >= 14 * MB  # it peaked at 48
-        process.communicate()
-    assert process.pid not in [one.pid for one in found()]
 
 
 def test_a_slow_read_is_rare(monkeypatch):

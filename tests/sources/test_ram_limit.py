@@ -5,7 +5,6 @@ import re
 import resource
 import sys
 from functools import partial
-from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -53,7 +52,6 @@ STEP = "system.slice/slurmstepd.scope/job_7/step_0"
             ),
             "2.0 GB of 4.0 GB (container limit)",
         ),
-        (partial(container, high=6 * GB), "5.0 GB of 6.0 GB (container's soft limit)"),
         (grouped(f"/{STEP}", group=STEP, current=GB, max=2 * GB), "1.0 GB of 2.0 GB (job limit)"),
         # A namespace of its own; the host's paths; moved out of the container.
         *(
@@ -63,7 +61,7 @@ STEP = "system.slice/slurmstepd.scope/job_7/step_0"
     ],
 )
 def test_the_tightest_limit(tmp_path, machine, says):
-    """The machine's, a container's of either version, a soft one or a job's, with what is left."""
+    """The machine's, a container's of either version or a job's, with what is left."""
     machine(tmp_path)
     assert str(least(RamLimits(tmp_path).all())) == says
 
@@ -80,20 +78,16 @@ def test_what_is_no_limit(tmp_path, value):
     assert left(RamLimits(tmp_path)) == {"this machine": 60 * GB}
 
 
-@pytest.mark.parametrize("file", ["memory.current", "memory.max", "memory.stat"])
-def test_a_file_that_may_not_be_read(tmp_path, file):
-    """A folder stands in its place, which not even root can read: nothing fails, and unknown is unknown."""
-    container(tmp_path, inactive_file=512 * MB, current=GB)
-    (tmp_path / "sys/fs/cgroup" / file).unlink()
-    (tmp_path / "sys/fs/cgroup" / file).mkdir()
+def test_a_use_that_may_not_be_read(tmp_path):
+    """A folder stands in its place, which not even root can read: that limit is known, and never the tightest."""
+    container(tmp_path)
+    (tmp_path / "sys/fs/cgroup/memory.current").unlink()
+    (tmp_path / "sys/fs/cgroup/memory.current").mkdir()
     limits = RamLimits(tmp_path)
     assert limits.refusing().name == "this machine"  # beyond a group's limit processes are killed
-    expected = {"memory.current": None, "memory.stat": 7 * GB, "memory.max": "no such limit"}[file]
-    assert left(limits).get("container limit", "no such limit") == expected
-    assert limits.total_bytes == (64 * GB if file == "memory.max" else 8 * GB)
-    if file == "memory.current":
-        assert str(limits.all()[0]) == "8.0 GB (container limit)"
-        assert limits.short(100 * GB, 0).name == "this machine"
+    assert left(limits) == {"container limit": None, "this machine": 60 * GB}
+    assert (limits.total_bytes, str(limits.all()[0])) == (8 * GB, "8.0 GB (container limit)")
+    assert limits.short(100 * GB, 0).name == "this machine"
 
 
 def test_what_changes_is_seen(tmp_path):
@@ -107,41 +101,28 @@ def test_what_changes_is_seen(tmp_path):
     assert least(limits.all()).left_bytes == MB
 
 
-def test_resource_limits(tmp_path, monkeypatch):
-    """Address space and private writable memory; that of resident memory is not enforced and not told."""
+def test_address_space(tmp_path, monkeypatch):
+    """That limit is no limit of RAM; beyond it allocating fails. There is none on Windows."""
     Simulated(tmp_path).write("proc/self/statm", "1000 500 100 10 0 300 0\n")
-    set_to = {resource.RLIMIT_AS: 8000 * 4096, resource.RLIMIT_DATA: 700 * 4096, resource.RLIMIT_RSS: 4096}
+    set_to = {resource.RLIMIT_AS: 8000 * 4096, resource.RLIMIT_RSS: 4096}
     monkeypatch.setattr(resource, "getrlimit", lambda number: (set_to.get(number, -1), -1))
     monkeypatch.setattr(resource, "getpagesize", lambda: 4096)
     limits = RamLimits(tmp_path)
-    found = left(limits)
-    assert found == {"RLIMIT_AS": 7000 * 4096, "RLIMIT_DATA": 400 * 4096, "this machine": 60 * GB}
-    assert limits.total_bytes == 64 * GB  # those two limit something else than RAM
-    titles = {limit.title for limit in limits.all()}
-    assert titles == {"RAM left", "Address space left", "Data memory left"}
-    assert {Note.read(title).kind for title in titles} == {NoteKind.LITTLE_LEFT}
+    assert left(limits) == {"RLIMIT_AS": 7000 * 4096, "this machine": 60 * GB}
+    assert limits.total_bytes == 64 * GB
+    assert limits.refusing().name == "RLIMIT_AS"
+    # How much of it was in use at the peak is unknown: only what is left now counts.
+    assert limits.short(7000 * 4096, 60 * GB).name == "this machine"
+    assert limits.short(7000 * 4096 + 1, 0).name == "RLIMIT_AS"
+    kinds = {Note.read(f"{limit.memory} left").kind for limit in limits.all()}
+    assert kinds == {NoteKind.LITTLE_LEFT}
     for none in (2**63 - 1, 2**60):  # the first is "no limit" on macOS
         set_to[resource.RLIMIT_AS] = none
-        assert "RLIMIT_AS" not in left(limits)
-    assert "RLIMIT_DATA" in left(limits)
-    assert limits.refusing().name == "RLIMIT_DATA"
+        assert left(limits) == {"this machine": 60 * GB}
     set_to[resource.RLIMIT_AS] = 0
     assert left(limits)["RLIMIT_AS"] == 0
-    monkeypatch.delattr(resource, "RLIMIT_AS")
-    assert "RLIMIT_DATA" in left(limits)
-    monkeypatch.setattr(ram_limit, "resource", None)  # Windows
+    monkeypatch.setattr(ram_limit, "resource", None)
     assert left(limits) == {"this machine": 60 * GB}
-
-
-@pytest.mark.parametrize(("used", "is_short"), [(1900, False), (1901, True)])
-def test_address_space_is_not_what_the_cell_needed_for_a_moment(tmp_path, monkeypatch, used, is_short):
-    """How much of that was in use at the peak is unknown: only what is left now counts."""
-    Simulated(tmp_path).write("proc/self/statm", f"{used} 500 100 10 0 300 0\n")
-    monkeypatch.setattr(
-        resource, "getrlimit", lambda number: (2000 if number == resource.RLIMIT_AS else -1, -1)
-    )
-    monkeypatch.setattr(resource, "getpagesize", lambda: 1)
-    assert (RamLimits(tmp_path).short(0, GB) is not None) == is_short
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the files are Linux's")
@@ -155,64 +136,22 @@ def test_this_machine():
     assert all(limit.left_bytes is not None for limit in limits.all())
 
 
-@pytest.mark.parametrize("text", ["odd\n", "", None, "MemTotal: 5 MB\n"])
-@pytest.mark.parametrize(("available", "used"), [(4 * GB, 12 * GB), (16 * GB, 0), (16 * GB + MB, 0)])
-def test_elsewhere_psutil_is_asked(tmp_path, monkeypatch, text, available, used):
-    """Where there is no ``/proc/meminfo``, or it is not understood; less than nothing is never in use."""
-    memory = SimpleNamespace(total=16 * GB, available=available)
-    monkeypatch.setattr(psutil, "virtual_memory", lambda: memory)
+@pytest.mark.parametrize("text", ["odd\n", None, "MemTotal: 5 MB\n", "MemTotal: 5 kB\n"])
+def test_unknown_is_unknown(tmp_path, text):
+    """Where there is no ``/proc/meminfo``, as on other systems, or it is not understood."""
     if text is not None:
         (tmp_path / "proc").mkdir()
         (tmp_path / "proc/meminfo").write_text(text)
-    limits = RamLimits(tmp_path).all()
-    if text is None:
-        limits += RamLimits(Simulated(tmp_path, total_bytes=16 * GB, available_bytes=available).root).all()
-    assert {(one.name, one.used_bytes, one.left_bytes) for one in limits} == {
-        ("this machine", used, 16 * GB - used)
-    }
-
-
-def test_unknown_is_unknown(tmp_path, monkeypatch):
-    """Where psutil fails, too."""
-
-    def fail():
-        raise RuntimeError("no /proc")
-
-    monkeypatch.setattr(psutil, "virtual_memory", fail)
     limits = RamLimits(tmp_path)
     assert (limits.all(), least(limits.all()), limits.total_bytes) == ([], None, None)
-    assert limits.short(GB, 0) is None
-    assert limits.kills(of_machine=True) is None
-
-
-def test_how_much_there_is_in_all_is_read_once_if_nothing_else_is(tmp_path, monkeypatch):
-    """Every report of a cell that moved much asks; what is read for a warning renews it."""
-    simulated = container(tmp_path)
-    limits, read = RamLimits(tmp_path), []
-    every = limits.all
-    monkeypatch.setattr(limits, "all", lambda *need: read.append(need) or every(*need))
-    assert [limits.total_bytes for _ in range(3)] == [8 * GB] * 3
-    assert len(read) == 1
-    simulated.group_of_v2(current=GB, max=6 * GB)
-    assert (limits.short(0, 0), limits.total_bytes, len(read)) == (None, 6 * GB, 2)
-
-
-def test_page_cache_is_looked_up_only_where_it_matters(tmp_path, monkeypatch):
-    """The kernel sums up many counters for that file."""
-    container(tmp_path, current=4 * GB, inactive_file=GB)
-    limits, read = RamLimits(tmp_path), []
-    counted = limits._counted
-    monkeypatch.setattr(limits, "_counted", lambda path, name: read.append(path) or counted(path, name))
-    assert limits.short(4 * GB, 0) is None
-    assert read == []
-    assert limits.short(4 * GB + MB, 0) is None  # only with the page cache there is enough
-    assert read == ["/sys/fs/cgroup/memory.stat"]
+    assert (limits.short(GB, 0), limits.kills()) == (None, None)
+    assert said(tmp_path) == [("RAM limit", "absent", "neither the machine's RAM nor a limit can be read")]
 
 
 SIZES = st.integers(0, 100).map(lambda count: count * MB)
 GROUP = st.fixed_dictionaries(
     {"current": st.none() | SIZES, "inactive_file": st.none() | SIZES},
-    optional={"max": st.none() | SIZES, "high": st.none() | SIZES},
+    optional={"max": st.none() | SIZES},
 )
 
 
@@ -224,7 +163,7 @@ def test_the_least_that_any_limit_leaves(tmp_path_factory, chain, available, nee
     simulated.process_of_v2("/" + "/".join("abcd"[: len(chain) - 1]))
     expected = [(available, 200 * MB)]
     for depth, group in enumerate(chain):
-        values = {name: value for name, value in group.items() if name in ("max", "high")}
+        values = {"max": group["max"]} if "max" in group else {}
         current, cache = group["current"], group["inactive_file"]
         folder = simulated.group_of_v2("/".join("abcd"[:depth]), current=current or 0, **values)
         (folder / "memory.stat").write_text("anon 1\n" if cache is None else f"inactive_file {cache}\n")
@@ -238,13 +177,13 @@ def test_the_least_that_any_limit_leaves(tmp_path_factory, chain, available, nee
     short = [left for left, size in expected if left < max(need, int(size * 0.05) + transient)]
     found = limits.short(need, transient)
     assert (found and found.left_bytes) == min(short, default=None)
-    sizes = [value for group in chain for value in (group.get("max"), group.get("high")) if value is not None]
+    sizes = [value for group in chain if (value := group.get("max")) is not None]
     assert limits.total_bytes == min([200 * MB, *sizes])
 
 
 TEXTS = st.binary(max_size=40) | st.sampled_from([b"max\n", b"1048576\n", b"0::/a/b\n", b"4:memory:/a\n"])
 FILES = ("cgroup", "statm")
-NAMES = ("memory.max", "memory.high", "memory.current", "memory.stat", "memory.events")
+NAMES = ("memory.max", "memory.current", "memory.stat", "memory.events")
 
 
 @given(st.dictionaries(st.sampled_from([*FILES, *NAMES]), TEXTS))
@@ -260,46 +199,36 @@ def test_garbage_hurts_nobody(tmp_path_factory, texts):
         assert limit.limit_bytes >= 0
         assert limit.left_bytes is None or 0 <= limit.left_bytes <= limit.limit_bytes
         assert str(limit)
-    kills = limits.kills(of_machine=True)
+    kills = limits.kills()
     assert kills is None or kills.processes >= 0
 
 
 def test_kills_are_those_of_the_group_with_the_nearest_limit(tmp_path):
-    """Version 2 counts there what was killed in the groups below, as an earlier kernel was. Version 1 does not."""
+    """There the kernel counts what was killed in the groups below, too; without any limit, the innermost counts."""
     simulated = Simulated(tmp_path).process_of_v2("/pod/box/kernel")
     simulated.group_of_v2("pod/box/kernel", kills=0)
     simulated.group_of_v2("pod/box", kills=2, max=8 * GB)
     simulated.group_of_v2("pod", kills=9, max=32 * GB)
     assert RamLimits(tmp_path).kills()[:2] == (2, "this container")
     assert RamLimits(tmp_path).kills().limit_bytes == 8 * GB
-    simulated.process_of_v1("/docker/abc")
-    simulated.group_of_v1("docker/abc", kills=1)
-    simulated.group_of_v1("docker", kills=0, limit=GB)
-    assert (RamLimits(tmp_path).kills().processes, RamLimits(tmp_path).kills().limit_bytes) == (1, GB)
+    simulated.group_of_v2("pod/box", max="max")
+    simulated.group_of_v2("pod", max="max")
+    assert RamLimits(tmp_path).kills()[:2] == (0, "this cgroup")
+    simulated.process_of_v1("/docker/abc").group_of_v1("docker/abc", kills=1, limit=GB)
+    assert RamLimits(tmp_path).kills()[:2] == (1, "this container")
     container(tmp_path, kills=-3)  # no kernel writes it
     assert RamLimits(tmp_path).kills().processes == 0
-
-
-def test_kills_of_the_machine_are_told_only_where_asked_for(tmp_path):
-    """They may be anybody's."""
-    Simulated(tmp_path).write("proc/vmstat", "nr_free_pages 7\noom_kill 3\noom_kill_other 4\n")
-    limits = RamLimits(tmp_path)
-    assert limits.kills() is None
-    assert limits.kills(of_machine=True)[:2] == (3, "this machine")
 
 
 def test_a_limit_in_words():
     """With what is left, and without where that is unknown; a moment when less was left, or little."""
     limit = MemoryLimit("container limit", "memory.max", 8 * GB, 7 * GB + 624 * MB)
     assert str(limit) == "400 MB of 8.0 GB (container limit)"
-    assert str(limit.with_left(0)) == "0 MB of 8.0 GB (container limit)"
-    assert limit.with_left(-5) == limit.with_left(0)
-    assert limit.with_left(0).left_bytes == 0
-    twentieth = MemoryLimit("container limit", "memory.max", 2000, 1900)
-    assert [twentieth.is_scarce, twentieth.with_left(99).is_scarce] == [False, True]
-    assert not twentieth._replace(used_bytes=None).is_scarce
-    assert limit.with_left(GB).left_bytes == GB
+    assert str(limit.with_left(-5)) == "0 MB of 8.0 GB (container limit)"
     assert str(limit._replace(used_bytes=None)) == "8.0 GB (container limit)"
+    twentieth = MemoryLimit("container limit", "memory.max", 2000, 1900)
+    scarce = [twentieth, twentieth.with_left(99), twentieth._replace(used_bytes=None)]
+    assert [limit.is_scarce for limit in scarce] == [False, True, False]
 
 
 def said(root):
@@ -321,21 +250,10 @@ def test_what_is_said_of_each_limit(tmp_path, monkeypatch):
     tight, machine, *_ = RamLimits(tmp_path).diagnoses()
     assert "end kernels" in tight.remedy
     assert machine.remedy is None
-    monkeypatch.setattr(RamLimits, "all", lambda _: [])
-    assert said(tmp_path) == [("RAM limit", "absent", "neither the machine's RAM nor a limit can be read")]
-
-
-def test_what_happens_beyond_is_said_where_it_is_no_kill(tmp_path, monkeypatch):
-    """A soft limit slows down; beyond a resource limit allocating fails."""
-    container(tmp_path, limit="max", high=4 * GB)
     set_to = {resource.RLIMIT_AS: 8 * GB}
     monkeypatch.setattr(resource, "getrlimit", lambda number: (set_to.get(number, -1), -1))
-    soft, unread = (
-        next(says for *_, says in said(tmp_path) if one in says) for one in ("soft limit", "RLIMIT_AS")
-    )
-    assert "Linux slows the processes down" in soft
+    (unread,) = (says for *_, says in said(tmp_path) if "RLIMIT_AS" in says)
     assert unread.startswith("8.0 GB (RLIMIT_AS), of which the part in use cannot be read; it counts address")
-    assert "allocating fails" in unread
 
 
 def new(root):
@@ -356,16 +274,14 @@ def test_each_kill_is_new_once(tmp_path):
     assert [new(tmp_path / "two") for _ in range(2)] == [4, 0]
 
 
-@pytest.mark.parametrize(("kills", "processes"), [(0, ""), (1, "1 process"), (2, "2 processes")])
-def test_what_is_said_of_kills(tmp_path, kills, processes):
-    """Always by the doctor, with the file; by others where they are new; none where nobody counts."""
-    Simulated(tmp_path)
-    assert RamLimits(tmp_path).new_oom_kills() is None
-    container(tmp_path, kills=kills)
-    says = f"Linux killed {processes} of this container for lack of memory (limit 8.0 GB)"
-    line = ("OOM kills", "exact", f"{says}, from /sys/fs/cgroup/memory.events")
-    assert [one for one in said(tmp_path) if one[0] == "OOM kills"] == [line] * bool(kills)
-    assert [RamLimits(tmp_path).new_oom_kills() for _ in range(2)] == [f"{says}." if kills else None, None]
+def test_what_is_said_of_kills(tmp_path):
+    """Always by the doctor, with the file; by others where they are new."""
+    for kills, processes in ((0, ""), (1, "1 process"), (3, "2 processes")):
+        container(tmp_path, kills=kills)
+        says = f"Linux killed {processes} of this container for lack of memory (limit 8.0 GB)."
+        assert RamLimits(tmp_path).new_oom_kills() == (says if kills else None)
+    says = "Linux killed 3 processes of this container for lack of memory (limit 8.0 GB)"
+    assert said(tmp_path)[-1] == ("OOM kills", "exact", f"{says}, from /sys/fs/cgroup/memory.events")
 
 
 @pytest.mark.parametrize("text", [b"", b"4", b"x y", b"\xff\x00"])

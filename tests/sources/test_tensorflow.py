@@ -127,30 +127,6 @@ for function in (tf.config.experimental.get_memory_info, tf.config.experimental.
     else:
         raise AssertionError
 framework.release()
-# A context of one GPU, as far as Python goes: the wrappers reach all public spellings.
-class Physical:
-    name = "/physical_device:GPU:1"
-gpu = Physical()
-contexts.Context.get_visible_devices = contexts.Context.list_physical_devices = lambda self, kind=None: [gpu]
-contexts.Context.list_logical_devices = lambda self, kind=None: [0]
-info = {"current": 5, "peak": 70}
-contexts.Context.get_memory_info = original = lambda self, dev: dict(info)
-def reset(self, dev):
-    info["peak"] = info["current"]
-contexts.Context.reset_memory_stats = reset
-(counter,) = framework.counters()
-assert counter.device.key == ("cuda", 1)
-users = []
-framework.on_user_reset = lambda index, reset: (users.append(index), reset())
-framework.hold()
-counter.observe(); counter.reset()
-assert counter.observe().readings[0].peak_bytes == 5
-assert tf.config.experimental.get_memory_info("GPU:0") == {"current": 5, "peak": 70}
-assert tf.compat.v1.config.experimental.get_memory_info("/gpu:0")["peak"] == 70
-framework.release()
-assert tf.config.experimental.get_memory_info("GPU:0")["peak"] == 70
-tf.config.experimental.reset_memory_stats("GPU:0")
-assert users == [1] and contexts.Context.get_memory_info is original
 print("done")
 """
     assert real(program) == "done"

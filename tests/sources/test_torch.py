@@ -50,7 +50,7 @@ programs = st.lists(
         st.tuples(st.just("open"), st.just(0)),
         st.tuples(st.just("close"), st.integers(0, 9)),
         st.tuples(st.just("empty_cache"), st.just(0)),
-        st.tuples(st.just("user_reset"), st.just(0)),
+        st.tuples(st.just("user_reset"), st.booleans()),
         st.tuples(st.just("user_reads"), st.just(0)),
     ),
     max_size=25,
@@ -150,18 +150,6 @@ def test_no_miss_between_threads(fresh, restless):
             assert interval.quality == "bounded"
     thread.join()
     print(f"{lost} of {trials} blips were lost to the counter, each of them flagged")
-
-
-def test_taken_off_again(cuda):
-    """After the last scope torch's own functions stand where they stood, if that forgets nothing."""
-    originals = torch._C._cuda_memoryStats, torch._C._cuda_resetPeakMemoryStats
-    tensor(10 * MB)  # the peak is now, and nothing above it was ever forgotten
-    with measure():
-        pass
-    torch.cuda.reset_peak_memory_stats()
-    with measure():
-        tensor(20 * MB)
-    assert (torch._C._cuda_memoryStats, torch._C._cuda_resetPeakMemoryStats) == originals
 
 
 def test_the_current_device_stays_the_users(fresh):
@@ -290,18 +278,6 @@ def test_a_torch_that_does_not_wake_up(cuda):
     assert in_a_new_process(cuda, program) == ["0", "True", "said"]
 
 
-def test_a_forked_child_can_measure(cuda):
-    """CUDA is lost in a forked child; general RAM is still measured there, and nothing hangs."""
-    with measure():
-        tensor(MB)
-    pid = os.fork()
-    if pid == 0:
-        with measure() as m:
-            pass
-        os._exit(0 if m.gen.after_bytes and machine() else 1)
-    assert os.waitpid(pid, 0)[1] == 0
-
-
 def test_a_users_reset_that_outlives_the_last_scope(cuda):
     """A thread waits in our wrapper while the last scope ends: nothing is put on again."""
     own = torch._C._cuda_memoryStats, torch._C._cuda_resetPeakMemoryStats
@@ -317,13 +293,6 @@ def test_a_users_reset_that_outlives_the_last_scope(cuda):
     user.join(30)
     assert (torch._C._cuda_memoryStats, torch._C._cuda_resetPeakMemoryStats) == own
     assert torch.cuda.max_memory_allocated() == 0
-
-
-def test_asking_what_is_exact_here_wraps_nothing(cuda):
-    """A diagnosis while nobody measures leaves torch's own functions where they are."""
-    own = torch._C._cuda_memoryStats
-    assert any(found.source == "torch" and found.state == "exact" for found in machine().diagnose())
-    assert torch._C._cuda_memoryStats is own
 
 
 def test_without_resets_of_ram_torch_stays_exact(fresh):

@@ -1,16 +1,14 @@
-"""CuPy: its default memory pool on every device where the pool holds something.
+"""CuPy: its default memory pool on the calling thread's current device; it counts no peaks.
 
-A pool counts the bytes that are used and those it took from the device, but no peaks, so these are sampled.
-It answers only for the calling thread's current device. Switching to a device without a context creates one
-(`cudaSetDevice`, since CUDA 12). So the pool of another device is read only if both have a context.
+The current device is never changed, as switching may create a context.
 """
 
 from __future__ import annotations
 
-import contextlib
 import sys
+from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ...records import device_id
 from ...runtime.errors import first_line
@@ -27,12 +25,6 @@ from ..contract import (
 )
 from ..nvidia import driver
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-
-_NO_CONTEXT = "CuPy's pool is readable only if its device and the current one have contexts"
-
 
 class CuPyCounter(DeviceCounter):
     """The default pool of one device: used bytes, and the bytes that the pool took from the device."""
@@ -44,14 +36,13 @@ class CuPyCounter(DeviceCounter):
 
     def observe(self) -> Observation:
         """Read what the pool uses and holds now."""
-        used_bytes, total_bytes = _pool(self.device.index)
+        used_bytes, total_bytes, _ = _pool(self.device.index)
         return Observation((Reading(used_bytes, None), Reading(total_bytes, None)), ())
 
     def limit_bytes(self) -> int | None:
         """Return what `set_limit` or `CUPY_GPU_MEMORY_LIMIT` allows; for no limit CuPy says 0."""
         try:
-            with _on(self.device.index) as cupy:
-                return int(cupy.get_default_memory_pool().get_limit()) or None
+            return _pool(self.device.index)[2] or None
         except Unavailable:
             return None
 
@@ -62,33 +53,33 @@ class CuPy(FrameworkByDevice):
     name = "cupy"
 
     def in_use(self) -> tuple[int, ...]:
-        """Return the devices that have a context; none where the driver cannot be asked."""
-        return driver.contexts() or () if "cupy" in sys.modules else ()
+        """Return the calling thread's current device, if it has a context."""
+        index = _current_index()
+        return () if index is None else (index,)
 
     def counter(self, device: int) -> CuPyCounter:
         """Return the counter of a device whose default pool holds something."""
         if not _pool(device)[1]:
             raise Unavailable("CuPy's pool has held nothing on this device")
-        return CuPyCounter(_describe(device))
+        properties = sys.modules["cupy"].cuda.runtime.getDeviceProperties
+        try:
+            name = properties(device)["name"].decode(errors="replace")
+        except Exception as error:
+            raise Unavailable(f"CuPy does not describe its device: {first_line(error)}") from error
+        return CuPyCounter(replace(driver.device(device), name=name))
 
     def current_index(self) -> int | None:
         """Return the calling thread's current device; None while CuPy uses none."""
-        try:
-            index = int(sys.modules["cupy"].cuda.runtime.getDevice()) if self._counters else None
-        except Exception:
-            return None
+        index = _current_index() if self._counters else None
         return index if index in self._counters else None
 
     def settle(self) -> None:
-        """Free the pools' unused blocks, if there are any."""
+        """Free the unused blocks of the current device's pool, if there are any."""
         for index in self._counters:
-            try:
-                with _on(index) as cupy:
-                    pool = cupy.get_default_memory_pool()
-                    if pool.total_bytes() > pool.used_bytes():
-                        pool.free_all_blocks()
-            except Unavailable:
-                continue
+            with suppress(Exception):
+                used_bytes, total_bytes, _ = _pool(index)
+                if total_bytes > used_bytes:
+                    sys.modules["cupy"].get_default_memory_pool().free_all_blocks()
 
     def may_hold(self, kind: type) -> bool:
         """Return whether a class is CuPy's array or derived from it."""
@@ -107,30 +98,22 @@ class CuPy(FrameworkByDevice):
             return None
 
 
-@contextlib.contextmanager
-def _on(index: int) -> Iterator[Any]:
-    """Yield CuPy, with this device as the current one; raises `Unavailable`."""
+def _current_index() -> int | None:
+    """Return the calling thread's current device; None without CuPy, the driver or a context on it."""
     cupy, contexts = sys.modules.get("cupy"), driver.contexts() or ()
     try:
-        current = cupy.cuda.runtime.getDevice() if cupy is not None and contexts else None
-        if cupy is None or index not in contexts or current not in contexts:
-            raise Unavailable(_NO_CONTEXT)  # noqa: TRY301
-        with contextlib.nullcontext() if current == index else cupy.cuda.Device(index):
-            yield cupy
-    except Unavailable:
-        raise
+        index = int(cupy.cuda.runtime.getDevice()) if cupy is not None and contexts else None
+    except Exception:
+        return None
+    return index if index in contexts else None
+
+
+def _pool(index: int) -> tuple[int, int, int]:
+    """Return the used bytes, all bytes and the limit of the current device's default pool."""
+    if _current_index() != index:
+        raise Unavailable("CuPy's current device is another one")
+    try:
+        pool = sys.modules["cupy"].get_default_memory_pool()
+        return int(pool.used_bytes()), int(pool.total_bytes()), int(pool.get_limit())
     except Exception as error:
         raise Unavailable(f"CuPy gives no memory statistics: {first_line(error)}") from error
-
-
-def _pool(index: int) -> tuple[int, int]:
-    """Return the used bytes and all bytes of a device's default pool."""
-    with _on(index) as cupy:
-        pool = cupy.get_default_memory_pool()
-        return int(pool.used_bytes()), int(pool.total_bytes())
-
-
-def _describe(index: int) -> Device:
-    with _on(index) as cupy:
-        name = cupy.cuda.runtime.getDeviceProperties(index)["name"].decode(errors="replace")
-    return replace(driver.device(index), name=name)

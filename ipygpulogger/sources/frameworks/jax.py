@@ -1,11 +1,7 @@
-"""JAX: the counters of XLA's allocator on every local accelerator device, which cannot be reset.
+"""JAX: XLA's counters of bytes in use and in its pool, by device; JAX offers no reset (jax#8096).
 
-Of XLA's `AllocatorStats` (xla/tsl/framework/allocator.h) `bytes_in_use` is what live arrays and running
-programs hold, and `pool_bytes` what the allocator took from the device: by default three quarters of it at
-once. JAX offers no reset (jax#8096), so a peak is exact if the scope set a new record, and bounded otherwise.
-
-Nothing here initialises a backend: only those that `jax._src.xla_bridge` already holds are asked. In a forked
-child those of the parent are not: a lock that one of their threads held is never released.
+Only initialised backends are asked. In a forked child those of the parent are not: a lock that one of their
+threads held is never released.
 """
 
 from __future__ import annotations
@@ -90,10 +86,7 @@ class Jax(FrameworkByDevice):
 
     def current_index(self) -> int | None:
         """Return the user's default device, else the default backend's first; None while JAX uses no GPU."""
-        try:
-            default = sys.modules["jax"].config.jax_default_device
-        except (KeyError, AttributeError):
-            default = None
+        default = getattr(getattr(sys.modules.get("jax"), "config", None), "jax_default_device", None)
         keys = map(_key, (default, *_devices()))
         return next((key[1] for key in keys if key in self._counters and key is not None), None)
 

@@ -1,11 +1,7 @@
-"""TensorFlow: its allocator's counters on every GPU, exact and resettable.
+"""TensorFlow: its allocator's bytes in use on every GPU, and their peak, which can be reset.
 
-They are about the allocator's live memory, not about what TensorFlow took from the GPU, so there is one
-series. TensorFlow does not count its allocations, so no stamp shows whether anything was allocated since an
-observation. The peak of a scope within which another scope opened is a lower bound; any other is exact.
-
-Nothing here imports TensorFlow or initialises its context, which would take the GPUs. All public functions
-call methods of the context, which Python looks up in its class at each call: wrappers there reach them all.
+It does not count allocations, so the peak of a scope within which another scope opened is a lower bound.
+Python looks methods of the context up at each call: wrappers in its class reach all public functions.
 """
 
 from __future__ import annotations
@@ -133,11 +129,7 @@ def _context() -> Any:
 
 
 def _gpus() -> dict[int, int]:
-    """Return the CUDA ordinal of each GPU, by TensorFlow's index.
-
-    TensorFlow numbers the visible GPUs in the order of their ordinals. Where the user split one
-    (`Context._compute_device_options`), or GPUs were left out, or belong to other hosts, none is known.
-    """
+    """Return the CUDA ordinal of each GPU by TensorFlow's index; none where it split or left out some."""
     try:
         context = _context()
         visible, pluggable = context.get_visible_devices("GPU"), context._pluggable_devices or ()

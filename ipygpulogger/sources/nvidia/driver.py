@@ -1,12 +1,7 @@
-"""The CUDA driver, read without creating a context, and the devices that `CUDA_VISIBLE_DEVICES` shows.
+"""The CUDA driver, asked without a context, and the devices that `CUDA_VISIBLE_DEVICES` shows.
 
-The driver's library is used only if a framework has loaded it into this process, and only through functions
-that need no context. Before `cuInit`, and in a child forked after it, they return an error. The result here
-is then None, or empty.
-
-The variable selects devices by index, by UUID or by the beginning of a UUID, up to the first entry that
-matches none (CUDA Programming Guide, environment variables). Unless `CUDA_DEVICE_ORDER` is PCI_BUS_ID, CUDA
-numbers the devices from the fastest to the slowest: that order is known only if all are of one kind.
+Its library is used only if a framework has loaded it. Before `cuInit`, and in a child forked after it,
+answers are None or empty. CUDA numbers devices from the fastest on, unless `CUDA_DEVICE_ORDER` is PCI_BUS_ID.
 """
 
 from __future__ import annotations
@@ -132,35 +127,31 @@ def certainly_has_no_nvml() -> bool:
 def visible(devices: Sequence[NvmlDevice], ordinal: int) -> NvmlDevice | None:
     """Return the device that CUDA counts as this one; None if that is not certain."""
     shown = _shown(devices)
-    return shown[ordinal][0] if ordinal < len(shown) and len(shown[ordinal]) == 1 else None
+    return shown[ordinal] if shown is not None and ordinal < len(shown) else None
 
 
 def hidden(devices: Sequence[NvmlDevice]) -> tuple[NvmlDevice, ...]:
     """Return the devices that CUDA certainly does not see."""
-    if "CUDA_VISIBLE_DEVICES" not in os.environ:
-        return ()
-    shown = [device for matches in _shown(devices) for device in matches]
-    return tuple(device for device in devices if device not in shown)
+    shown = _shown(devices) if "CUDA_VISIBLE_DEVICES" in os.environ else None
+    return () if shown is None else tuple(device for device in devices if device not in shown)
 
 
-def _shown(devices: Sequence[NvmlDevice]) -> list[list[NvmlDevice]]:
-    """Return, for each of CUDA's ordinals, which devices it may mean: several slices, or any if unordered."""
+def _shown(devices: Sequence[NvmlDevice]) -> list[NvmlDevice] | None:
+    """Return the devices that CUDA shows, in its order; None where that is not certain."""
+    by_index = {str(device.index): device for device in devices}
     is_one_kind = len({device.name for device in devices}) == 1
     is_ordered = is_one_kind or os.environ.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID"
-    any_device, chosen = list(devices), os.environ.get("CUDA_VISIBLE_DEVICES")
-    if chosen is None:  # the first slice of each card
-        cards = max((device.index for device in devices), default=-1) + 1
-        first = [[device for device in devices if device.index == index][:1] for index in range(cards)]
-        return first if is_ordered else [any_device] * cards
-    found: dict[str, list[NvmlDevice]] = {}
-    for entry in map(str.strip, chosen.split(",")):
-        if entry.isdecimal():
-            matches = [device for device in devices if device.index == int(entry)]
-        else:
-            matches = [device for device in devices if entry and device.uuid.startswith(entry)]
-        if matches in found.values():
-            return []  # a device twice leaves none, as in torch
-        if not matches or (len(matches) > 1 and not entry.isdecimal()):
+    is_certain = is_ordered and len(by_index) == len(devices)  # no card is divided
+    shown: list[NvmlDevice] = []
+    # By index or the beginning of a UUID, up to the first entry that matches none (CUDA Programming Guide).
+    for entry in map(str.strip, os.environ.get("CUDA_VISIBLE_DEVICES", ",".join(by_index)).split(",")):
+        if entry.isdecimal() and not is_certain:
+            return None
+        matches = [device for device in devices if entry and device.uuid.startswith(entry)]
+        matches = [by_index[entry]] if entry in by_index else matches
+        if len(matches) != 1:
             break
-        found[entry] = matches
-    return [any_device if one.isdecimal() and not is_ordered else its for one, its in found.items()]
+        if matches[0] in shown:
+            return []  # a device twice leaves none, as in torch
+        shown += matches
+    return shown

@@ -1,7 +1,6 @@
-"""NVML: what the driver reports of each NVIDIA device, all processes together; its library opened and closed.
+"""NVML: what the driver reports of each NVIDIA device, all processes together.
 
-Every call may fail at any time: no driver, an update of it, a lost card, no permission. Each failure costs
-one figure, never a cell, and is reported once.
+Every call may fail at any time. Each failure costs one figure, never a cell, and is reported once.
 """
 
 from __future__ import annotations
@@ -58,11 +57,25 @@ class Processes(NamedTuple):
     others: int | None  # all others that the driver lists
 
 
-class _Library:
-    """NVML's library; any thread may use it while another opens or closes it.
+def _reason(module: ModuleType | None, error: Exception) -> str:
+    """Return why a call failed, or pynvml's import (None), in plain words, NVML's, or pynvml's."""
+    if module is None or not isinstance(error, getattr(module, "NVMLError", ())):
+        return f"pynvml fails: {str(error) or type(error).__name__}"
+    known = {
+        module.NVMLError_LibraryNotFound: NO_DRIVER,
+        module.NVMLError_DriverNotLoaded: NO_DRIVER,
+        module.NVMLError_LibRmVersionMismatch: _MISMATCH,
+        module.NVMLError_NoPermission: _NO_PERMISSION,
+    }
+    return known.get(type(error)) or f"NVML says {str(error)!r}"
 
-    Closing it during a call of another thread would free what the driver works on. A driver may also hang, so
-    `close` does not wait for that call: the thread that is in it closes the library on its way out.
+
+class Nvml:
+    """The driver's figures of whole devices; any thread may ask while another opens or closes the library.
+
+    Closing it during a call of another thread would free what the driver works on, and waiting for a driver
+    that hangs would take for ever: then it stays open until the next `close`. Only `devices` opens it, so a
+    thread of ours that comes late does not open it after `close`.
     """
 
     def __init__(self) -> None:
@@ -71,12 +84,12 @@ class _Library:
         self._notes: list[str] = []  # what is still to be read
         self._gate = threading.RLock()  # for opening and closing; not held during a call
         self._using: set[int] = set()  # the threads that are in the library just now
-        self._closing = False  # it is to be closed by the last of them
         self._pid = 0  # of the process that opened it
         self._module: ModuleType | None = None
-
-    def _opened(self, module: ModuleType) -> None:
-        """Look around, now that it is open."""
+        self._handles: dict[str, Any] = {}
+        self._devices: tuple[NvmlDevice, ...] = ()
+        self._listed: dict[str, dict[int, int | None]] = {}  # by device, at the last query
+        self._row_classes: set[Any] = set()
 
     def take_notes(self) -> tuple[str, ...]:
         """Return what went missing since the last call, each figure once."""
@@ -93,34 +106,19 @@ class _Library:
     @contextmanager
     def _use(self) -> Iterator[ModuleType | None]:
         """Give pynvml, and keep it open meanwhile; None while it is closed."""
-        thread = threading.get_ident()
-        outermost = thread not in self._using
         try:
             with self._gate:
-                self._using.add(thread)
+                self._using.add(threading.get_ident())
                 module = self._module if self._pid == os.getpid() else None
             yield module
         finally:
-            if outermost:
-                self._using.discard(thread)
-                if self._closing:
-                    self.close()
-
-    def open(self) -> None:
-        """Open the library, unless it is; without a driver it stays closed, and is not tried again."""
-        if self._pid != os.getpid() or self._closing:
-            with self._gate:
-                self._closing = False
-                if self._pid != os.getpid():
-                    self._open()
+            self._using.discard(threading.get_ident())
 
     def close(self) -> None:
-        """Close the library, now or as soon as no other thread is in it; `open` opens it again."""
+        """Close the library, unless another thread is in it; `open` opens it again."""
         with self._gate:
-            self._using.discard(threading.get_ident())  # this thread is closing it, not using it
-            if self._module is not None and self._pid == os.getpid():
-                if self._using:
-                    self._closing = True
+            if self._pid == os.getpid():
+                if self._using - {threading.get_ident()}:
                     return
                 self._shut_down()
             self._forget()
@@ -140,7 +138,7 @@ class _Library:
             else:
                 self._initialise()
                 if self._module is not None:
-                    self._opened(self._module)
+                    self._devices = tuple(self._find_all(self._module))
             self._pid = os.getpid()  # last: an opening that was interrupted is done again
         except BaseException:
             self._shut_down()  # what is open now would stay open
@@ -177,38 +175,16 @@ class _Library:
                 module.nvmlShutdown()
 
     def _forget(self) -> None:
-        self._pid, self._module, self._closing = 0, None, False
-
-
-def _reason(module: ModuleType | None, error: Exception) -> str:
-    """Return why a call failed, or pynvml's import (None), in plain words, NVML's, or pynvml's."""
-    if module is None or not isinstance(error, getattr(module, "NVMLError", ())):
-        return f"pynvml fails: {str(error) or type(error).__name__}"
-    known = {
-        module.NVMLError_LibraryNotFound: NO_DRIVER,
-        module.NVMLError_DriverNotLoaded: NO_DRIVER,
-        module.NVMLError_LibRmVersionMismatch: _MISMATCH,
-        module.NVMLError_NoPermission: _NO_PERMISSION,
-    }
-    return known.get(type(error)) or f"NVML says {str(error)!r}"
-
-
-class Nvml(_Library):
-    """The driver's figures of whole devices; any thread may ask.
-
-    Only `devices` opens the library, so that a thread of ours that comes late does not open it after `close`.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._handles: dict[str, Any] = {}
-        self._devices: tuple[NvmlDevice, ...] = ()
-        self._listed: dict[str, dict[int, int | None]] = {}  # by device, at the last query
-        self._row_classes: set[Any] = set()
+        self._pid, self._module, self._devices = 0, None, ()
+        self._handles.clear()
+        self._listed.clear()
 
     def devices(self) -> tuple[NvmlDevice, ...]:
-        """Return every device of the machine, also those that `CUDA_VISIBLE_DEVICES` hides."""
-        self.open()
+        """Return every device, also hidden ones; opens the library, which stays closed without a driver."""
+        if self._pid != os.getpid():
+            with self._gate:
+                if self._pid != os.getpid():
+                    self._open()
         return self._devices
 
     def device(self, uuid: str | None) -> NvmlDevice | None:
@@ -238,11 +214,9 @@ class Nvml(_Library):
             return None if module is None else _memory(module, handle)
 
     def processes(self, uuid: str) -> Processes:
-        """Return which processes hold a device's memory.
+        """Return which processes hold a device's memory, if the driver tells; this is slow (4.5 ms).
 
-        That is unavailable without permission, under Windows and WSL, and in containers, where the driver
-        lists the host's pids. It is slow (4.5 ms on one laptop, holding a driver-wide lock): it is asked only
-        at the ends of scopes, and only if memory outside the allocators changed.
+        It does not without permission, under WSL, and in containers, where it lists the host's pids.
         """
         rows = None
         with self._use() as module:
@@ -321,17 +295,9 @@ class Nvml(_Library):
         remedy = next((does for trouble, does in _REMEDIES.items() if trouble in reasons), None)
         return Diagnosis("NVML", "absent", reasons, remedy)
 
-    def _opened(self, module: ModuleType) -> None:
-        found: list[NvmlDevice] = []
+    def _find_all(self, module: ModuleType) -> Iterator[NvmlDevice]:
         for index in range(self._ask(module, module.nvmlDeviceGetCount, "device count") or 0):
-            found += self._ask(module, partial(self._find, module, index), f"device {index}") or []
-        self._devices = tuple(found)
-
-    def _forget(self) -> None:
-        super()._forget()
-        self._devices = ()
-        self._handles.clear()
-        self._listed.clear()
+            yield from self._ask(module, partial(self._find, module, index), f"device {index}") or []
 
     def _find(self, module: ModuleType, index: int) -> list[NvmlDevice]:
         """Return a device, or its MIG slices, as for a divided card NVML adds up what all slices use."""

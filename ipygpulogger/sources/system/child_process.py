@@ -1,28 +1,25 @@
 """The living descendants of this process, each a counter: its resident memory and its high-water mark.
 
-The kernel lets a process reset the mark of any other of the same user. That costs 3 us (measured). It also
-lowers the `ru_maxrss` of the child, and of its parent's `RUSAGE_CHILDREN`.
+Resetting the mark of another process also lowers its `ru_maxrss`, and that of its parent's `RUSAGE_CHILDREN`.
 """
 
 from __future__ import annotations
 
-import functools
 import os
 import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..contract import Counter, Observation, PeakClass, Reading, Unavailable
+from ..contract import Observation, Reading, Unavailable
 from . import linux
 from .forked import WALK_S_PER_BYTE, Card, Sharing, forks, sharing
-from .linux import gil_held, high_water_precision_bytes, largest_fault_bytes, resident_precision_bytes
-from .process import ResetWatch
+from .linux import gil_held
+from .process import Mark
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 _FORK_NO_EXEC = 0x40  # of a process's flags, proc_pid_stat(5): forked, and no exec since (PF_FORKNOEXEC)
-_CPUCLOCK_SCHED = 2  # of the kernel's posix-timers.h: the clock of a process's scheduled time
 _TICKS = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100  # a second
 _STILL_FAULTS = 16  # after so few its pages are not walked again
 _STILL_BYTES = 2**21  # what a program maps and gives back as it starts
@@ -40,12 +37,11 @@ class _Stat(NamedTuple):
     identity: tuple[Any, ...]
 
 
-class ChildProcess(Counter):
+class ChildProcess(Mark):
     """One descendant of this process, for as long as it lives and runs the same program."""
 
-    peak_class: PeakClass = "resettable"
-
     def __init__(self, pid: int, parent: ChildProcess | None, card: Card | None = None) -> None:
+        super().__init__(pid)
         self.pid = pid
         self.parent = parent  # a descendant; None if that is this process
         self.card = card  # the page it shares with us, if this process forked it while something was measured
@@ -57,16 +53,12 @@ class ChildProcess(Counter):
         self.high_bytes = 0  # the highest mark that was ever read
         self.inherited_bytes: int | None = None  # the most that it can share since its fork, if known
         self.shares: Sharing | None = None  # what it shared when its pages were last walked
-        self.precision_bytes, self.current_precision_bytes, self._fault_bytes = _grain()
         self.children: tuple[int, ...] = ()
         self.sizes = b""
         self._stat: _Stat | None = None
         self._known: Observation | None = None  # the last one, unless the mark was reset since
         self._reset_faults: tuple[int, int] | None = None  # before the last reset
         self._walked: tuple[int, int] | None = None  # its faults and size at the last walk of its pages
-        self._walk_s_per_byte = WALK_S_PER_BYTE
-        self._listed: tuple[object, ...] | None = None  # when its children were last listed
-        self._resets, self._watching = ResetWatch(pid), False
         self._separate = False  # its memory is certainly not its parent's
 
     def describe(self) -> str:
@@ -209,17 +201,10 @@ class ChildProcess(Counter):
             raise Unavailable(f"{self.describe()} cannot be reset: {error}") from error
         self._reset_faults = faults
 
-    def growth_bytes(self, earlier: tuple[int, ...], later: tuple[int, ...]) -> tuple[int | None, ...]:
-        """Return at most one largest page per fault."""
-        return ((sum(later) - sum(earlier)) * self._fault_bytes,)
-
-    def list_children(self, *, again: bool = False) -> tuple[int, ...]:
-        """Return the pids of its children, listed again if it ran since, or `again`: it may adopt orphans."""
-        assert self._stat is not None, "observe() comes first"
-        when = _ran_ns(self.pid), self._stat.faults
-        if again or when != self._listed or when[0] is None:
-            with suppress(OSError):  # it ended meanwhile
-                self.children, self._listed = linux.children_of(self.pid), when
+    def list_children(self) -> tuple[int, ...]:
+        """Return the pids of its children."""
+        with suppress(OSError):  # it ended meanwhile
+            self.children = linux.children_of(self.pid)
         return self.children
 
     @property
@@ -235,21 +220,15 @@ class ChildProcess(Counter):
 
     def walk_s(self) -> float:
         """Return about how long a walk of its pages would take; 0 if nothing changed since the last one."""
-        return 0.0 if self.is_walked else self.current_bytes * self._walk_s_per_byte
+        return 0.0 if self.is_walked else self.current_bytes * WALK_S_PER_BYTE
 
     def walk(self) -> None:
         """Find what it shares, unless nothing of its own changed since it was last found."""
         if self.is_walked:
             return
         assert self._stat is not None, "observe() comes first"
-        faults, began_s = sum(self._stat.faults), time.thread_time()
-        rollup = linux.rollup_bytes(self.pid)
-        took_s = time.thread_time() - began_s
-        # A walk takes longer on a busy machine. The estimate is not raised then: walks would be left out, and
-        # figures bounded that can be exact.
-        self._walk_s_per_byte = min(took_s / max(1, self.current_bytes), WALK_S_PER_BYTE)
-        self.shares = sharing(rollup, self.mapped_bytes)
-        self._walked = faults, self.current_bytes
+        self.shares = sharing(linux.rollup_bytes(self.pid), self.mapped_bytes)
+        self._walked = sum(self._stat.faults), self.current_bytes
 
     def forget_walk(self) -> None:
         """Walk its pages again next time: its parent changed what they have in common."""
@@ -261,31 +240,14 @@ class ChildProcess(Counter):
         return (self._stat.faults if self._stat else None), self.sizes
 
 
-@functools.cache
-def _grain() -> tuple[int, int, int]:
-    return high_water_precision_bytes(), resident_precision_bytes(), largest_fault_bytes()
-
-
 def _is_same_memory(sizes: bytes, parents: bytes, again: bytes) -> bool:
-    """Return whether two processes have one address space, by their ``statm``, the first one's read twice.
-
-    A forked process begins with the same addresses, but without the pages of files, which may be few. So only
-    equal figures tell, unless they change as they are read.
-    """
-    if sizes == again:
-        return sizes == parents
+    """Return whether two processes have one address space, by their ``statm``, the first one's read twice."""
+    if sizes == again:  # else they change as they are read
+        return sizes == parents  # a fork begins with the same addresses, but without the pages of files
     (size, resident), (parents_size, parents_resident) = (
         map(int, one.split()[:2]) for one in (again, parents)
     )
     return size == parents_size and abs(resident - parents_resident) * linux.PAGE_BYTES < 2**20
-
-
-def _ran_ns(pid: int) -> int | None:
-    """Return the CPU time of a process, counted at ticks (clock_getcpuclockid(3)); None if unknown."""
-    try:
-        return time.clock_gettime_ns(~pid << 3 | _CPUCLOCK_SCHED)
-    except (AttributeError, OSError):
-        return None
 
 
 def _read_stat(pid: int) -> _Stat:
@@ -310,15 +272,11 @@ def _read_stat(pid: int) -> _Stat:
 class Descendants:
     """The living descendants of this process."""
 
-    def __init__(self, leave_out: Callable[[], int | None] = lambda: None) -> None:
-        self._leave_out = leave_out  # returns the pid of our own sampling process, which is not measured
+    def __init__(self) -> None:
         self._known: dict[int, ChildProcess] = {}
 
     def visit(self, read: Callable[[ChildProcess], object]) -> list[ChildProcess] | None:
-        """Read every descendant, parents first, and return those that live; None if the kernel lists none.
-
-        A process is the same object in each visit while it lives and runs the same program.
-        """
+        """Read every descendant, parents first, and return those that live; None if the kernel lists none."""
         if not gil_held().has_children():
             self._known = {}
             return []
@@ -327,13 +285,13 @@ class Descendants:
         except OSError:
             return None
         found: dict[int, ChildProcess] = {}
-        self._find(own, found, read, again=False)
+        self._find(own, found, read)
         if self._known.keys() - found.keys():
             # The children of those that ended may have another parent now. And the kernel may leave out one
             # that lives while another one ends.
             with suppress(OSError):
                 own = linux.children_of(os.getpid())
-            self._find(own, found, read, again=True)
+            self._find(own, found, read)
         self._known = found
         return list(found.values())
 
@@ -342,12 +300,10 @@ class Descendants:
         own: tuple[int, ...],
         found: dict[int, ChildProcess],
         read: Callable[[ChildProcess], object],
-        *,
-        again: bool,
     ) -> None:
-        """Add every descendant that is not found yet, and that of a process that did not run if `again`."""
+        """Add every descendant that is not found yet."""
         waiting: list[tuple[ChildProcess | None, tuple[int, ...]]] = [(None, own)]
-        seen = {self._leave_out()}
+        seen: set[int] = set()
         while waiting:
             parent, pids = waiting.pop()
             for pid in pids:
@@ -358,7 +314,7 @@ class Descendants:
                 if child is None:
                     continue
                 child.parent, found[pid] = parent, child
-                if children := child.list_children(again=again):
+                if children := child.list_children():
                     waiting.append((child, children))
 
     def _read(

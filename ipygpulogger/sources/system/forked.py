@@ -1,10 +1,7 @@
 """Children that Python code forks while something is measured: each leaves its figures where we read them.
 
-A child that ended has no files below ``/proc``. So it has a card in memory that it shares with the process
-that forked it: what it had at its birth, and at its end (`os._exit`, with which the workers of
-`multiprocessing` end too, `os.execv`, `os.execve`, or the end of the interpreter) its mark and what it
-shares. Of a child that was killed, only what was read before is known. The fork hook does nothing while
-nothing is measured.
+A card in shared memory has what the child had at its birth, and at its end: `os._exit`, with which the
+workers of `multiprocessing` end too, `os.execv`, `os.execve`, or the end of the interpreter.
 """
 
 from __future__ import annotations

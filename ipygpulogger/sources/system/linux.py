@@ -1,12 +1,7 @@
-"""What Linux says of a process: `getrusage`, the files below `/proc`, their resolution, the heap, resets.
+"""What Linux says of a process; `OSError` where a file cannot be read, `ValueError` where it is not Linux's.
 
-A reader raises `OSError` where a file is absent or may not be read, and `ValueError` where it is not as Linux
-writes it: gVisor shows no high-water mark, and a zombie has none. Each file is opened anew: after a fork a
-descriptor that was kept would still speak of the parent.
-
-A system call of `os` releases the GIL. A busy thread then keeps it for the switch interval, 5 ms, though the
-call takes 2 us. So what cannot wait is called through `ctypes.PyDLL` (`gil_held`). What may wait or take long
-belongs to `os`: pipes, the user's files, and files for which the kernel walks page tables.
+A call of `os` releases the GIL, and a busy thread then keeps it for 5 ms. So what cannot wait is called
+through `ctypes.PyDLL` (`gil_held`); what may wait or take long belongs to `os`.
 """
 
 from __future__ import annotations
@@ -17,7 +12,7 @@ import re
 import sys
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from ...records import Heap
 
@@ -70,10 +65,6 @@ class Calls:
         except BlockingIOError:
             return None
 
-    def list_folder(self, path: str) -> list[str]:
-        """Return the names in a folder; raises `OSError`."""
-        return os.listdir(path)  # noqa: PTH208 - names, not paths
-
     def has_children(self) -> bool:
         """Return whether this process has any child, running or ended; none is reaped."""
         try:
@@ -104,63 +95,35 @@ class _HeldCalls(Calls):
         library.close.argtypes = (number,)
         self._waitid.argtypes = number, number, address, number
         self._c_read.restype = self._c_write.restype = ctypes.c_ssize_t
-        self._getdents = getattr(library, "getdents64", None)  # glibc has it since 2.30
-        if self._getdents is not None:
-            self._getdents.argtypes, self._getdents.restype = self._c_read.argtypes, ctypes.c_ssize_t
 
     def _open(self, path: str, flags: int) -> int:
-        while (fd := self._c_open(path.encode(), flags)) < 0:
-            self._unless_interrupted(path)
-        return int(fd)
+        fd = int(self._c_open(path.encode(), flags))
+        return fd if fd >= 0 else self._fail(path)
 
     def _write(self, fd: int, text: bytes) -> int:
-        while (count := self._c_write(fd, text, len(text))) < 0:
-            self._unless_interrupted()
-        return int(count)
-
-    def read(self, fd: int) -> bytes | None:
-        return self._filled(self._c_read, fd)
-
-    def list_folder(self, path: str) -> list[str]:
-        if self._getdents is None:
-            return super().list_folder(path)
-        fd, names = self._open(path, _READ | os.O_DIRECTORY), []
-        try:
-            while entries := self._filled(self._getdents, fd):
-                start = 0
-                # struct linux_dirent64, getdents(2): its size is at 16, its name at 19
-                while start < len(entries):
-                    size = int.from_bytes(entries[start + 16 : start + 18], sys.byteorder)
-                    names.append(os.fsdecode(entries[start + 19 : entries.index(0, start + 19)]))
-                    start += size
-        finally:
-            self._close(fd)
-        return [name for name in names if name not in (".", "..")]
+        count = int(self._c_write(fd, text, len(text)))
+        return count if count >= 0 else self._fail()
 
     def has_children(self) -> bool:
         found = self._waitid(os.P_ALL, 0, None, os.WEXITED | os.WNOHANG | os.WNOWAIT)
         return found == 0 or self._errno() != errno.ECHILD
 
-    def _filled(self, call: Any, fd: int) -> bytes | None:
-        """Return what a call writes into a buffer; None if it would have to wait for that."""
+    def read(self, fd: int) -> bytes | None:
         try:
             buffer = self._buffers.pop()
         except IndexError:
             buffer = self._buffer()
-        while (count := call(fd, buffer, _MOST_BYTES)) < 0:
-            if self._errno() == errno.EAGAIN:
-                self._buffers.append(buffer)
-                return None
-            self._unless_interrupted()
-        text = bytes(buffer[:count])
+        count = self._c_read(fd, buffer, _MOST_BYTES)
+        if count < 0 and self._errno() != errno.EAGAIN:
+            self._fail()
+        text = bytes(buffer[:count]) if count >= 0 else None
         self._buffers.append(buffer)
         return text
 
-    def _unless_interrupted(self, *path: str) -> None:
-        """Raise why the last call failed, unless a signal interrupted it: Python runs the handler later."""
+    def _fail(self, *path: str) -> NoReturn:
+        """Raise why the last call failed. No signal interrupts calls for files in memory."""
         number = self._errno()
-        if number != errno.EINTR:
-            raise OSError(number, os.strerror(number), *path)
+        raise OSError(number, os.strerror(number), *path)
 
 
 @cache
@@ -235,7 +198,7 @@ def children_of(pid: int) -> tuple[int, ...]:
     tasks = f"/proc/{pid}/task"
     for again in (True, True, False):
         try:
-            lists = [read(f"{tasks}/{task}/children") for task in gil_held().list_folder(tasks)]
+            lists = [read(f"{tasks}/{task}/children") for task in os.listdir(tasks)]  # noqa: PTH208 - names
             return tuple(map(int, b" ".join(lists).split()))
         except OSError:  # a thread may have ended just now, and its children are another thread's
             if not again:
@@ -263,8 +226,7 @@ SYS_CPU = "/sys/devices/system/cpu"
 def high_water_precision_bytes() -> int:
     """Return how far the kernel's stored peak may lie from the truth.
 
-    Each of the three resident counts (anonymous, file, shared) is kept in batches of `max(32, 2 * cpus)`
-    pages a CPU (lib/percpu_counter.c); before Linux 6.2, in batches of 64 pages a thread.
+    Each of three counts is kept in batches of pages a CPU (lib/percpu_counter.c); before 6.2, a thread.
     """
     cpus = cpu_count()
     batch_pages = max(32, 2 * cpus) if _kernel() >= _PERCPU_COUNTER_KERNEL else 64
@@ -286,11 +248,7 @@ def largest_fault_bytes() -> int:
 
 
 def cpu_count() -> int:
-    """Return how many CPUs the kernel can bring online, whatever this process may run on.
-
-    Neither `os.cpu_count()` nor the affinity changes the kernel's batches. CPUs that are merely possible
-    (free slots of a virtual machine) hold no part of a count.
-    """
+    """Return how many CPUs the kernel can bring online, after which it chooses its batches."""
     try:
         ranges = [one.split("-") for one in read(f"{SYS_CPU}/present").decode().strip().split(",")]
         return sum(int(ends[-1]) - int(ends[0]) + 1 for ends in ranges)

@@ -1,15 +1,15 @@
 """Each allocation of general RAM, with the line that asked for it, as memray's tracker has them.
 
-memray allows one tracker per process, which all recordings share. Each is a part of its events: two
-allocations of a known size, made by a function of this file, mark where the part begins and ends.
+There is one tracker per process: a recording while another one is on is refused. Two allocations of a known
+size, made by a function of this file, mark where it begins and ends.
 """
 
 from __future__ import annotations
 
 import atexit
+import ctypes
 import gc
 import importlib.util
-import logging
 import os
 import sys
 import tempfile
@@ -39,12 +39,8 @@ _TOO_MANY_BYTES = 64 << 20  # of the file: up to 14 million events
 # Of these, the bytes that are read in any case, and more for each second; an event has 2 to 5 and takes 3 to
 # 6 us. So the end takes a second at most, and about half of the time that was measured.
 _SURE_BYTES, _EACH_S_BYTES = 1 << 19, 1 << 18
-_LEAST_BYTES = 2
 _INTERVAL_S = 0.5  # between two looks at the size of the file
-
-# The sizes of the marks, which hardly any code asks for. Debugging allocators add up to 32 bytes.
-_WINDOW, _OURS, _THEIRS, _SLACK = 50_021, 52_361, 54_403, 33
-_FIRST, _LAST = _WINDOW, _THEIRS + _SLACK
+_MARK, _SLACK = 50_021, 33  # the size of a mark, to which debugging allocators add up to 32 bytes
 
 
 class Calls(NamedTuple):
@@ -68,113 +64,73 @@ def installed() -> bool:
 
 
 class Window:
-    """The events between two moments; it begins when it is made, or says why not (`Unavailable`)."""
+    """One recording, which begins when it is made, or says why not (`Unavailable`)."""
+
+    _run: _Run | None = None
 
     def __init__(self) -> None:
-        self._last: int | None = None  # the number of the mark at its end, if the tracker ran until then
-        self._run: _Run | None = None
         with _lock:
+            _check_unused()
+            self._run = run = _Run()
             try:
-                self._run = _shared_run()
-                self._run.windows.add(id(self))
-                self._run.readers.add(id(self))
-                self._first = self._run.mark()
-            except BaseException:
-                self.drop()
-                if _run is not None and not _run.windows:  # started for this window
-                    _run.end()
+                run.start()
+            except BaseException as error:
+                run.end()
+                if isinstance(error, (ImportError, OSError, RuntimeError, AssertionError, TypeError)):
+                    raise Unavailable(f"{UNKNOWN}: {named(error)}.") from error
                 raise
 
     def end(self) -> None:
-        """End it; the tracker stops unless another window is open. Ending it again changes nothing."""
+        """Stop the tracker. Ending it again changes nothing."""
         with _lock:
-            run = self._run
-            if run is None:
-                return
-            if self._last is None and run.is_on:
-                self._last = run.mark()
-            run.windows.discard(id(self))
-            if not run.windows:
-                run.stop()
+            if self._run is not None:
+                self._run.stop()
 
     def drop(self) -> None:
         """End it and give up its events. Doing it again changes nothing."""
         with _lock:
-            self.end()
             if self._run is not None:
-                self._run.readers.discard(id(self))
-                if not self._run.readers:
-                    self._run.remove_file()
+                self._run.end()
 
     def __del__(self) -> None:
         run = self._run  # the caller was interrupted, or forgot it
         if run is None or sys.is_finalizing():  # then the tracker has stopped, and the file is closed
             return
+        run.is_forgotten = True
         if not _lock.acquire(blocking=False):  # its holder may wait for the thread that collects this
-            run.windows.discard(id(self))
-            run.readers.discard(id(self))
             return
         try:
-            self.drop()
+            run.end()
         except Exception:  # a finalizer has no caller to raise to
             pass
         finally:
             _lock.release()
 
     def events(self) -> Iterator[Event]:
-        """Yield its events in their order, without those of our own reading; raises `Unavailable`."""
-        run = self._run
-        if run is None or self._last is None:
-            raise Unavailable((run and run.lost) or f"{UNKNOWN}.")
-        _mark(_OURS)  # while another window is open, reading leads to events itself
-        try:
-            yield from self._between(run)
-        finally:
-            _mark(_THEIRS)
-
-    def _between(self, run: _Run) -> Iterator[Event]:
-        ours: set[int] = set()  # the threads that read events
-        number = 0
-        reading = False
-        calls = calls_of_memray()
-        frees = calls.free, calls.munmap
-        for event in run.read():
-            size = event.size
-            if _FIRST <= size < _LAST and event.allocator not in frees and _is_mark(event):
-                if size >= _THEIRS:
-                    ours.discard(event.tid)
-                elif size >= _OURS:
-                    ours.add(event.tid)
-                else:
-                    if number == self._last:
-                        return
-                    reading = reading or number == self._first
-                    number += 1
-            elif reading and (not ours or event.tid not in ours or event.allocator in frees):
-                yield event
-        raise Unavailable(f"{UNKNOWN}: memray did not record all of it.")
+        """Yield its events in their order, once it has ended; raises `Unavailable`."""
+        if self._run is None:
+            raise Unavailable(f"{UNKNOWN}.")
+        return self._run.read()
 
 
 def _is_mark(event: Event) -> bool:
-    """Return whether an event of such a size is a mark; without a stack, if the size is exactly a mark's."""
+    """Return whether an event is a mark; without a stack, if the size is exactly a mark's."""
+    if not _MARK <= event.size < _MARK + _SLACK:
+        return False
     stack = event.stack_trace(1)  # none while a profiler has taken memray's place
-    if not stack:
-        return event.size - 1 in (_WINDOW, _OURS, _THEIRS)
-    return stack[0][:2] == ("_mark", __file__)
+    return stack[0][:2] == ("_mark", __file__) if stack else event.size == _MARK + 1
 
 
-def _mark(size: int) -> None:
-    bytearray(size)
+def _mark() -> None:
+    bytearray(_MARK)
 
 
 class _Run:
-    """One tracker, from its start to its stop, and its file, which on Linux never has a name."""
+    """The tracker of one recording, and its file, which on Linux never has a name."""
 
     def __init__(self) -> None:
-        self.windows: set[int] = set()  # the ids of those that have not ended
-        self.readers: set[int] = set()  # the ids of those that may still read the file
-        self.lost = ""  # a sentence, once something else than the end of the last window has stopped it
-        self._marks = 0  # how many marks of windows it has
+        self.is_forgotten = False  # the recording is garbage, but could not be ended then
+        self.lost = ""  # a sentence, once something else than the end of the recording has stopped it
         self._tracker: Any = None
         self._put_back: Callable[[], object] = bool  # nothing
         self._stopped = threading.Event()
@@ -187,13 +143,15 @@ class _Run:
         """Start the tracker; once."""
         import random
 
+        global _run  # noqa: PLW0603 - the tracker is one per process
+        _run = self
         state = random.getstate()  # from which rich draws when it is imported, as memray does
         try:
             import memray
         finally:
             random.setstate(state)
         if sys.platform == "linux":
-            self._file = tempfile.TemporaryFile()  # noqa: SIM115 - until `remove_file`
+            self._file = tempfile.TemporaryFile()  # noqa: SIM115 - until `end`
             self._path = f"/proc/self/fd/{self._file.fileno()}"
         else:
             number, self._path = tempfile.mkstemp(prefix="ipygpulogger.")
@@ -209,14 +167,9 @@ class _Run:
             tracker.__enter__()
             self._tracker = tracker
             self._let_others_in(memray.Tracker)
+            _mark()
 
         call_uninterrupted(start)
-
-    def mark(self) -> int:
-        """Mark the present moment; return the number of the mark."""
-        _mark(_WINDOW)
-        self._marks += 1
-        return self._marks - 1
 
     def stop(self, lost: str = "") -> None:
         """Stop the tracker; stopping it again changes nothing."""
@@ -240,6 +193,7 @@ class _Run:
             self._put_back()
             tracker.__exit__(None, None, None)
 
+        _mark()
         sys.setprofile(None)
         try:
             call_uninterrupted(stop)
@@ -247,41 +201,32 @@ class _Run:
             enable() if enable else sys.setprofile(profile)
             threading.setprofile(threads_profile)
 
-    def end(self) -> None:
-        """Stop the tracker, and remove the file."""
-        self.stop()
-        self.remove_file()
-
-    @property
-    def is_on(self) -> bool:
-        """Whether it records."""
-        return self._tracker is not None
-
     def read(self) -> Iterator[Event]:
-        """Yield the events that the file has so far; raises `Unavailable`."""
+        """Yield the events between the two marks; raises `Unavailable`."""
         import memray
 
-        if self._file is None:
+        if self._file is None or self._tracker is not None or self.lost:
             raise Unavailable(self.lost or f"{UNKNOWN}.")
-        live = self.is_on
-        most_bytes = _SURE_BYTES + _EACH_S_BYTES * (self._took_s or monotonic_s() - self._began_s)
-        if not live and os.fstat(self._file.fileno()).st_size > most_bytes:  # else memray makes it larger
+        most_bytes = _SURE_BYTES + _EACH_S_BYTES * self._took_s
+        if os.fstat(self._file.fileno()).st_size > most_bytes:  # memray looks at all of it as it opens it
             raise Unavailable(_TOO_MUCH)
-        if live:  # memray looks at all of the file first, and complains of a last event half written
-            memray.set_log_level(logging.CRITICAL)  # type: ignore[attr-defined, unused-ignore]
+        reading = False
         try:
             with memray.FileReader(self._path) as reader:
-                if reader.metadata.total_allocations * _LEAST_BYTES > most_bytes:
-                    raise Unavailable(_TOO_MUCH)
-                yield from reader.get_allocation_records()
+                for event in reader.get_allocation_records():
+                    if _is_mark(event):
+                        if reading:
+                            return
+                        reading = True
+                    elif reading:
+                        yield event
         except OSError as error:
             raise Unavailable(f"{UNKNOWN}: {error}.") from error
-        finally:
-            if live:
-                memray.set_log_level(logging.WARNING)  # type: ignore[attr-defined, unused-ignore] # default
+        raise Unavailable(f"{UNKNOWN}: memray did not record all of it.")
 
-    def remove_file(self) -> None:
-        """Remove the file, if it is still there."""
+    def end(self) -> None:
+        """Stop the tracker, and remove the file, if it is still there."""
+        self.stop()
         file, self._file = self._file, None
         with suppress(OSError):
             if file is not None:
@@ -291,8 +236,7 @@ class _Run:
 
     def _let_others_in(self, kind: type) -> None:
         """Let a tracker that the user starts meanwhile take the place of ours, instead of failing."""
-        import ctypes  # the class is made in C: its attributes cannot be set, but for those in its dictionary
-
+        # The class is made in C: its attributes cannot be set, but for those in its dictionary.
         methods = gc.get_referents(vars(kind))[0]
         forget_found_methods = partial(ctypes.pythonapi.PyType_Modified, ctypes.py_object(kind))
         theirs = methods["__enter__"]
@@ -311,14 +255,12 @@ class _Run:
         forget_found_methods()
 
     def _watch(self) -> None:
-        """Stop the tracker before its file fills the disk, or if its last window was forgotten meanwhile."""
+        """Stop the tracker before its file fills the disk, or if its recording was forgotten meanwhile."""
         while not self._stopped.wait(_INTERVAL_S):
             with _lock:
-                if self._tracker is None or self._file is None:
-                    continue
-                if not self.windows:
+                if self.is_forgotten:
                     self.end()
-                elif os.fstat(self._file.fileno()).st_size > _TOO_MANY_BYTES:
+                elif self._file is not None and os.fstat(self._file.fileno()).st_size > _TOO_MANY_BYTES:
                     self.stop(_TOO_MUCH)
 
     def forget(self) -> None:
@@ -326,7 +268,7 @@ class _Run:
         self._tracker = None
         self.lost = f"{UNKNOWN}: it was recorded in the process that forked this one."
         self._put_back()
-        self.remove_file()
+        self.end()
         profile, threads_profile = map(_is_memrays, _profiles())
         if threads_profile:
             threading.setprofile(None)
@@ -338,26 +280,21 @@ class _Run:
 
 
 _lock = threading.RLock()
-_run: _Run | None = None
+_run: _Run | None = None  # the one that is on
 
 
-def _shared_run() -> _Run:
-    """Return the tracker that runs, or start one; raises `Unavailable`."""
-    global _run  # noqa: PLW0603 - the tracker is one per process
-    if _run is not None:
-        return _run
+def _check_unused() -> None:
+    """Raise `Unavailable` where memray is absent, or it or another profiler is in use."""
     if not installed():
         raise Unavailable(ABSENT)
+    if _run is not None and _run.is_forgotten:
+        _run.end()
+    if _run is not None:
+        raise Unavailable(f"{UNKNOWN}, because it is recorded for another measurement that is open.")
     if any(map(_is_memrays, _profiles())):  # a tracker of the user's
         raise Unavailable(f"{UNKNOWN}: memray records already, and is left alone.")
     if any(one is not None for one in _profiles()):
         raise Unavailable(f"{UNKNOWN}: memray would take the place of the profiler that runs.")
-    _run = run = _Run()  # first: if the start is interrupted, it is stopped all the same
-    try:
-        run.start()
-    except (ImportError, OSError, RuntimeError, AssertionError, TypeError) as error:
-        raise Unavailable(f"{UNKNOWN}: {named(error)}.") from error
-    return run
 
 
 def _profiles() -> tuple[Any, Any]:

@@ -1,16 +1,12 @@
 """General RAM: resident memory of this process, its peak, malloc's part of it, and what ended children had.
 
-What a system offers is probed, never guessed from its name: the kernel's high-water mark, which can be reset,
-or what `rss_watcher` has. The mark is exact whatever holds the GIL, with no thread. The reset is a write to
-``/proc/<pid>/clear_refs``, and also lowers `getrusage().ru_maxrss`. The kernel does not record resets, but
-inotify(7) reports the writes of every thread and process that uses the same mount of ``/proc``. It does not
-see writes through another mount, as from a container's host, or through ``/proc/<pid>/task``. It also reports
-other uses of the file.
+The kernel's high-water mark is exact whatever holds the GIL; its reset, a write to
+``/proc/<pid>/clear_refs``, also lowers `ru_maxrss`. Where the mark cannot be reset, a peak only rises (macOS,
+Windows), or there is none (gVisor).
 """
 
 from __future__ import annotations
 
-import errno
 import os
 import sys
 import time
@@ -20,7 +16,6 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from ...records import Diagnosis
 from ...records.units import MB, in_mb
-from ...runtime import clock
 from ...runtime.errors import is_from_a_handler, named
 from ..contract import UNREADABLE, Counter, Observation, PeakClass, Reading, Unavailable
 from . import linux
@@ -127,28 +122,32 @@ def _close(fd: int) -> None:
         os.close(fd)
 
 
-class HighWaterMark(Counter):
-    """The kernel's high-water mark of this process."""
+class Mark(Counter):
+    """The kernel's high-water mark of a process, and the watch for resets by other code."""
 
     peak_class: PeakClass = "resettable"
 
-    def __init__(self) -> None:
+    def __init__(self, pid: int | str = "self") -> None:
         self.precision_bytes = high_water_precision_bytes()
         self.current_precision_bytes = resident_precision_bytes()
         self._fault_bytes = largest_fault_bytes()
+        self._resets, self._watching = ResetWatch(pid), False
+
+    def growth_bytes(self, earlier: tuple[int, ...], later: tuple[int, ...]) -> tuple[int | None, ...]:
+        """Return at most one largest page per fault."""
+        return ((sum(later) - sum(earlier)) * self._fault_bytes,)
+
+
+class HighWaterMark(Mark):
+    """The kernel's high-water mark of this process."""
+
+    def __init__(self) -> None:
+        super().__init__()
         self._lowest_mark_bytes = sys.maxsize  # that `getrusage` ever reported
-        self._resets, self._watching = ResetWatch(), False
 
     @classmethod
     def probe(cls) -> bool:
-        """Return whether the reset is offered: it is absent on gVisor and refused after setuid.
-
-        Nothing is reset to find out, as that would lower `ru_maxrss`. The first reset shows whether it works.
-        """
-        try:
-            linux.resident_and_mark_bytes()
-        except (OSError, ValueError):
-            return False
+        """Return whether the reset is offered: it is absent on gVisor and refused after setuid."""
         return os.access("/proc/self/clear_refs", os.W_OK)
 
     def describe(self) -> str:
@@ -201,15 +200,36 @@ class HighWaterMark(Counter):
         """Close the descriptors."""
         self._resets.close()
 
-    def growth_bytes(self, earlier: tuple[int, ...], later: tuple[int, ...]) -> tuple[int | None, ...]:
-        """Return at most one largest page per fault."""
-        return ((sum(later) - sum(earlier)) * self._fault_bytes,)
+
+class RisingPeak(Counter):
+    """A peak that only rises, or no peak at all (None): the engine samples it while a scope lasts."""
+
+    def __init__(
+        self,
+        current: Callable[[], int],
+        peak: Callable[[], int] | None,
+        precision_bytes: int = 0,
+        current_precision_bytes: int = 0,
+    ) -> None:
+        self.peak_class: PeakClass = "monotone" if peak else "sampled"
+        self.precision_bytes, self.current_precision_bytes = precision_bytes, current_precision_bytes
+        self._current, self._peak = current, peak
+
+    def observe(self) -> Observation:
+        """Read the resident memory, and the peak if there is one."""
+        try:
+            current_bytes = self._current()
+            peak_bytes = max(self._peak(), current_bytes) if self._peak else None
+        except Exception as error:  # psutil may be broken in any way
+            if is_from_a_handler(error):
+                raise
+            raise Unavailable(f"{UNREADABLE}: {named(error)}") from error
+        return Observation((Reading(current_bytes, peak_bytes),), stamp=())
 
 
-_PASSING = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)  # what is used up now may be available again later
-_WALK_S = 0.002  # the page tables are walked for an exact size if that takes less
+# The page tables are walked for an exact size up to here: 11 ms a GB with pages of 4 kB (measured).
+_WALK_BYTES = 180 * MB
 _HEAP_S = 0.001  # malloc is asked for all that it keeps as long as that takes less
-_WALK_S_PER_BYTE = 11e-3 / 2**30  # with pages of 4 kB (measured); huge pages take a hundredth
 
 _T = TypeVar("_T")
 
@@ -252,8 +272,6 @@ class Process:
     def __init__(self, counter: Counter | None = None) -> None:
         if counter is not None:
             self.counter = counter
-        self._walk_s_per_byte = _WALK_S_PER_BYTE
-        self._walked_bytes = Paced(linux.walked_resident_bytes, 2 * _WALK_S)
         # None from glibc before 2.33 and other libraries, and for a while after it took over 1 ms: malloc
         # counts freed chunks one by one, 80 ns each.
         self.heap: Callable[[], Heap | None] = Paced(linux.heap, _HEAP_S)
@@ -263,14 +281,12 @@ class Process:
         """The best counter of this machine, found when first asked for; raises `Unavailable`."""
         try:
             linux.resident_and_mark_bytes()
-        except (OSError, ValueError) as error:
-            if isinstance(error, OSError) and error.errno in _PASSING:
-                raise Unavailable(f"{UNREADABLE}: {error}") from error
+        except (FileNotFoundError, ValueError):
             return _counter_of_psutil()
+        except OSError as error:  # what is used up now, such as descriptors, may be available again later
+            raise Unavailable(f"{UNREADABLE}: {error}") from error
         if HighWaterMark.probe():
             return HighWaterMark()
-        from .rss_watcher import RisingPeak  # rarely needed
-
         return RisingPeak(  # the reset is refused
             lambda: linux.resident_and_mark_bytes()[0],
             lambda: linux.resident_and_mark_bytes()[1],
@@ -278,37 +294,21 @@ class Process:
             resident_precision_bytes(),
         )
 
-    def sampler_pid(self) -> int | None:
-        """Return the pid of the child that is ours rather than the user's, if there is one."""
-        pid: int | None = getattr(vars(self).get("counter"), "sampler_pid", None)
-        return pid
-
     def close(self) -> None:
-        """Leave no descriptor and no process behind; the next scope acquires them again."""
+        """Leave no descriptor behind; the next scope acquires them again."""
         if "counter" in vars(self):
             self.counter.close()
 
     def exact_resident_bytes(self) -> int | None:
-        """Return the resident memory as the page tables have it, if the kernel's own count is approximate.
-
-        None if walking them would take over 2 ms, and for a while after it did all the same.
-        """
+        """Return the resident memory by the page tables; None if known, or if a walk would take over 2 ms."""
         if self.counter.current_precision_bytes <= MB:
             return None
         try:
-            size_bytes = linux.resident_bytes()
-            if size_bytes * self._walk_s_per_byte > _WALK_S:
+            if linux.resident_bytes() > _WALK_BYTES:
                 return None
-            began_s = clock.monotonic_s()
-            exact_bytes = self._walked_bytes()
-            took_s = clock.monotonic_s() - began_s
-        except (OSError, ValueError):  # before Linux 4.14, or refused
+            return linux.walked_resident_bytes()
+        except (OSError, ValueError):  # refused
             return None
-        if exact_bytes is None:
-            return None
-        # Limited: one slow walk, on a busy machine, should not be the last.
-        self._walk_s_per_byte = min(took_s / max(1, size_bytes), 2 * _WALK_S_PER_BYTE)
-        return exact_bytes
 
     def has_children(self) -> bool:
         """Return whether this process has any child, running or ended; one system call."""
@@ -329,13 +329,11 @@ class Process:
         if counter.peak_class == "monotone":
             says = "peaks are exact where a cell sets a new record and bounded elsewhere: this system's peak"
             return Diagnosis("RAM", "bounded", f"{says} counter cannot be reset")
-        says = "this system counts no peaks; a sampling process sees most of them"
+        says = "this system counts no peaks; samples show those of long cells"
         return Diagnosis("RAM", "sampled", says)
 
 
 def _counter_of_psutil() -> Counter:
-    from .rss_watcher import RisingPeak
-
     try:
         import psutil  # only here: Linux needs none, and a broken one should cost nothing there
 

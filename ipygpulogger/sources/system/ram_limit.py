@@ -1,10 +1,7 @@
 """How much RAM this process may use and what is left of it; which processes were killed for lack of it.
 
-A container or job (cgroup v1 and v2) limits the working set of all its processes: what is charged to it
-without ``inactive_file``, the page cache that the kernel gives up first; Kubernetes counts so. RLIMIT_AS
-limits the address space of this process, RLIMIT_DATA its private writable memory. RLIMIT_RSS is left out,
-because Linux does not enforce it. A group is limited by each of its ancestors too, so the one that leaves the
-least rules. Limits and groups may change: the files are read anew each time.
+cgroups limit the working set, as Kubernetes counts it: what is charged, without ``inactive_file``. Each
+ancestor of a group limits it, too. Limits and groups may change: the files are read anew each time.
 """
 
 from __future__ import annotations
@@ -18,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ...records import Diagnosis
 from ...records.units import size_text
-from ...runtime.errors import is_from_a_handler, write_file
+from ...runtime.errors import write_file
 from .linux import gil_held, resource
 
 if TYPE_CHECKING:
@@ -26,23 +23,7 @@ if TYPE_CHECKING:
 
 SCARCE = 0.05  # of a limit: less is little
 
-_V2, _V1 = "cgroup2", "cgroup"  # as file systems
-_MOUNTS = {_V2: "/sys/fs/cgroup", _V1: "/sys/fs/cgroup/memory"}  # where systemd and containers mount them
-_LIMITS = {  # by the names of their files; the first one kills
-    _V2: {"memory.max": " limit", "memory.high": "'s soft limit"},
-    _V1: {"memory.limit_in_bytes": " limit"},
-}
-_CURRENT = {_V2: "memory.current", _V1: "memory.usage_in_bytes"}
-_RECLAIMABLE = {_V2: b"inactive_file", _V1: b"total_inactive_file"}  # v1: with the groups below
-_KILLS = {_V2: "memory.events", _V1: "memory.oom_control"}
-_NO_LIMIT_BYTES = 2**60  # of v1, which writes "no limit" as the largest number of pages
-# What counts against each, in words and as a field of /proc/self/statm.
-_RLIMITS = {"RLIMIT_AS": ("Address space", 0), "RLIMIT_DATA": ("Data memory", 5)}
-_BEYOND = {  # what happens there, by the end of a limit's source
-    "memory.high": "beyond it Linux slows the processes down, and kills none",
-    "RLIMIT_AS": "it counts address space; beyond it allocating fails",
-    "RLIMIT_DATA": "it counts private writable memory; beyond it allocating fails",
-}
+_NO_LIMIT_BYTES = 2**60  # cgroup v1 writes "no limit" as the largest number of pages
 _REMEDY = (
     "%gpulog vars shows what holds memory; every process under the limit counts, so end kernels that you no"
     " longer need, or ask for a larger limit"
@@ -52,11 +33,25 @@ _REMEDY = (
 _SAID = Path("ipygpulogger", "oom-kills")
 
 
-class Group(NamedTuple):
-    """A cgroup that this process is in, or an ancestor of it."""
+# Of each version of cgroups, where systemd and containers mount it, and the rest of a `Group`.
+_V2 = "/sys/fs/cgroup", "memory.max", "memory.current", "inactive_file", "memory.events"
+_V1 = (
+    "/sys/fs/cgroup/memory",
+    "memory.limit_in_bytes",
+    "memory.usage_in_bytes",
+    "total_inactive_file",
+    "memory.oom_control",
+)
 
-    version: str  # the file system's name: "cgroup2" or "cgroup"
-    folder: str  # where its files are
+
+class Group(NamedTuple):
+    """A cgroup that this process is in, or an ancestor of it; its folder, and names of files there."""
+
+    folder: str
+    limit: str
+    current: str
+    reclaimable: str  # the name of a figure in memory.stat; of v1 with the groups below
+    kills: str
 
     @property
     def name(self) -> str:
@@ -67,12 +62,12 @@ class Group(NamedTuple):
 class MemoryLimit(NamedTuple):
     """A limit, and what is left under it."""
 
-    name: str  # "container limit", "this machine" or the name of a resource limit
+    name: str  # "container limit", "this machine" or "RLIMIT_AS"
     source: str  # the file, or the name of the resource limit
     limit_bytes: int
     used_bytes: int | None  # what counts against it; None when unknown
-    memory: str = "RAM"  # what counts against it: that, "Address space" or "Data memory"
-    group: Group | None = None  # whose limit it is, if it is a group's
+    memory: str = "RAM"  # what counts against it: that or "Address space"
+    why: str = ""  # what else the doctor says of it
 
     @property
     def left_bytes(self) -> int | None:
@@ -93,11 +88,6 @@ class MemoryLimit(NamedTuple):
         """Return the limit at another moment, when this much was left."""
         return self._replace(used_bytes=self.limit_bytes - max(0, left_bytes))
 
-    @property
-    def title(self) -> str:
-        """What is left, in words."""
-        return f"{self.memory} left"
-
     def __str__(self) -> str:
         whole = f"{size_text(self.limit_bytes)} ({self.name})"
         return whole if self.left_bytes is None else f"{size_text(self.left_bytes)} of {whole}"
@@ -106,20 +96,17 @@ class MemoryLimit(NamedTuple):
         """Return what the doctor says of it."""
         is_known = self.used_bytes is not None
         left = f"{self} left" if is_known else f"{self}, of which the part in use cannot be read"
-        says = [left if self.source == self.name else f"{left}, from {self.source}"]
-        if self.group is not None and self.used_bytes is not None:
-            used = size_text(self.used_bytes)
-            says.append(f"working set {used}, without page cache that can be reclaimed")
-        says += [beyond for source, beyond in _BEYOND.items() if self.source.endswith(source)]
+        says = left if self.source == self.name else f"{left}, from {self.source}"
+        says += f"; {self.why}" if self.why else ""
         remedy = _REMEDY if self.is_scarce else None
-        return Diagnosis("RAM limit", "exact" if is_known else "bounded", "; ".join(says), remedy)
+        return Diagnosis("RAM limit", "exact" if is_known else "bounded", says, remedy)
 
 
 class Kills(NamedTuple):
-    """How many processes the kernel's out-of-memory killer ended."""
+    """How many processes of a group the kernel's out-of-memory killer ended."""
 
-    processes: int  # how many, since the group exists, or since the machine started
-    where: str  # "this container", "this machine", ...
+    processes: int  # how many, since the group exists
+    where: str  # "this container", "this job" or "this cgroup"
     source: str  # the file
     limit_bytes: int | None  # the limit of that group
 
@@ -142,11 +129,10 @@ class RamLimits:
         self.all()
         return self.total_bytes
 
-    def all(self, need: tuple[int, int] | None = None) -> list[MemoryLimit]:
-        """Return every limit; with a need, as of `short`, page cache is looked up only where it matters."""
-        found = [*self._groups_limits(need), *self._own_limits(), *self._machines_limit()]
-        sizes_bytes = [limit.limit_bytes for limit in found if limit.memory == "RAM"]
-        self.total_bytes = min(sizes_bytes, default=None)
+    def all(self) -> list[MemoryLimit]:
+        """Return every limit."""
+        found = [*self._groups_limits(), *self._own_limits(), *self._machines_limit()]
+        self.total_bytes = min((one.limit_bytes for one in found if one.memory == "RAM"), default=None)
         return found
 
     def short(self, need_bytes: int, transient_bytes: int) -> MemoryLimit | None:
@@ -155,8 +141,7 @@ class RamLimits:
         Too little is less than what is needed, or than a twentieth of the limit, also when `transient_bytes`
         more were in use than now.
         """
-        need = need_bytes, transient_bytes
-        return least(limit for limit in self.all(need) if _is_short(limit, *need))
+        return least(limit for limit in self.all() if _is_short(limit, need_bytes, transient_bytes))
 
     def refusing(self) -> MemoryLimit | None:
         """Return the tightest limit beyond which allocating fails; beyond a group's, processes are killed."""
@@ -165,8 +150,7 @@ class RamLimits:
     def groups(self) -> Iterator[Group]:
         """Yield the cgroup of this process and its ancestors, as far as they can be seen from here.
 
-        Within a container the mounted group is its own; the path is "/", or as the host has it, or leads out
-        ("/../x"), and of those only the mounted group exists here.
+        In a container the path may be the host's, or lead out ("/../x"): there only the mounted group exists.
         """
         with suppress(OSError):
             for line in self.read("/proc/self/cgroup").decode(errors="replace").splitlines():
@@ -174,43 +158,32 @@ class RamLimits:
                 controllers, _, path = rest.partition(":")
                 if controllers and "memory" not in controllers.split(","):
                     continue
-                version = _V1 if controllers else _V2
+                mount, *files = _V1 if controllers else _V2
                 parts = PurePosixPath("/", path.lstrip("/")).parts[1:]
                 for depth in range(0 if ".." in parts else len(parts), -1, -1):
-                    yield Group(version, "/".join((_MOUNTS[version], *parts[:depth])))
+                    yield Group("/".join((mount, *parts[:depth])), *files)
 
-    def kills(self, *, of_machine: bool = False) -> Kills | None:
-        """Return how many processes the out-of-memory killer ended in the group of this process.
-
-        That is the group with the nearest limit. Version 2 counts the kills in the groups below it, too;
-        version 1 does not, so there it is the innermost. `of_machine` asks for those of the whole machine
-        where no group counts them.
-        """
+    def kills(self) -> Kills | None:
+        """Return the kills in the group with the nearest limit, else in the innermost that counts them."""
         groups = list(self.groups())
-        limits_bytes = {group: self._limit_bytes(group) for group in groups}
-        limited = [group for group in groups if limits_bytes[group] is not None]
-        for group in (*(one for one in limited if one.version == _V2), *groups):
-            source = f"{group.folder}/{_KILLS[group.version]}"
-            count = self._counted(source, b"oom_kill")
+        limited = [group for group in groups if self._limit_bytes(group) is not None]
+        for group in (*limited, *groups):
+            source = f"{group.folder}/{group.kills}"
+            count = self._counted(source, "oom_kill")
             if count is not None:
-                nearest = next((limits_bytes[one] for one in limited if one.version == group.version), None)
-                where = "this cgroup" if nearest is None else f"this {group.name}"
-                return Kills(count, where, source, nearest)
-        count = self._counted("/proc/vmstat", b"oom_kill") if of_machine else None
-        return None if count is None else Kills(count, "this machine", "/proc/vmstat", None)
+                where = f"this {group.name}" if group in limited else "this cgroup"
+                return Kills(count, where, source, self._limit_bytes(group))
+        return None
 
     def new_oom_kills(self) -> str | None:
-        """Return a sentence on what was killed since any process of this user asked; None if nothing was.
-
-        What was said is written down. If that cannot be, it is said again.
-        """
+        """Return a sentence on what was killed since any process of this user asked; None if nothing was."""
         kills = self.kills()
         if kills is None or not kills.processes:
             return None
         new, group = kills.processes, kills.source
         with suppress(OSError):  # not one of the same path in another container, host or boot
             boot = self.read("/proc/sys/kernel/random/boot_id").decode(errors="replace").strip()
-            group = f"{boot} {Path(self.path(group)).stat().st_ino} {group}"
+            group = f"{boot} {Path(self._root + group).stat().st_ino} {group}"
         folders = filter(None, map(os.environ.get, ("XDG_RUNTIME_DIR", "XDG_CACHE_HOME")))
         path = Path(next(folders, os.path.expanduser("~/.cache")), _SAID)  # noqa: PTH111 - raises nothing
         with suppress(OSError, ValueError):  # none so far, or not as written below
@@ -231,7 +204,7 @@ class RamLimits:
         found = [limit.diagnosis() for limit in known]
         if not found:
             found = [Diagnosis("RAM limit", "absent", "neither the machine's RAM nor a limit can be read")]
-        kills = self.kills(of_machine=True)
+        kills = self.kills()
         if kills and kills.processes:
             says = f"{kills.sentence(kills.processes)}, from {kills.source}"
             found.append(Diagnosis("OOM kills", "exact", says))
@@ -239,11 +212,7 @@ class RamLimits:
 
     def read(self, path: str) -> bytes:
         """Return what a file of the system says; raises `OSError`."""
-        return gil_held().read_file(self.path(path))
-
-    def path(self, path: str) -> str:
-        """Return where a file of the system lies, which is elsewhere for a simulated machine."""
-        return self._root + path
+        return gil_held().read_file(self._root + path)
 
     def size_bytes(self, path: str) -> int | None:
         """Return the number in a file; None if there is none, as in "max"."""
@@ -254,55 +223,46 @@ class RamLimits:
         return size_bytes if 0 <= size_bytes < _NO_LIMIT_BYTES else None
 
     def _limit_bytes(self, group: Group) -> int | None:
-        return self.size_bytes(f"{group.folder}/{next(iter(_LIMITS[group.version]))}")
+        return self.size_bytes(f"{group.folder}/{group.limit}")
 
-    def _groups_limits(self, need: tuple[int, int] | None) -> Iterator[MemoryLimit]:
+    def _groups_limits(self) -> Iterator[MemoryLimit]:
         for group in self.groups():
-            used_bytes: int | None = None
-            for file, says in _LIMITS[group.version].items():
-                source = f"{group.folder}/{file}"
-                limit_bytes = self.size_bytes(source)
-                if limit_bytes is None:
-                    continue
-                if used_bytes is None:
-                    used_bytes = self.size_bytes(f"{group.folder}/{_CURRENT[group.version]}")
-                limit = MemoryLimit(group.name + says, source, limit_bytes, used_bytes, group=group)
-                if used_bytes is not None and (need is None or _is_short(limit, *need)):
-                    cache_bytes = self._counted(f"{group.folder}/memory.stat", _RECLAIMABLE[group.version])
-                    limit = limit._replace(used_bytes=max(0, used_bytes - (cache_bytes or 0)))
-                yield limit
+            limit_bytes, why = self._limit_bytes(group), ""
+            if limit_bytes is None:
+                continue
+            used_bytes = self.size_bytes(f"{group.folder}/{group.current}")
+            if used_bytes is not None:
+                cache_bytes = self._counted(f"{group.folder}/memory.stat", group.reclaimable)
+                used_bytes = max(0, used_bytes - (cache_bytes or 0))
+                why = f"working set {size_text(used_bytes)}, without page cache that can be reclaimed"
+            source = f"{group.folder}/{group.limit}"
+            yield MemoryLimit(f"{group.name} limit", source, limit_bytes, used_bytes, why=why)
 
     def _own_limits(self) -> Iterator[MemoryLimit]:
-        """Yield the resource limits of this process."""
-        for name, (memory, field) in _RLIMITS.items():
-            number = getattr(resource, name, None)
-            soft_bytes = -1 if number is None else resource.getrlimit(number)[0]
-            if not 0 <= soft_bytes < _NO_LIMIT_BYTES:  # RLIM_INFINITY is -1, or very large
-                continue
-            used_bytes = None
-            with suppress(OSError, ValueError, IndexError):
-                used_bytes = int(self.read("/proc/self/statm").split()[field]) * resource.getpagesize()
-            yield MemoryLimit(name, name, soft_bytes, used_bytes, memory)
+        """Yield the limit of this process's address space."""
+        number = getattr(resource, "RLIMIT_AS", None)
+        soft_bytes = -1 if number is None else resource.getrlimit(number)[0]
+        if not 0 <= soft_bytes < _NO_LIMIT_BYTES:  # RLIM_INFINITY is -1, or very large
+            return
+        used_bytes = None
+        with suppress(OSError, ValueError, IndexError):
+            used_bytes = int(self.read("/proc/self/statm").split()[0]) * resource.getpagesize()
+        why = "it counts address space; beyond it allocating fails"
+        yield MemoryLimit("RLIMIT_AS", "RLIMIT_AS", soft_bytes, used_bytes, "Address space", why)
 
     def _machines_limit(self) -> Iterator[MemoryLimit]:
-        """Yield the machine's RAM, if it is known. On Linux psutil is not imported for it."""
-        source, text = "/proc/meminfo", b""
-        with suppress(OSError):
-            text = self.read(source)
-        sizes = dict(re.findall(rb"^(MemTotal|MemAvailable): *(\d+) kB$", text, re.MULTILINE))
-        sizes_bytes = {name.decode(): int(size_kb) * 1024 for name, size_kb in sizes.items()}
-        if "MemTotal" not in sizes_bytes:  # another system
-            source, sizes_bytes = "psutil", _psutils_sizes_bytes()
-        total_bytes, available_bytes = map(sizes_bytes.get, ("MemTotal", "MemAvailable"))
-        if total_bytes is not None:
-            used_bytes = None if available_bytes is None else max(0, total_bytes - available_bytes)
-            yield MemoryLimit("this machine", source, total_bytes, used_bytes)
+        """Yield the machine's RAM, if it is known: on Linux."""
+        source = "/proc/meminfo"
+        with suppress(OSError, ValueError):
+            sizes_kb = re.findall(rb"^Mem(?:Total|Available): *(\d+) kB$", self.read(source), re.MULTILINE)
+            total_bytes, available_bytes = (int(size_kb) * 1024 for size_kb in sizes_kb)
+            yield MemoryLimit("this machine", source, total_bytes, max(0, total_bytes - available_bytes))
 
-    def _counted(self, path: str, name: bytes) -> int | None:
+    def _counted(self, path: str, name: str) -> int | None:
         """Return a figure from a file of names and numbers, for which counters of many CPUs are summed."""
         with suppress(OSError):
-            text = Path(self.path(path)).read_bytes()
-            if found := re.search(rb"^%b (-?\d+)$" % name, text, re.MULTILINE):
+            text = Path(self._root + path).read_bytes()
+            if found := re.search(rb"^%b (-?\d+)$" % name.encode(), text, re.MULTILINE):
                 return max(0, int(found[1]))
         return None
 
@@ -316,16 +276,3 @@ def least(limits: Iterable[MemoryLimit]) -> MemoryLimit | None:
 def _is_short(limit: MemoryLimit, need_bytes: int, transient_bytes: int) -> bool:
     enough_bytes = max(need_bytes, limit.scarce_bytes + (transient_bytes if limit.memory == "RAM" else 0))
     return limit.left_bytes is not None and limit.left_bytes < enough_bytes
-
-
-def _psutils_sizes_bytes() -> dict[str, int]:
-    try:
-        import psutil
-
-        memory = psutil.virtual_memory()
-        sizes = {"MemTotal": memory.total, "MemAvailable": getattr(memory, "available", None)}
-        return {name: int(size_bytes) for name, size_bytes in sizes.items() if size_bytes is not None}
-    except Exception as error:  # an installation can be broken in any way
-        if is_from_a_handler(error):
-            raise
-        return {}

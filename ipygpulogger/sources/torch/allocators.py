@@ -1,7 +1,6 @@
 """torch: the allocators' own counters on every `torch.accelerator` device, exact and resettable.
 
-Nothing here imports torch except `load`, and nothing creates a context except `preload`. torch's Python
-functions look the names below up in `torch._C` at each call: wrappers there reach `torch.cuda` and
+torch's functions look the names below up in `torch._C` at each call, so wrappers there reach `torch.cuda` and
 `torch.accelerator` alike.
 """
 

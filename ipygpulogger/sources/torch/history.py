@@ -1,7 +1,6 @@
-"""torch's own history of its CUDA allocator: recorded while one of our recordings needs it, and read.
+"""torch's own history of its CUDA allocator, one per process, recorded while a recording of ours needs it.
 
-There is one per process. A recording of the user's is read and otherwise left alone. If the user begins or
-ends one while ours is on, ours ends there, and they find what there would be without us.
+A recording of the user's is read and left alone. If they begin or end one meanwhile, ours ends there.
 """
 
 from __future__ import annotations
@@ -13,17 +12,17 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ...runtime.collector import undisturbed
-from ...runtime.errors import first_line, is_from_a_handler
+from ...runtime.errors import is_from_a_handler
 from ...runtime.wrappers import Wrappers
 from ..contract import Unavailable
-from .snapshot import Position, is_on, kept_snapshot, position, start, stop, take, why_not
+from .snapshot import file_of, is_on, start, stop, take, why_not
 from .state import TORCH_ERRORS, accelerator, module
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from types import ModuleType
 
-    from .snapshot import AllocatorState, Event, KeptSnapshot
+    from .snapshot import AllocatorState, Event, SnapshotFile
 
 _RECORDS = "_cuda_record_memory_history", "_cuda_record_memory_history_legacy"
 
@@ -50,7 +49,7 @@ class TorchHistory:
         self._on = self._over = False
         # torch's snapshot at the last `read`, if an allocation failed; None while it is the user who records,
         # whose history does not end with ours.
-        self.failed: KeptSnapshot | None = None
+        self.failed: SnapshotFile | None = None
 
     def begin(self) -> None:
         """Let torch record, now or when it initialises CUDA, and look at the blocks; raises `Unavailable`."""
@@ -81,7 +80,7 @@ class TorchHistory:
             states = sorted(snapshot.states.items())
             if ours and any(state.after.failures != began.get(index, 0) for index, state in states):
                 with _errors_suppressed():  # what was alive is known all the same
-                    self.failed = kept_snapshot(torch, snapshot.whole)
+                    self.failed = file_of(snapshot.whole)
             return [
                 DeviceHistory(
                     index, snapshot.traces[index], self._began.get(index), state, snapshot.settings, ours
@@ -195,14 +194,6 @@ def _errors_suppressed() -> Iterator[None]:
     except Exception as reason:
         if is_from_a_handler(reason):
             raise
-
-
-def position_now(index: int) -> Position:
-    """Return where the allocator of a device stands now; raises `Unavailable`."""
-    try:
-        return position(module(), index)
-    except (KeyError, *TORCH_ERRORS) as error:
-        raise Unavailable(f"torch gives no memory statistics: {first_line(error)}") from error
 
 
 def _recordable() -> ModuleType:

@@ -1,13 +1,8 @@
-"""The blocks of torch's CUDA allocator and the events that it recorded, also as torch's own file.
-
-A recording is forgotten as it ends. If an allocation failed in it, its snapshot is kept, compressed, until
-the next time that one fails.
-"""
+"""The blocks of torch's CUDA allocator and the events that it recorded, also as torch's own file."""
 
 from __future__ import annotations
 
 import gzip
-import io
 import pickle
 import sys
 from contextlib import contextmanager, suppress
@@ -79,19 +74,12 @@ def why_not(torch: ModuleType) -> str:
         return f"torch's allocator here is {backend}, which keeps no history of its blocks"
     if not caches():
         return "torch's caching allocator is off (PYTORCH_NO_CUDA_MEMORY_CACHING), and nothing is recorded"
-    if not hasattr(torch.cuda.memory, "_record_memory_history"):
-        return "this version of torch keeps no history of its blocks"
     return ""
 
 
 def is_on(torch: ModuleType) -> bool:
     """Return whether torch records already."""
-    ask = getattr(torch._C, "_cuda_isHistoryEnabled", None)
-    if ask is not None:
-        return bool(ask())
-    # An older torch: a snapshot is an event itself, so that a recording has at least one afterwards.
-    _whole(torch)
-    return any(_whole(torch)["device_traces"])
+    return bool(torch._C._cuda_isHistoryEnabled())
 
 
 def start(torch: ModuleType) -> None:
@@ -142,42 +130,37 @@ def take(torch: ModuleType, *, events: bool) -> Snapshot:
     return Snapshot(snapshot.get("device_traces", []), states, settings, snapshot)
 
 
-def position(torch: Any, index: int) -> Position:
-    """Return where the allocator of a device stands now."""
-    stats = torch._C._cuda_memoryStats(index)
-    counts, size_bytes = stats["allocation"]["all"], stats["allocated_bytes"]["all"]["current"]
+def position(index: int) -> Position:
+    """Return where the allocator of a device stands now; raises `Unavailable`."""
+    try:
+        stats = module()._C._cuda_memoryStats(index)
+        counts, size_bytes = stats["allocation"]["all"], stats["allocated_bytes"]["all"]["current"]
+    except (KeyError, *TORCH_ERRORS) as error:
+        raise Unavailable(f"torch gives no memory statistics: {first_line(error)}") from error
     return Position(counts["allocated"], counts["current"], size_bytes, stats.get("num_ooms", 0))
 
 
 def _positions(torch: ModuleType) -> dict[int, Position]:
     """Return where the allocator of each device with a context stands now."""
     devices = range(torch.cuda.device_count())
-    return {index: position(torch, index) for index in devices if torch._C._cuda_hasPrimaryContext(index)}
+    return {index: position(index) for index in devices if torch._C._cuda_hasPrimaryContext(index)}
 
 
 def _snapshot(torch: ModuleType, *, events: bool) -> dict[str, Any]:
     with without_compiler(torch):
         if not events:
-            try:  # all pools, without the events; older versions refuse it
+            with suppress(
+                TypeError, *TORCH_ERRORS
+            ):  # all pools, without the events; older versions refuse it
                 return torch._C._cuda_memorySnapshot((0, 0, False))  # type: ignore[no-any-return]
-            except (TypeError, *TORCH_ERRORS):
-                pass
-        return _whole(torch)
-
-
-def _whole(torch: ModuleType) -> dict[str, Any]:
-    try:
-        return torch._C._cuda_memorySnapshot(None)  # type: ignore[no-any-return]
-    except TypeError:  # torch 2.6
+        with suppress(TypeError):  # torch 2.6
+            return torch._C._cuda_memorySnapshot(None)  # type: ignore[no-any-return]
         return torch._C._cuda_memorySnapshot()  # type: ignore[no-any-return]
 
 
 @contextmanager
 def without_compiler(torch: ModuleType) -> Iterator[None]:
-    """Let torch name stack frames without importing `torch._inductor`, to recognise compiled code.
-
-    That takes a second, and 50 MB of general RAM. Where it is not imported, no code is compiled.
-    """
+    """Let torch name stack frames without importing `torch._inductor`, which takes a second and 50 MB."""
     names = vars(torch)
     if "_inductor" in names or "torch._inductor" in sys.modules:
         yield
@@ -191,44 +174,29 @@ def without_compiler(torch: ModuleType) -> Iterator[None]:
 
 
 class SnapshotFile(NamedTuple):
-    """What to write, and what it has."""
+    """torch's snapshot: the present one, or that of a recording in which an allocation failed."""
 
-    content: bytes  # as `torch.cuda.memory._dump_snapshot` writes it
+    compressed: bytes
     blocks: int  # how many blocks are allocated, on all devices
     events: int | None  # how many events it has; None if torch recorded none
-
-
-class KeptSnapshot(NamedTuple):
-    """torch's snapshot at the end of a recording in which an allocation failed."""
-
-    compressed: bytes  # the content of the file
-    blocks: int  # how many blocks were allocated
-    events: int  # how many events it has
-    counts: dict[int, tuple[int, int]]  # how often each device's allocator had allocated, and had failed to
     where: str = ""  # the cell or block that was recorded: "In [7]"
-    ended: bool = False  # whether the error ended it; if not, its code caught the error
 
-    def file(self) -> SnapshotFile:
-        """Return what to write."""
-        return SnapshotFile(gzip.decompress(self.compressed), self.blocks, self.events)
-
-    def is_latest(self) -> bool:
-        """Return whether torch has allocated nothing since, nor failed to."""
-        torch = module()
-        try:
-            return torch is not None and _counts_now(torch) == self.counts
-        except (KeyError, *TORCH_ERRORS):
-            return False
+    @property
+    def content(self) -> bytes:
+        """What `torch.cuda.memory._dump_snapshot` would write."""
+        return gzip.decompress(self.compressed)
 
 
-def kept_snapshot(torch: ModuleType, found: dict[str, Any]) -> KeptSnapshot | None:
-    """Return a snapshot that torch just gave, to be kept; None if no allocation failed among its events."""
-    if not any(event["action"] == "oom" for trace in found["device_traces"] for event in trace):
-        return None
-    kept = io.BytesIO()
-    with gzip.GzipFile(fileobj=kept, mode="wb", compresslevel=1) as file:  # a full history: 20 ms and 1 MB
-        pickle.dump(found, file)
-    return KeptSnapshot(kept.getvalue(), *_counts(found), _counts_now(torch))
+def file_of(found: dict[str, Any], *, has_events: bool = True) -> SnapshotFile:
+    """Return what to write of a snapshot that torch gave."""
+    blocks = (block for segment in found["segments"] for block in segment["blocks"])
+    events = (event for trace in found["device_traces"] for event in trace)
+    return SnapshotFile(
+        gzip.compress(pickle.dumps(found), compresslevel=1),  # a full history: 20 ms and 1 MB
+        sum(block["state"] == "active_allocated" for block in blocks),
+        # The snapshot itself is one.
+        sum(event["action"] != "snapshot" for event in events) if has_events else None,
+    )
 
 
 def snapshot_file() -> SnapshotFile:
@@ -242,23 +210,6 @@ def snapshot_file() -> SnapshotFile:
         raise Unavailable(reason)
     try:
         with undisturbed(), without_compiler(torch):
-            found = torch.cuda.memory._snapshot()
-            content = pickle.dumps(found)
-            blocks, events = _counts(found)
+            return file_of(torch.cuda.memory._snapshot(), has_events=is_on(torch))
     except (KeyError, TypeError, *TORCH_ERRORS) as error:
         raise Unavailable(f"torch's snapshot cannot be taken: {first_line(error)}") from error
-    return SnapshotFile(content, blocks, events if is_on(torch) else None)
-
-
-def _counts(found: dict[str, Any]) -> tuple[int, int]:
-    """Return how many blocks are allocated, and how many events there are; the snapshot itself is one."""
-    blocks = (block for segment in found["segments"] for block in segment["blocks"])
-    events = (event for trace in found["device_traces"] for event in trace)
-    return (
-        sum(block["state"] == "active_allocated" for block in blocks),
-        sum(event["action"] != "snapshot" for event in events),
-    )
-
-
-def _counts_now(torch: ModuleType) -> dict[int, tuple[int, int]]:
-    return {index: (now.allocated, now.failures) for index, now in _positions(torch).items()}

@@ -12,7 +12,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from ...runtime.clock import monotonic_s
-from ..system.linux import gil_held, read
+from ..system.linux import read
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -128,15 +128,11 @@ _UNKNOWN_S = 0.01  # where the system does not tell
 
 
 def let_others_go_on(limit_s: float) -> None:
-    """Return once every other thread has run for a while or waits within a system call, C++ threads included.
-
-    Where more threads are busy than there are processors, one that was interrupted between two instructions
-    stays there for tens of milliseconds.
-    """
+    """Return once every other thread, also of C++, has run for a while or waits within a system call."""
     end_s, own = monotonic_s() + limit_s, str(threading.get_native_id())
     try:
         _ran_s(own)
-        others = [task for task in gil_held().list_folder(_TASKS) if task != own]
+        others = [task for task in os.listdir(_TASKS) if task != own]  # noqa: PTH208 - names
     except (OSError, ValueError, IndexError):
         if threading.active_count() > 1:
             time.sleep(_UNKNOWN_S)

@@ -1,7 +1,6 @@
 """The memory behind torch's tensors, and what the nodes of autograd graphs keep alive.
 
-No code of the user's runs here: not the methods of a tensor subclass, not torch functions or dispatch
-modes, not the unpack hooks of saved tensors.
+No code of the user's runs: no method of a subclass, torch function, dispatch mode or unpack hook.
 """
 
 from __future__ import annotations
@@ -68,8 +67,7 @@ def _own(value: Any, name: str) -> Any:
 def _tensor(value: Any, c: Any, get: Callable[[Any, str], Any]) -> Holding | None:
     """Return what a tensor holds; torch functions and dispatch must be off for a subclass.
 
-    It may still answer for its device, layout and shape (`dispatch_device=True` and similar). So the device
-    is read from the storage, and a tensor that dispatches in Python is asked nothing else.
+    Its class may still answer for its device and layout (`dispatch_device=True`): so the storage is asked.
     """
     node = get(value, "grad_fn")
     # Reading the gradient of an intermediate result that retains none makes torch warn.
@@ -102,10 +100,7 @@ def _parts_of_sparse(value: Any, c: Any) -> Iterator[Any]:
 
 
 def _node(value: Any) -> Holding:
-    """Return what a node keeps alive: the nodes before it, the tensors it saved, a leaf's parameter.
-
-    `_saved_*` and `saved_tensors` would run the user's unpack hooks. `_raw_saved_*` has what they packed.
-    """
+    """Return what a node keeps alive: the nodes before it, the tensors it saved, a leaf's parameter."""
     readers, variable, following = node_readers(type(value))
     parts = [node for node, _ in following(value)] if following is not None else []
     parts += [variable(value)] if variable is not None else []

@@ -1,0 +1,99 @@
+"""Where no peak can be reset: exact on a record alone; else bounded, or at least what the sampler saw."""
+
+import os
+import threading
+
+from memory import MB, Block, blip
+from ram import GRAIN, NVML, current, needs_high_water, refuse
+
+from ipygpulogger.engine.machine import Machine
+from ipygpulogger.engine.peaks import PeakTracker
+from ipygpulogger.engine.sampler import Sampler
+from ipygpulogger.engine.scope import Scope
+from ipygpulogger.records import Measurement
+from ipygpulogger.sources.system import linux
+from ipygpulogger.sources.system.process import Process, RisingPeak
+
+
+def test_a_long_scope_is_sampled():
+    """Without any counter what was held while the sampler looked is in the peak, as "at least"."""
+    on, seen = (
+        Machine(process=Process(RisingPeak(current, None)), nvml=NVML, frameworks=()),
+        threading.Event(),
+    )
+
+    def look():
+        on.sample()
+        seen.set()
+
+    on.sampler = Sampler(look, delay_s=0.0, period_s=0.0)
+    scope = Scope(on).open()
+    block = Block(64)
+    (
+        seen.clear(),
+        seen.wait(20),
+        seen.clear(),
+        seen.wait(20),
+    )  # the second look began after the block was there
+    block.free()
+    scope.close()
+    on.close()
+    peak = scope.result(Measurement, "x").gen.peak
+    assert peak.quality == "sampled"
+    assert (
+        64 * MB - GRAIN <= peak.lo_bytes - scope.result(Measurement, "x").gen.before_bytes <= 64 * MB + GRAIN
+    )
+
+
+def test_a_reset_that_is_not_offered(monkeypatch):
+    """Where the kernel offers no reset the peak only rises, and that is said."""
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    process = Process()
+    assert process.counter.peak_class == "monotone"
+    assert process.diagnose().state == "bounded"
+    process.close()
+
+
+@needs_high_water
+def test_a_refused_reset_is_noticed_by_trying(monkeypatch):
+    """Offered but refused at the first trial: the peak only rises from then on, and that is said."""
+    monkeypatch.setattr(linux, "reset_mark", refuse)
+    process = Process()
+    tracker = PeakTracker(process.counter)
+    blip(40)
+    interval = tracker.open()
+    blip(10)
+    tracker.close(interval)
+    assert process.counter.peak_class == "monotone"
+    assert process.diagnose().state == "bounded"
+    assert interval.peak().quality == "bounded"
+    assert interval.peak().hi_bytes - interval.before_bytes() >= 38 * MB
+
+
+def test_without_any_counter_it_samples(monkeypatch):
+    """Where the kernel shows no high-water mark (gVisor) what is seen is "at least", and that is said."""
+    monkeypatch.setattr(linux, "reset_mark", refuse)
+    monkeypatch.setattr(linux, "resident_and_mark_bytes", lambda: b"".index(b"VmHWM:"))
+    process = Process()
+    assert process.counter.peak_class == "sampled"
+    assert process.diagnose().state == "sampled"
+
+
+@needs_high_water
+def test_a_rising_peak_is_exact_only_on_a_record():
+    """Below the old record: bounded by it; above: exact."""
+    tracker = PeakTracker(RisingPeak(current, lambda: linux.resident_and_mark_bytes()[1]))
+    blip(64)
+    record_bytes = linux.resident_and_mark_bytes()[1]
+    low = tracker.open()
+    blip(16)
+    tracker.close(low)
+    assert low.peak().quality == "bounded"
+    assert low.peak().lo_bytes <= low.before_bytes() + 16 * MB + GRAIN
+    assert abs(low.peak().hi_bytes - record_bytes) <= GRAIN
+    high = tracker.open()
+    size_mb = (record_bytes - high.before_bytes()) // MB + 32
+    blip(size_mb)
+    tracker.close(high)
+    assert high.peak().quality == "exact"
+    assert abs(high.peak().lo_bytes - high.before_bytes() - size_mb * MB) <= GRAIN
