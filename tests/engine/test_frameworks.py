@@ -78,7 +78,7 @@ def test_a_process_that_only_diagnoses_asks_all():
 
 def test_a_quiet_cell_enters_no_adapter(shell, monkeypatch, capsys):
     """Of files of `sources`, only those of the process, of NVML and of the driver are entered by the hooks."""
-    for name in ("torch", "jax", "cupy", "tensorflow"):
+    for name in ("torch", "jax", "cupy", "tensorflow", "rmm"):
         monkeypatch.delitem(sys.modules, name, raising=False)
     logger, entered = IPyGPULogger().start(), set()
 
@@ -92,7 +92,7 @@ def test_a_quiet_cell_enters_no_adapter(shell, monkeypatch, capsys):
     sys.setprofile(None)
     logger.stop()
     assert "engine/frameworks.py" in entered
-    adapters = {f"sources/{name}.py" for name in ("torch", "jax", "cupy", "tensorflow")}
+    adapters = {f"sources/{name}.py" for name in ("torch", "jax", "cupy", "tensorflow", "rmm")}
     assert not entered & adapters
 
 
