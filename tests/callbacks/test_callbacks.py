@@ -6,9 +6,10 @@ import sys
 import textwrap
 
 import pytest
-from two_ranks import DictStore, job
+from two_ranks import DictStore
 
 from ipygpulogger import callbacks
+from ipygpulogger.cluster.torch_distributed import Job
 
 ADAPTERS = {"mem": "fastai", "lightning": "lightning", "transformers": "transformers", "keras": "keras"}
 
@@ -86,7 +87,7 @@ def store():
 def trained(store, monkeypatch):
     """Run an epoch of a rank, of which no rank but 0 sees the others'; return what that rank has."""
     jobs, ranks = (
-        [job(rank, store, RANKS) for rank in range(RANKS)],
+        [Job(rank, RANKS, store) for rank in range(RANKS)],
         [callbacks.Epochs() for _ in range(RANKS)],
     )
     monkeypatch.setattr(callbacks, "is_one_of_several", lambda: True)
