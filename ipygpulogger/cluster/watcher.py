@@ -75,7 +75,6 @@ def watch(client: Any, *, report: bool = True) -> Watch:
         if current is None:
             return kind(client, report=report)
     current.shows = report
-    current.watched_again()
     return current
 
 
@@ -120,9 +119,6 @@ class Watch(ABC):
     def describe(self) -> str:
         """Return how many processes are measured: "2 workers"; empty if that is unknown, as of Ray."""
         return ""
-
-    def watched_again(self) -> None:  # noqa: B027 - most need nothing
-        """Do what is needed when the user asks for the running watch once more."""
 
     def started(self) -> None:
         """Collect after each cell from now on, beginning with the one that runs."""
