@@ -70,8 +70,8 @@ class Arrivals:
             self._more += 1
         return record
 
-    def group(self, label: str, unsent: str = "{} more tasks ended, whose records did not arrive") -> Group:
-        """Return what has arrived; `unsent` tells of tasks whose records will not come."""
+    def group(self, label: str) -> Group:
+        """Return what has arrived."""
         notes = []
         if self.refused:
             are = "is" if self.refused == 1 else "are"
@@ -80,5 +80,5 @@ class Arrivals:
             size = size_text(self._more_bytes)
             notes.append(f"{self._more} more, each of which needed {size} at most, are only counted")
         if self.unsent:
-            notes.append(unsent.format(self.unsent))
+            notes.append(f"{self.unsent} more tasks ended, whose records did not arrive")
         return Group(label, [record for _, _, record in self._records], self.missing, notes)

@@ -8,24 +8,17 @@ those of other clients too. To Dask the calls of an actor's methods are not task
 
 from __future__ import annotations
 
-import threading
 import uuid
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from ..analysis.group import Group, Missing
+from ..analysis.group import Missing
 from ..records.units import shortened
 from ..runtime.errors import why
-from .arrivals import Arrivals
 from .dask_worker import scheduler_plugin, worker_plugin
 from .watcher import Watch, counted
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-MOST = 1000  # records of one cell; of more tasks the small ones are only counted
-_UNMEASURED = "{} could not be measured; the workers' logs say why"
 _INSTALL = (
     'To install it there: client.register_plugin(distributed.PipInstall(["ipygpulogger"])); '
     "then stop() this watch and begin another one"
@@ -49,8 +42,6 @@ class DaskWatch(Watch):
             raise ValueError("watch() takes a client that is not asynchronous")
         super().__init__(client, report=report)
         self._topic = f"ipygpulogger-{uuid.uuid4().hex}"
-        self._lock = threading.RLock()  # events arrive on the thread of the client's event loop
-        self._arrivals = Arrivals(MOST)
         self._workers: dict[str, str] = {}  # the names of those that are measured, by address
         self._has_left = False
         client.subscribe_topic(self._topic, self._event)
@@ -70,14 +61,6 @@ class DaskWatch(Watch):
         for event in await client.get_events(topic):  # those from before the scheduler knew who subscribes
             if "record" not in event[1]:
                 self._event(event)
-
-    def ended(self, label: str | None) -> Iterable[Group]:
-        """Return the tasks that ended since the last call as one group; nothing if there were none."""
-        with self._lock:
-            if not self._arrivals:
-                return ()
-            arrived, self._arrivals = self._arrivals, Arrivals(MOST)
-            return (arrived.group(label or "tasks", _UNMEASURED),)
 
     def leave(self) -> None:
         """Remove the plugin from the workers, unless the client is closed."""
@@ -103,8 +86,8 @@ class DaskWatch(Watch):
         return counted(len(self._workers), "worker")
 
     def _event(self, event: Any) -> None:
-        """Take what a worker sent: what it is called and where it runs, or a record."""
-        with self._lock:
+        """Take what a worker sent, on the thread of the client's event loop: who it is, or a record."""
+        with self.lock:
             try:
                 _, message = event
                 address, name = str(message["worker"]), shortened(str(message["name"]))
@@ -121,15 +104,15 @@ class DaskWatch(Watch):
                 if "record" not in message:
                     self.spare(message["host"], int(message["pid"]))
                 elif message["record"]:
-                    self._arrivals.take(message["record"])
+                    self.arrivals.take(message["record"])
                 else:
-                    self._arrivals.unsent += 1
+                    self.arrivals.unsent += 1
             except Exception:  # whatever it is, no worker of ours sent it
-                self._arrivals.refused += 1
+                self.arrivals.refused += 1
 
     def _cluster_event(self, address: str, event: Any) -> None:
         """Note that a worker left the cluster, which is an event of the worker's own topic."""
-        with self._lock, suppress(Exception):  # an event of another kind, which others logged
+        with self.lock, suppress(Exception):  # an event of another kind, which others logged
             _, message = event
             if message["action"] != "remove-worker":
                 return
@@ -138,4 +121,4 @@ class DaskWatch(Watch):
                 self.client.unsubscribe_topic(address)
             if not message.get("expected", True) and (count := len(message.get("processing-tasks", ()))):
                 reason = f"left the cluster while it had {counted(count, 'task')} to run"
-                self._arrivals.missing.append(Missing(name, reason))
+                self.arrivals.missing.append(Missing(name, reason))

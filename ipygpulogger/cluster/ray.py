@@ -17,17 +17,13 @@ from typing import TYPE_CHECKING, Any
 
 from ..runtime.errors import first_line, named
 from ..runtime.wrappers import Wrappers
-from .arrivals import Arrivals
 from .ray_worker import MOST_PENDING, mailbox_class, measured
 from .watcher import Watch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
     from types import ModuleType
 
-    from ..analysis.group import Group
-
-MOST_ROWS = 1000  # of one table; of more tasks, those that needed the least are only counted
 MOST_RECORDS = 10_000  # that wait for the driver, of half a kilobyte usually
 _LOOKS, _QUIET_LOOKS, _PAUSE_S = 10, 3, 0.005  # for what tasks of a cell sent: until nothing came so often
 _CALL_S = 10.0
@@ -44,7 +40,6 @@ class RayWatch(Watch):
         super().__init__(client, report=report)
         self._ray: Any = client
         self._mailbox: Any = None
-        self._arrivals = Arrivals(MOST_ROWS)
         self._lacking = False  # whether some worker lacks the package, which was said
         self._wrappers = Wrappers(lambda: client)
         makers = {"remote": self._remote, "init": self._init, "shutdown": self._shutdown}
@@ -52,14 +47,6 @@ class RayWatch(Watch):
         self.started()
         self._join()
         self._report_declared_before()
-
-    def ended(self, label: str | None) -> Iterable[Group]:
-        """Return the tasks that ended since the last call, as one group; none if no task did."""
-        self._empty()
-        if not self._arrivals:
-            return ()
-        arrived, self._arrivals = self._arrivals, Arrivals(MOST_ROWS)
-        return (arrived.group(label or "tasks"),)
 
     def leave(self) -> None:
         """Put Ray's own functions back and end the mailbox."""
@@ -99,7 +86,7 @@ class RayWatch(Watch):
 
     def _shutdown(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def shutdown(*args: Any, **kwargs: Any) -> Any:
-            self._empty()
+            self.take_arrived()
             self._mailbox = None
             return original(*args, **kwargs)
 
@@ -121,7 +108,7 @@ class RayWatch(Watch):
             with suppress(Exception):  # Ray was shut down, or its head has died: so did the mailbox
                 self._ray.kill(mailbox)
 
-    def _empty(self) -> None:
+    def take_arrived(self) -> None:
         """Take what has arrived, and for a moment what may be on its way."""
         quiet = 0
         for _ in range(_LOOKS):
@@ -144,8 +131,8 @@ class RayWatch(Watch):
             self.stop()
             return False
         for payload in records:
-            self._arrivals.take(payload)
-        self._arrivals.unsent += lost
+            self.arrivals.take(payload)
+        self.arrivals.unsent += lost
         if unable and not self._lacking:
             self._lacking = True
             self.say_once(
@@ -155,23 +142,16 @@ class RayWatch(Watch):
             )
         return bool(records)
 
-    # -- what is said once ---------------------------------------------------------------------------
-
     def _report_declared_before(self) -> None:
+        kinds = self._ray.remote_function.RemoteFunction, self._ray.actor.ActorClass
         found = [
             name
             for name, value in list(vars(sys.modules["__main__"]).items())
-            if not name.startswith("_") and self._is_remote(value) and value not in _declared
+            if not name.startswith("_") and issubclass(type(value), kinds) and value not in _declared
         ]
         if found:
             names = ", ".join(found[:_MOST_NAMES]) + (" and others" if len(found) > _MOST_NAMES else "")
             self.say_once(f"Declared before watch(ray), and so not measured: {names}. Run their cells again.")
-
-    def _is_remote(self, value: Any) -> bool:
-        try:
-            return isinstance(value, (self._ray.remote_function.RemoteFunction, self._ray.actor.ActorClass))
-        except Exception:  # a class that answers `isinstance` itself
-            return False
 
 
 def _name(ray: Any) -> str:

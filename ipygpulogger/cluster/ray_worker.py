@@ -11,9 +11,9 @@ import functools
 import inspect
 import os
 import socket
+import sys
 import threading
 from contextlib import suppress
-from contextvars import ContextVar
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -88,7 +88,6 @@ def _measured_function(function: Any, name: str) -> Any:
 _HOST = socket.gethostname()
 _EXITS = ("SystemExit", "AsyncioActorExit")  # what `ray.actor.exit_actor()` raises
 _running: set[str] = set()  # the ids of the tasks that run here
-_inside: ContextVar[str] = ContextVar("the task that this thread or coroutine runs", default="")
 
 
 class Task:
@@ -99,65 +98,49 @@ class Task:
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._id: str | None = None  # while the task runs, unless another context is around it
-        self._measure: Measure | None = None
-        try:
-            self._begin()
-        except BaseException:  # also an interrupt: then no context is entered
-            self._measure = None
-            self._end(None)
-            raise
-
-    def _begin(self) -> None:
-        import ray
-
-        if _inside.get() in _running:  # a method that another method of the same actor calls
-            return
-        if not ray.is_initialized():  # called outside Ray; to ask for the context would start Ray
-            return
-        context = ray.get_runtime_context()
-        if context.worker.mode != ray.WORKER_MODE:  # the driver called the function itself
-            return
-        task = context.get_task_id()
-        # In a thread that the user started in a task there is an id, but no name. Ray 2.9 has no names.
-        name = context.get_task_name() if hasattr(context, "get_task_name") else self._name
-        if not task or not name or task in _running or not outbox.has_mailbox():
-            return
-        self._id = task
-        _running.add(task)
-        _inside.set(task)
-        self._measure = Measure(name, among="task")
-        self._measure.__enter__()
+        self._id, label = _new_task(name)
+        if self._id:
+            self._measure = Measure(label, among="task")
+            _running.add(self._id)
+            try:
+                self._measure.__enter__()
+            except BaseException:  # also an interrupt: then no context is entered
+                self.__exit__(*sys.exc_info())
+                raise
 
     def __enter__(self) -> None:
         """Begin the call."""
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        if self._id is None:
+        if not self._id:
             return
         try:
-            if self._measure is not None:
-                self._measure.__exit__(kind, error, trace)
-        except Exception:  # the task is the user's, and goes on
-            self._measure = None
-        finally:
-            self._end(error)
-
-    def _end(self, error: BaseException | None) -> None:
-        task = self._id
-        if task is None:
-            return
-        try:
+            self._measure.__exit__(kind, error, trace)
             record = None
-            if (found := self._measure and self._measure.last) is not None:
+            if (found := self._measure.last) is not None:
                 process = Process(_HOST, os.getpid(), worker=outbox.worker, task=self._name)
                 record = packed(_with_outcome(ProcessRecord.of(found, process), error))
             outbox.send(record)
         except Exception:  # the record is missing, and the task is not: it is the user's
             pass
         finally:  # also if it is cancelled just now, or later tasks would seem to run beside it
-            self._id = None
-            _running.discard(task)
+            _running.discard(self._id)
+
+
+def _new_task(name: str) -> tuple[str, str]:
+    """Return the id and the label of the task that begins; an empty id where none does, or no watch runs."""
+    import ray
+
+    if not ray.is_initialized():  # called outside Ray; to ask for the context would start Ray
+        return "", ""
+    context = ray.get_runtime_context()
+    if context.worker.mode != ray.WORKER_MODE:  # the driver called the function itself
+        return "", ""
+    task = context.get_task_id()
+    # In a thread that the user started in a task there is an id, but no name. Ray 2.9 has no names.
+    label = context.get_task_name() if hasattr(context, "get_task_name") else name
+    begins = task and label and task not in _running and outbox.has_mailbox()
+    return (task, label) if begins else ("", "")
 
 
 def _with_outcome(record: ProcessRecord, error: BaseException | None) -> ProcessRecord:

@@ -189,8 +189,7 @@ def _connection() -> Any:
     environment variables.
     """
     distributed: Any = sys.modules["torch.distributed"]
-    ask = getattr(distributed.group.WORLD, "get_group_store", None)  # before torch 2.8 there is none
-    store = ask() if ask is not None else distributed.distributed_c10d._get_default_store()
+    store = distributed.distributed_c10d._get_default_store()
     while isinstance(store, distributed.PrefixStore):
         store = store.underlying_store
     if isinstance(store, distributed.TCPStore):

@@ -156,7 +156,7 @@ def test_what_arrives_is_one_group(client, watching, worker, tasks):
     assert [record.task for record in group] == ["a", "b"]
     assert group.notes == (
         "6 of what arrived are not valid and left out",
-        "1 could not be measured; the workers' logs say why",
+        "1 more tasks ended, whose records did not arrive",
     )
     assert len(watching.records) == 1
 
