@@ -36,10 +36,8 @@ class DaskWatch(Watch):
     def __init__(self, client: Any, *, report: bool = True) -> None:
         if not hasattr(client, "subscribe_topic"):
             raise TypeError(f"watch() takes a distributed.Client, such as Client(cluster), not {client!r}")
-        if client.status in ("closing", "closed"):
-            raise ValueError("watch() takes a client that is connected, and this one is closed")
-        if client.asynchronous:
-            raise ValueError("watch() takes a client that is not asynchronous")
+        if client.asynchronous or client.status in ("closing", "closed"):
+            raise ValueError("watch() takes a client that is connected and not asynchronous")
         super().__init__(client, report=report)
         self._topic = f"ipygpulogger-{uuid.uuid4().hex}"
         self._workers: dict[str, str] = {}  # the names of those that are measured, by address

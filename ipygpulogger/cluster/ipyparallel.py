@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import sys
-import threading
 from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -39,8 +38,6 @@ _LACKS = "ipygpulogger is not installed there"
 _CURE = "; to install it: %px %pip install ipygpulogger; then stop() this watch and begin another one"
 _LEFT = "it died, or left the cluster"
 _JOINED = "it joined later; to measure it, stop() this watch and begin another one"
-
-_lock = threading.RLock()  # of the requests, which any thread may send
 
 
 class IPyParallelWatch(Watch):
@@ -115,12 +112,12 @@ class IPyParallelWatch(Watch):
 
     def expect(self, answer: Any, code: str) -> None:
         """Expect the records of a request, of which this is the ``AsyncResult``."""
-        with _lock:
+        with self.lock:  # any thread may send a request
             self._requests.append(_Request(answer, code))
 
     def ended(self, label: str | None) -> Iterator[Group]:
         """Yield a group for each cell whose requests are all over; outside IPython, for each request."""
-        with _lock:
+        with self.lock:
             cells: dict[str | int, list[_Request]] = {}
             for i, request in enumerate(self._requests):
                 request.label = request.label or label

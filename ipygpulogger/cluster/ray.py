@@ -15,6 +15,7 @@ from functools import partial
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
+from ..records.units import shortened
 from ..runtime.errors import first_line, named
 from ..runtime.wrappers import Wrappers
 from .ray_worker import MOST_PENDING, mailbox_class, measured
@@ -28,7 +29,6 @@ MOST_RECORDS = 10_000  # that wait for the driver, of half a kilobyte usually
 _LOOKS, _QUIET_LOOKS, _PAUSE_S = 10, 3, 0.005  # for what tasks of a cell sent: until nothing came so often
 _CALL_S = 10.0
 _TRIES, _TRY_AGAIN_S = 200, 0.005
-_MOST_NAMES = 5  # in a sentence
 
 _declared: weakref.WeakSet[Any] = weakref.WeakSet()  # what `ray.remote` returned while it was wrapped
 
@@ -150,7 +150,7 @@ class RayWatch(Watch):
             if not name.startswith("_") and issubclass(type(value), kinds) and value not in _declared
         ]
         if found:
-            names = ", ".join(found[:_MOST_NAMES]) + (" and others" if len(found) > _MOST_NAMES else "")
+            names = shortened(", ".join(found))
             self.say_once(f"Declared before watch(ray), and so not measured: {names}. Run their cells again.")
 
 

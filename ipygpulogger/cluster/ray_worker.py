@@ -7,7 +7,6 @@ Without a mailbox, which is so once the watch was stopped, tasks run unmeasured.
 
 from __future__ import annotations
 
-import functools
 import inspect
 import os
 import socket
@@ -39,16 +38,21 @@ def is_measured(declared: Any) -> bool:
 def measured(declared: Any) -> Any:
     """Return a function or class like the given one whose calls as tasks of Ray are measured.
 
-    Anything but a Python function or class is returned as it is; so is what belongs to Ray itself.
+    Anything but a Python function or class is returned as it is; so is what belongs to Ray itself, and an
+    asynchronous generator function.
     """
     module = getattr(declared, "__module__", None) or ""
     if is_measured(declared) or module.partition(".")[0] == "ray":
         return declared
     if inspect.isclass(declared):
         return _measured_class(declared)
-    if inspect.isfunction(declared):
+    if _can_be_measured(declared):
         return _measured_function(declared, declared.__name__)
     return declared
+
+
+def _can_be_measured(function: Any) -> bool:
+    return inspect.isfunction(function) and not inspect.isasyncgenfunction(function)
 
 
 def _measured_class(declared: type) -> type:
@@ -57,30 +61,15 @@ def _measured_class(declared: type) -> type:
     for name, _ in inspect.getmembers(declared, inspect.isroutine):
         method = inspect.getattr_static(declared, name)
         function = getattr(method, "__func__", method)  # of a class or static method
-        if not inspect.isfunction(function) or (name.startswith("__") and name not in _SPECIAL):
-            continue
-        wrapped = _measured_function(function, f"{declared.__name__}.{name}")
-        methods[name] = wrapped if function is method else type(method)(wrapped)
+        if _can_be_measured(function) and (name in _SPECIAL or not name.startswith("__")):
+            wrapped = _measured_function(function, f"{declared.__name__}.{name}")
+            methods[name] = wrapped if function is method else type(method)(wrapped)
     kept = {name: getattr(declared, name) for name in ("__module__", "__qualname__", "__doc__")}
     return type(declared)(declared.__name__, (declared,), {**methods, **kept, _MARK: True})
 
 
 def _measured_function(function: Any, name: str) -> Any:
-    context = task_context(name)
-    if inspect.isasyncgenfunction(function):
-
-        @functools.wraps(function)
-        async def wrapper(*args: Any, **kwargs: Any) -> Any:
-            with context():
-                items = function(*args, **kwargs)
-                try:
-                    async for item in items:
-                        yield item
-                finally:
-                    await items.aclose()
-
-    else:
-        wrapper = around_calls(function, context, "watch")
+    wrapper = around_calls(function, task_context(name), "watch")
     setattr(wrapper, _MARK, True)
     return wrapper
 

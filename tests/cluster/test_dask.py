@@ -290,5 +290,5 @@ def test_workers_in_the_notebooks_process(gpu):
         assert record.notes == ("shared with the notebook: the worker is a thread of its process",)
         assert abs(record.gen.peaked_bytes - 60 * MB) < 2 * MB
     watching.stop()
-    with pytest.raises(ValueError, match="this one is closed"):
+    with pytest.raises(ValueError, match="that is connected"):
         watch(client)
