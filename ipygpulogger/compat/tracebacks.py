@@ -2,21 +2,19 @@
 
 A traceback refers to the local variables of each call that failed, and IPython keeps the last traceback.
 These functions clear the variables as the exception passes. The exception stays the same object, with all it
-carries; `%debug` still shows where it failed, but no values.
+carries; `%debug` still shows where it failed, but no values. What a nested function that failed has from the
+function around it, and its default values, stay: from Python 3.11 on the traceback refers to the function.
 """
 
 from __future__ import annotations
 
-import builtins
 import gc
 import inspect
 import os
 import sys
 import warnings
-from collections import Counter
 from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import partial
-from types import CellType, FrameType, FunctionType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..engine.machine import machine
@@ -34,15 +32,13 @@ from ..runtime.wrappers import around_calls
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from types import TracebackType
+    from types import FrameType, TracebackType
 
 _F = TypeVar("_F", bound="Callable[..., Any]")
 
 _SETTINGS = ("IPYGPULOGGER_TB_CLEAR_FRAMES", "FASTAI_TB_CLEAR_FRAMES")  # the first that is not empty counts
 _NO_MEMORY, _ASSERTED = "CUDA out of memory", "device-side assert triggered"
 _CODE_THAT_WAITS = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
-_AS_VALUE = {"": object()}
-_DICT_REFERENCES = sys.getrefcount(_AS_VALUE[""])  # what `getrefcount` says of a value that one dict holds
 _shown: dict[Any, int] = {}  # as `warnings` keeps it for each module
 _RESTART = (
     "When 'device-side assert triggered' error happens, it's not possible to recover and you must restart the"
@@ -81,7 +77,8 @@ def get_ref_free_exc_info() -> (
 ):
     """Release the memory of the exception being handled, and return what `sys.exc_info` returns."""
     info = sys.exc_info()
-    _release(exception_chain(info[1]))
+    with suppress(Exception):
+        empty_frames(exception_chain(info[1]))
     return info
 
 
@@ -115,18 +112,13 @@ class _Guard(AbstractContextManager[None]):
             return  # GeneratorExit: the generator was closed, its code did not fail
         try:
             if self._wanted(error):
-                _release([one for one in exception_chain(error) if one is error or id(one) not in handled])
+                empty_frames(
+                    [one for one in exception_chain(error) if one is error or id(one) not in handled]
+                )
                 gc.collect()
                 machine().settling.settle(gc_collect=False, clear_cache=True)
         except BaseException:  # the user's exception goes on, even if this was interrupted
             pass
-
-
-def _release(errors: list[BaseException]) -> None:
-    try:
-        empty_frames(errors)
-    except BaseException:  # as above
-        pass
 
 
 def _guard_of_call(*, any_exception: bool = False) -> AbstractContextManager[object]:
@@ -162,7 +154,6 @@ def empty_frames(errors: list[BaseException]) -> None:
     The lines of the tracebacks stay readable. Left alone are calls that still run, on any thread; generators
     and coroutines that may be resumed; the namespace of a module; and dicts that the user got by `locals()`.
     """
-    emptied = []
     for frame in unique_frames(entry for error in errors for entry in walk_tb(traceback_of(error))):
         if _is_module_level(frame) or _may_resume(frame):
             continue
@@ -170,57 +161,12 @@ def empty_frames(errors: list[BaseException]) -> None:
             frame.clear()
         except RuntimeError:  # still executing; from 3.13 on, also suspended
             continue
-        emptied.append(frame)
         if LOCALS_LEAVE_A_COPY:  # which `clear` leaves there, up to 3.11.7 and 3.12.1 (cpython#113939)
             left = gc.get_referents(frame)
             while left:
                 value = left.pop()
                 if value is not frame.f_globals and value is not frame.f_builtins:
                     empty_if_unshared(value)
-    _empty_functions(emptied)
-
-
-def _empty_functions(emptied: list[FrameType]) -> None:
-    """Drop closures and default values of the frames' functions, to which they refer from Python 3.11 on.
-
-    A function that is reachable from elsewhere is left alone: as for the garbage collector, one that has more
-    references than come from the functions examined here.
-    """
-    parts, inner_references = _functions_of(emptied)
-    reached = [key for key in parts if sys.getrefcount(parts[key]) - _DICT_REFERENCES > inner_references[key]]
-    while reached:
-        part = parts.pop(reached.pop(), None)
-        reached += [id(value) for value in _parts_of_function(part) if id(value) in parts]
-    for part in parts.values():
-        if type(part) is FunctionType:
-            part.__defaults__ = part.__kwdefaults__ = None
-        elif type(part) is CellType:
-            del part.cell_contents
-
-
-def _functions_of(emptied: list[FrameType]) -> tuple[dict[int, Any], Counter[int]]:
-    """Return the frames' functions and their parts by id, and how often these refer to each other."""
-    values = [value for frame in emptied for value in gc.get_referents(frame)]
-    found = [value for value in values if type(value) is FunctionType]
-    parts: dict[int, Any] = {}
-    inner_references: Counter[int] = Counter()
-    while found:
-        part = found.pop()
-        inner_references[id(part)] += 1
-        if id(part) not in parts:
-            parts[id(part)] = part
-            found += _parts_of_function(part)
-    return parts, inner_references
-
-
-def _parts_of_function(part: Any) -> list[Any]:
-    """Return what a function consists of: closure tuple, its cells, functions in these, default values."""
-    values = gc.get_referents(part)
-    if type(part) is FunctionType:
-        names = part.__globals__, vars(builtins)
-        values = [value for value in values if not any(value is shared for shared in names)]
-        return [value for value in values if type(value) in (tuple, dict)]
-    return [value for value in values if type(value) in (FunctionType, CellType)]
 
 
 def _is_module_level(frame: FrameType) -> bool:
@@ -233,10 +179,4 @@ def _may_resume(frame: FrameType) -> bool:
         return False
     if sys.version_info >= (3, 11):  # the frame owns its variables and code only once the call has ended
         return not any(value is frame.f_code for value in gc.get_referents(frame))
-    if not frame.f_code.co_flags & _CODE_THAT_WAITS:
-        return False  # finished, or `clear` refuses
-    try:
-        frame.f_lineno = 0  # type: ignore[misc] # never allowed; the message shows the frame's state
-    except ValueError as refusal:
-        return "'line' trace event" not in str(refusal)
-    return True
+    return bool(frame.f_code.co_flags & _CODE_THAT_WAITS)  # it cannot be asked whether it has ended

@@ -114,7 +114,7 @@ MACHINES = {
             "[gpu_mem_get_free_mbs(2), gpu_mem_get_used_no_cache_mbs('0')]": [0, 0],
             "get_nvml_gpu_id(2)": (ValueError, r"torch has no device .* doctor"),
             "get_nvml_gpu_id('0')": (ValueError, r"torch has no device .* doctor"),
-            "gpu_mem_allocate_mbs(1, fatal=True)": (ModuleNotFoundError, "pip install torch"),
+            "gpu_mem_allocate_mbs(1, fatal=True)": (ModuleNotFoundError, "torch"),
             "gpu_mem_leave_free_mbs(300)": (AssertionError, "failed to allocate 15572MB"),
             "gpu_mem_leave_free_mbs(20000)": (AssertionError, "less available mem than desired 20000MBs"),
         },
