@@ -1,13 +1,8 @@
 """`IPyExperiments`: a part of a notebook that reports what it used, and cleans up after itself.
 
-- A variable is new if its name did not exist when the experiment began; a variable that was only assigned
-  another value stays. The name of a module imported since then counts like any other. Names that begin with
-  an underscore, IPython's own names and experiments are never deleted.
-- A variable belongs to the latest experiment that had begun when its name appeared. The end of an older
-  experiment leaves the variables of a newer one alone.
-- An experiment finishes when the last reference to it is gone, as when its cell is run again. What it gives
-  back after a newer one began is left out of the newer one's figures.
-- At the interpreter's exit, and on ``%reset``, an experiment ends without printing anything.
+A variable belongs to the latest experiment that had begun when its name appeared. An experiment also ends
+when the last reference to it is gone, as when its cell is run again; what it gives back after a newer one
+began is left out of the newer one's figures.
 """
 
 from __future__ import annotations

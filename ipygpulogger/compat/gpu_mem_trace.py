@@ -42,11 +42,6 @@ class GPUMemTrace:
         self._scope: Scope | None = None
         self.start()
 
-    @property
-    def is_running(self) -> bool:
-        """Return whether it was started and not stopped."""
-        return self._scope is not None
-
     def start(self) -> None:
         """Start to trace, or start again from zero."""
         self._close()
@@ -58,7 +53,7 @@ class GPUMemTrace:
 
     def reset(self) -> None:
         """Start again from zero, if it is running."""
-        if self.is_running:
+        if self._scope is not None:
             self.start()
 
     def stop(self) -> None:

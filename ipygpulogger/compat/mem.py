@@ -130,10 +130,7 @@ def get_nvml_gpu_id(torch_gpu_id: int) -> int:
     memory = _memory(torch_gpu_id)  # this may make the CUDA driver tell its UUID
     seen = memory and machine().nvml.device(machine().devices.uuid(torch_gpu_id))
     if seen is None:
-        raise ValueError(
-            f"torch has no device {torch_gpu_id!r} here that NVML knows;"
-            " `ipygpulogger doctor` in a terminal lists the devices"
-        )
+        raise ValueError(f"torch has no device {torch_gpu_id!r} that NVML knows: see `ipygpulogger doctor`")
     return seen.index
 
 

@@ -2,8 +2,7 @@
 
 A traceback refers to the local variables of each call that failed, and IPython keeps the last traceback.
 These functions clear the variables as the exception passes. The exception stays the same object, with all it
-carries; `%debug` still shows where it failed, but no values. What a nested function that failed has from the
-function around it, and its default values, stay: from Python 3.11 on the traceback refers to the function.
+carries; `%debug` still shows where it failed, but no values.
 """
 
 from __future__ import annotations
@@ -15,6 +14,7 @@ import sys
 import warnings
 from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import partial
+from types import FrameType, FunctionType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..engine.machine import machine
@@ -23,6 +23,7 @@ from ..owners.referents import (
     empty_if_unshared,
     exception_chain,
     is_function,
+    message_of,
     out_of_memory_in,
     traceback_of,
     unique_frames,
@@ -31,15 +32,14 @@ from ..runtime.objects import walk_tb
 from ..runtime.wrappers import around_calls
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from types import FrameType, TracebackType
+    from collections.abc import Callable, Iterable
+    from types import TracebackType
 
 _F = TypeVar("_F", bound="Callable[..., Any]")
 
 _SETTINGS = ("IPYGPULOGGER_TB_CLEAR_FRAMES", "FASTAI_TB_CLEAR_FRAMES")  # the first that is not empty counts
-_NO_MEMORY, _ASSERTED = "CUDA out of memory", "device-side assert triggered"
+_ASSERTED = "device-side assert triggered"
 _CODE_THAT_WAITS = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
-_shown: dict[Any, int] = {}  # as `warnings` keeps it for each module
 _RESTART = (
     "When 'device-side assert triggered' error happens, it's not possible to recover and you must restart the"
     " kernel to continue. Use os.environ['CUDA_LAUNCH_BLOCKING']=\"1\" before restarting to debug"
@@ -130,19 +130,11 @@ def _guard_of_call(*, any_exception: bool = False) -> AbstractContextManager[obj
 
 def _is_the_devices(error: BaseException) -> bool:
     """Return whether it or a cause is out of GPU memory or a failed assert; warn of the latter, once."""
-    errors = exception_chain(error)
-    if any(_ASSERTED in _text(one) for one in errors):
+    if any(_ASSERTED in message_of(one) for one in exception_chain(error)):
         with suppress(Exception):  # warnings are errors here
-            warnings.warn_explicit(_RESTART, UserWarning, "ipygpulogger", 1, "ipygpulogger", _shown)
+            warnings.warn(_RESTART, stacklevel=1)
         return True
-    return out_of_memory_in(error) is not None or any(_NO_MEMORY in _text(one) for one in errors)
-
-
-def _text(error: BaseException) -> str:
-    try:
-        return str(error)
-    except Exception:  # of the user's own class
-        return ""
+    return out_of_memory_in(error) is not None
 
 
 # -- the frames ----------------------------------------------------------------------------------------------
@@ -154,6 +146,7 @@ def empty_frames(errors: list[BaseException]) -> None:
     The lines of the tracebacks stay readable. Left alone are calls that still run, on any thread; generators
     and coroutines that may be resumed; the namespace of a module; and dicts that the user got by `locals()`.
     """
+    emptied = []
     for frame in unique_frames(entry for error in errors for entry in walk_tb(traceback_of(error))):
         if _is_module_level(frame) or _may_resume(frame):
             continue
@@ -161,12 +154,41 @@ def empty_frames(errors: list[BaseException]) -> None:
             frame.clear()
         except RuntimeError:  # still executing; from 3.13 on, also suspended
             continue
+        emptied.append(frame)
         if LOCALS_LEAVE_A_COPY:  # which `clear` leaves there, up to 3.11.7 and 3.12.1 (cpython#113939)
             left = gc.get_referents(frame)
             while left:
                 value = left.pop()
                 if value is not frame.f_globals and value is not frame.f_builtins:
                     empty_if_unshared(value)
+    for frame in emptied:
+        _empty_function_of(frame)
+
+
+def _empty_function_of(frame: FrameType) -> None:
+    """Drop the closure and default values of a frame's function, to which it refers from Python 3.11 on.
+
+    What anything else refers to is left alone.
+    """
+    for function in _held_once(v for v in gc.get_referents(frame) if type(v) is FunctionType):
+        function.__defaults__ = function.__kwdefaults__ = None
+        for cell in _held_once(function.__closure__ or ()):
+            with suppress(ValueError):  # it is empty
+                del cell.cell_contents
+
+
+def _held_once(values: Iterable[Any]) -> list[Any]:
+    """Return those values to which nothing refers but what holds them here, and one object more."""
+    found = list(values)
+    return [value for value, count in zip(found, _references(found), strict=True) if count == _ONE_MORE]
+
+
+def _references(values: list[Any]) -> list[int]:
+    return [sys.getrefcount(value) for value in values]
+
+
+_HOLDER = (object(),)
+_ONE_MORE = _references(list(_HOLDER))[0]
 
 
 def _is_module_level(frame: FrameType) -> bool:
@@ -179,4 +201,10 @@ def _may_resume(frame: FrameType) -> bool:
         return False
     if sys.version_info >= (3, 11):  # the frame owns its variables and code only once the call has ended
         return not any(value is frame.f_code for value in gc.get_referents(frame))
-    return bool(frame.f_code.co_flags & _CODE_THAT_WAITS)  # it cannot be asked whether it has ended
+    if not frame.f_code.co_flags & _CODE_THAT_WAITS:
+        return False  # finished, or `clear` refuses
+    try:
+        frame.f_lineno = 0  # type: ignore[misc] # never allowed; the message shows the frame's state
+    except ValueError as refusal:
+        return "'line' trace event" not in str(refusal)
+    return True

@@ -21,6 +21,15 @@ def step(size_mb=2048):
     return act, gpu(99000)
 
 
+def closure():
+    batch = gpu(2048)
+
+    def loss():
+        return batch, gpu(99000)
+
+    return torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))]).step(loss)
+
+
 class Layer(torch.nn.Module):
     def forward(self, x):
         mid = x.new_empty(1024 * MB)
@@ -52,6 +61,7 @@ class Function(torch.autograd.Function):
 
 WAYS = {
     "a function": step,
+    "an optimizer's closure": closure,
     "modules and hooks": lambda: Net()(gpu(128)),
     "a backward pass": lambda: Function.apply(torch.ones(8, device="cuda", requires_grad=True)).backward(
         torch.empty(8, device="cuda")
