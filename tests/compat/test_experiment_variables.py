@@ -138,17 +138,6 @@ def test_ipythons_own_names_stay(shell, exp):
     assert run(shell, "1 + 1").result == 2
 
 
-def test_experiments_delete_no_experiment(shell, capsys):
-    """The variable that holds one stays, whichever of them finishes."""
-    run(shell, "one = X(cl_enable=False)\ntwo = X(cl_enable=False)\na = 1")
-    one, two = shell.user_ns["one"], shell.user_ns["two"]
-    assert (one.get_var_names(), two.get_var_names()) == ([], ["a"])
-    two.finish()
-    one.finish()
-    assert shell.user_ns["one"] is one
-    assert shell.user_ns["two"] is two
-
-
 def test_what_cannot_be_deleted_is_said(shell, exp, capsys, monkeypatch):
     """A namespace that refuses breaks nothing: the others go, and the report names it."""
 

@@ -31,21 +31,6 @@ def test_the_seeds_own_example(cuda):
     mtrace.stop()
 
 
-def test_stop_freezes(cuda):
-    """After `stop` memory moves and the figures do not, nor do `reset` or another `stop` change them."""
-    mtrace, kept = GPUMemTrace(), [block(20)]
-    mtrace.stop()
-    kept.append(block(200))
-    mtrace.reset()
-    mtrace.stop()
-    assert mtrace.data() == (20, 0)
-    assert repr(mtrace) == "△Used Peaked MB:     20      0"
-    mtrace.start()
-    kept.clear()
-    assert mtrace.data() == (-220, 0)
-    mtrace.stop()
-
-
 def test_report_and_contexts(cuda, capsys):
     """The line, character for character, with each kind of context; `report_n_reset` counts anew."""
     plain, named = GPUMemTrace(), GPUMemTrace(ctx="foobar")

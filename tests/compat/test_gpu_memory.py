@@ -212,30 +212,14 @@ def test_hidden_devices(gpu, monkeypatch, visible, indices, order):
     assert (told and told[1]) == hidden
 
 
-@pytest.mark.parametrize("visible", [None, "0", "1", "GPU-{uuid}"])
-def test_unlike_devices_before_torch(gpu, monkeypatch, visible):
-    """Where it is unknown which of unlike devices CUDA counts as 0, it is known all the same that there is one."""
-    gpu.dev[0].name, gpu.dev[1].name = b"Slow", b"Fast"
-    for name in ("CUDA_DEVICE_ORDER", "CUDA_VISIBLE_DEVICES"):
-        monkeypatch.delenv(name, raising=False)
-    if visible:
-        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible.format(uuid=gpu.dev[1].uuid.decode()[4:]))
-    assert [memory.total for memory in gpu_memory.gpu_mem_get_all()] == [16384, 16384]
-    assert len(machine().nvml.hidden()) == (1 if visible and visible.startswith("GPU-") else 0)
-
-
-@pytest.mark.parametrize(
-    ("visible", "devices", "says"), [("-1", "used", True), ("-1", "all", False), ("1", "used", False)]
-)
-def test_the_logger_says_that_all_are_hidden(gpu, shell, capsys, monkeypatch, visible, devices, says):
+def test_the_logger_says_that_all_are_hidden(gpu, shell, capsys, monkeypatch):
     """Without a GPU to be seen there is no GPU row; the reason is said once, at start."""
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    il = IPyGPULogger(devices=devices).start()
-    hidden = "No GPU here (CUDA_VISIBLE_DEVICES hides them all): RAM only.\n"
-    assert (hidden in capsys.readouterr().out) == says
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")
+    il = IPyGPULogger().start()
+    assert "No GPU here (CUDA_VISIBLE_DEVICES hides them all): RAM only.\n" in capsys.readouterr().out
     shell.run_cell("x = 1", store_history=True)
     il.stop()
-    assert ("GPU" in capsys.readouterr().out) == (devices == "all")
+    assert "GPU" not in capsys.readouterr().out
 
 
 def test_pynvml_is_open(gpu):
