@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 MOST_RECORDS = 10_000  # that wait for the driver, of half a kilobyte usually
 _LOOKS, _QUIET_LOOKS, _PAUSE_S = 10, 3, 0.005  # for what tasks of a cell sent: until nothing came so often
-_CALL_S = 10.0
+_CALL_S, _START_S = 10.0, 30.0  # at most, for an answer of the mailbox, and until it runs
 _TRIES, _TRY_AGAIN_S = 200, 0.005
 
 _declared: weakref.WeakSet[Any] = weakref.WeakSet()  # what `ray.remote` returned while it was wrapped
@@ -179,7 +179,7 @@ def _mailbox(ray: Any, remote: Callable[..., Any]) -> Any:
             if not left:
                 raise
             time.sleep(_TRY_AGAIN_S)
-    ray.get(actor.hello.remote(), timeout=_CALL_S)
+    ray.get(actor.hello.remote(), timeout=_START_S)
     return actor
 
 

@@ -24,7 +24,6 @@ from fastai.callback.all import CSVLogger, ProgressCallback, SaveModelCallback
 from memory import Block, blip
 from torch import nn
 
-from ipygpulogger.callbacks import Epochs
 from ipygpulogger.callbacks.mem import PeakMemMetric
 from ipygpulogger.engine.machine import machine
 from ipygpulogger.engine.scope import Scope
@@ -278,14 +277,6 @@ def test_the_recorders_own_options(options):
     for row in learn.recorder.values:
         assert len(row) == len(names)
         near(row[names.index("cpu used") :][:4], (0, 40, 0, 0))
-
-
-def test_an_epoch_that_cannot_be_measured(monkeypatch):
-    """Its row has no figures, and the training goes on."""
-    monkeypatch.setattr(Epochs, "end", lambda *_: None)
-    learn = learner(PeakMemMetric())
-    quietly(learn.fit, 2)
-    assert rows(learn) == [[None] * 4] * 2
 
 
 def test_a_learner_is_exported(tmp_path):

@@ -7,10 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import ipygpulogger
-from ipygpulogger import cluster, measure
 from ipygpulogger.analysis.group import Group, Missing
-from ipygpulogger.blocks.watch_epochs import EpochRecord
 from ipygpulogger.cluster.arrivals import MOST_BYTES, Arrivals, packed, unpacked
 from ipygpulogger.records import CellRecord, DeviceUsage, Peak
 from ipygpulogger.records.process import Process, ProcessRecord
@@ -30,16 +27,6 @@ def test_a_record_keeps_its_process():
     assert record_from(record.to_dict()) == record == unpacked(packed(record))
     assert type(record_from(made.plain().to_dict())) is CellRecord
     assert "process" not in made.plain().to_dict()
-
-
-def test_a_measured_block_becomes_a_record():
-    """With the figures that it had; an epoch's too."""
-    with measure("load") as m:
-        block = bytearray(30 << 20)
-    record = ProcessRecord.of(m.last, Process("node", 1, 0))
-    assert (record.label, record.gen, record.status, len(block)) == ("load", m.gen, "ok", 30 << 20)
-    fields = {name: getattr(m.last, name) for name in ("label", "started_at", "time_s", "gen")}
-    assert ProcessRecord.of(EpochRecord(**fields, gpu_index=0), Process("node", 1, 0)).gen == m.gen
 
 
 @settings(max_examples=30, phases=made.UNSHRUNK, deadline=None)
@@ -104,13 +91,6 @@ def test_the_group_of_what_arrived():
     assert [record.rank for record in group] == [0, 2]
     assert group.missing == (("rank 1", "no answer within 30 s"),)
     assert group.notes == ("3 more tasks ended, whose records did not arrive",)
-
-
-def test_what_is_watched_is_one_of_three():
-    """Anything else is refused in one sentence."""
-    with pytest.raises(TypeError, match=r"ipyparallel\.Client, the module ray, or a distributed\.Client"):
-        cluster.watch(ipygpulogger)
-    assert all(getattr(cluster, name) for name in cluster.__all__)
 
 
 @settings(max_examples=150, deadline=None)

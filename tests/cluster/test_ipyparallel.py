@@ -271,17 +271,6 @@ def test_in_a_notebook(client, kernel):
     assert kernel.value("[r.worker for r in il.history if hasattr(r, 'worker')][-2:]") == [
         f"engine {i}" for i in client.ids
     ]
-    pids = kernel.value("[record.pid for record in w.records[0]]")
-    files = [kernel.folder / f"{i}" for i in client.ids]
-    asked = kernel.send(
-        f"%px import time, pathlib; pathlib.Path({str(kernel.folder)!r}, "
-        "str(get_ipython().kernel.engine_id)).touch(); time.sleep(60)"
-    )
-    wait_until(lambda: all(file.exists() for file in files))
-    for pid in pids:
-        os.kill(pid, signal.SIGINT)  # as ipyparallel does for an interrupted `%px`
-    assert kernel.wait(asked).status == "error"
-    assert kernel.value("[r.status for r in w.records[3]]") == ["interrupted"] * 2
     assert not kernel.run("w.stop(); client.close()").displays[1:]
 
 

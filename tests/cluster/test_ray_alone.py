@@ -222,22 +222,3 @@ def test_of_very_many_tasks_a_bounded_number_is_held(ray, monkeypatch):
     for record in *[b"x"] * 5, None:
         outbox.send(record)
     assert taken == [(b"x", 0), (b"x", 2), (b"x", 0), (None, 1)]
-
-
-def test_a_class_that_cannot_be_wrapped(ray, watching, capsys):
-    """It is declared as it is, and said."""
-
-    class Meta(type):
-        def __new__(cls, name, bases, body, *, final):  # noqa: ARG004 - as users write it
-            return super().__new__(cls, name, bases, body)
-
-        def __init__(cls, name, bases, body, *, final):  # noqa: ARG002 - as users write it
-            super().__init__(name, bases, body)
-
-    class Actor(metaclass=Meta, final=True):
-        def step(self):
-            return 1
-
-    assert ray.remote(Actor).remote().step.remote().result() == 1
-    assert "does not measure test_a_class" in capsys.readouterr().err
-    assert not watching.collect("In [3]")

@@ -154,23 +154,6 @@ def test_what_cannot_be_deleted_is_said(shell, exp, capsys, monkeypatch):
     assert (match["deleted"], match["failed"]) == ("free", "stuck")
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-def test_a_destructor_of_the_users_may_do_anything(shell, exp, capsys):
-    """It raises, makes names, removes names, finishes the experiment: the end goes on."""
-
-    class Wild:
-        def __del__(self):
-            shell.user_ns["made"] = 1
-            shell.user_ns.pop("z", None)
-            exp.finish()
-            raise RuntimeError("wild")
-
-    shell.user_ns.update(a=Wild(), z=1)
-    exp.finish()
-    assert FINISHED.fullmatch(capsys.readouterr().out)["deleted"] == "a, z"
-    assert shell.user_ns["made"] == 1
-
-
 @pytest.mark.parametrize("cycles", [0, 1, 5])
 def test_cycles_are_counted(shell, capsys, cycles):
     """The collector's own count of what only it could free; neither ours among it nor what was garbage before."""

@@ -4,6 +4,7 @@ import asyncio
 import gc
 import inspect
 import os
+import re
 import subprocess
 import sys
 import types
@@ -226,28 +227,15 @@ def test_a_failure_of_ours_is_not_the_users(shell, monkeypatch, breaks, reason):
     assert error.__context__ is None
 
 
-@pytest.mark.parametrize("kind", ["function", "generator", "coroutine"])
-def test_arguments(shell, kind):
-    """What only the arguments hold is back too, whatever kind of function is decorated."""
-
-    def generator(_):
-        yield 1
-        raise RuntimeError(NO_MEMORY)
-
-    async def coroutine(_):
-        await asyncio.sleep(0)
-        raise RuntimeError(NO_MEMORY)
-
+def test_arguments(shell):
+    """What only the arguments of a decorated function hold is back too."""
     held = []
-    calls = {
-        "function": lambda: gpu_mem_restore(lambda _: next(generator(1)) and list(generator(1)))(
-            marked(held)
-        ),
-        "generator": lambda: list(gpu_mem_restore(generator)(marked(held))),
-        "coroutine": lambda: asyncio.run(gpu_mem_restore(coroutine)(marked(held))),
-    }
-    error = caught(calls[kind])
-    assert str(error) == NO_MEMORY
+
+    @gpu_mem_restore
+    def fails(_):
+        raise RuntimeError(NO_MEMORY)
+
+    assert str(caught(lambda: fails(marked(held)))) == NO_MEMORY
     assert held[0]() is None
 
 
@@ -303,3 +291,20 @@ def test_the_constants_are_answered_when_asked(shell, monkeypatch):
     assert (door.IS_IN_IPYTHON, door.IS_IN_COLAB) == (False, False)
     with pytest.raises(AttributeError, match="no attribute 'IS_IN_SPACE'"):
         door.IS_IN_SPACE  # noqa: B018
+
+
+@pytest.mark.parametrize(
+    ("define", "body", "call"),
+    [("def", "1/0", "f(3)"), ("async def", "1/0", "await f(3)"), ("def", "yield 1/0", "next(f(3))")],
+)
+@pytest.mark.parametrize("decorator", ["measure(report=False)", "gpu_mem_trace", "gpu_mem_restore"])
+def test_our_wrapper_is_not_in_the_traceback(shell, capsys, decorator, define, body, call):
+    """IPython shows the user's own call and line."""
+    shell.run_cell("from ipygpulogger import measure\nfrom ipygpulogger.utils.mem import *")
+    assert shell.run_cell(f"@{decorator}\n{define} f(a):\n    {body}").success
+    capsys.readouterr()
+    assert isinstance(shell.run_cell(call).error_in_exec, ZeroDivisionError)
+    said = re.sub(r"\x1b\[[\d;]*m", "", capsys.readouterr().out)
+    assert body in said
+    assert "skipping hidden 1 frame" in said
+    assert "wrapper" not in said

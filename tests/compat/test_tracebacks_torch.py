@@ -83,26 +83,6 @@ def test_it_gives_its_memory_back(cuda, shell, way):
     assert error.__traceback__.tb_next is not None
 
 
-def test_the_same_error_goes_on(cuda, shell):
-    """It is torch's own, word by word, and what the caller holds is the caller's."""
-    mine, raised = gpu(300), []
-
-    @gpu_mem_restore
-    def run(x):
-        try:
-            step()
-        except torch.OutOfMemoryError as error:
-            raised.append((error, str(error), error.args))
-            raise
-
-    error = caught(run, mine)
-    assert type(error) is torch.OutOfMemoryError
-    assert raised == [(error, str(error), error.args)]
-    assert str(error).startswith("CUDA out of memory. Tried to allocate")
-    assert torch.cuda.memory_allocated() == 300 * MB
-    assert mine.numel() == 300 * MB
-
-
 def test_other_ways_to_fail(cuda, shell):
     """The driver refuses, as when another process was faster; an attribute's error keeps the object in question."""
     error = caught(ipython_tb_clear_frames(lambda: gpu(1024).no_such_name))
