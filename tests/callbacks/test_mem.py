@@ -20,7 +20,7 @@ from fastai.basics import (
     load_learner,
     mae,
 )
-from fastai.callback.all import CSVLogger, ProgressCallback, SaveModelCallback
+from fastai.callback.all import ProgressCallback
 from memory import Block, blip
 from torch import nn
 
@@ -251,19 +251,6 @@ def test_fits_of_every_kind(monkeypatch):
     assert learn.model.weight.item() == before
     two_ranks.check(peaks)
     assert not machine().scopes
-
-
-def test_the_callbacks_that_read_the_recorder(tmp_path):
-    """CSVLogger writes the columns, SaveModelCallback finds its metric, a graph and the recorder's options stay whole."""
-    learn = learner(PeakMemMetric(), metrics=[mae], path=tmp_path)
-    quietly(
-        learn.fit, 2, cbs=[CSVLogger(tmp_path / "log.csv"), SaveModelCallback(monitor="mae"), doing(order=-5)]
-    )
-    names, *lines = (tmp_path / "log.csv").read_text().splitlines()
-    assert names.split(",") == ["epoch", "train_loss", "valid_loss", "mae", *COLUMNS, "time"]
-    assert [[int(word) for word in line.split(",")[4:8]] for line in lines] == [
-        list(row) for row in rows(learn)
-    ]
 
 
 @pytest.mark.parametrize("options", [{"add_time": False}, {"train_metrics": True}, {"valid_metrics": False}])

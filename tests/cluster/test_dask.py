@@ -180,25 +180,6 @@ def test_a_task_keeps_its_peak_while_cells_end(client, watching):
     assert children.peak.hi_bytes is None
 
 
-def test_an_actor_is_measured_while_it_is_made(client, watching):
-    """Its methods are no tasks of Dask's, and work on."""
-
-    class Counter:
-        def __init__(self):
-            self.count = hungry(45)
-
-        def add(self):
-            self.count += 1
-            return self.count
-
-    for _ in range(2):  # the first one imports this file on its worker
-        actor = client.submit(Counter, actor=True, workers=[0]).result()
-        assert actor.add().result() == 46
-        record = only(watching.records[-1])
-    assert record.task == "Counter"
-    assert abs(record.gen.peaked_bytes - 45 * MB) < 2 * MB
-
-
 def test_tasks_that_share_a_process_say_so(client, watching):
     """Two threads of one worker, and none of them alone."""
 

@@ -6,7 +6,6 @@ import time
 
 import pytest
 
-from ipygpulogger import IPyGPULogger
 from ipygpulogger.cluster import watch
 
 pytestmark = pytest.mark.cluster
@@ -117,25 +116,6 @@ def test_not_waited_for(shell, client, watching, tmp_path):
     run(shell, "%pxresult")
     assert [group.label for group in watching.records] == [began]
     assert [abs(record.gen.peaked_bytes - 64 * MB) < 2 * MB for record in watching.records[0]] == [True, True]
-
-
-def test_beside_a_logger(shell, client, watching, tmp_path):
-    """Engines of this machine may be children of the notebook: its own cells do not disturb their peaks."""
-    logger = IPyGPULogger(report="none").start()
-    done = f"open(f'{tmp_path}/{{os.getpid()}}', 'w').close()\n"
-    run(
-        shell,
-        f"%%px --noblock\nimport os\n{TRANSIENT.format(256)}\n{done}{WAIT.format(str(tmp_path / 'go'))}",
-    )
-    wait_until(lambda: len(list(tmp_path.glob("[0-9]*"))) == 2)
-    for _ in range(5):
-        run(shell, "y = bytearray(b'y') * (8 << 20)")
-    (tmp_path / "go").touch()
-    run(shell, "%pxresult")
-    logger.stop()
-    assert [abs(r.gen.peaked_bytes - 256 * MB) < 2 * MB for r in watching.records[-1]] == [True, True]
-    assert {r.gen.peak.quality for r in watching.records[-1]} == {"exact"}
-    assert [r.rank for r in logger.history if hasattr(r, "rank")] == client.ids
 
 
 def test_other_ways_to_send(shell, client, watching):
