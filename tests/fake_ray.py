@@ -37,8 +37,8 @@ class Answer:
 class RemoteFunction:
     """What the fake `ray.remote` returns for a function."""
 
-    def __init__(self, ray, function, options):
-        self._ray, self._function, self._default_options = ray, function, options
+    def __init__(self, ray, function, _):
+        self._ray, self._function = ray, function
 
     def remote(self, *args, **kwargs):
         return Answer(lambda: self._ray.as_task(self._function.__qualname__, self._function, *args, **kwargs))
@@ -48,18 +48,15 @@ class ActorClass:
     """The same for a class."""
 
     def __init__(self, ray, actor_class, options):
-        self._ray, self._default_options, self._name = ray, options, options.get("name")
-        self.__ray_metadata__ = types.SimpleNamespace(
-            modified_class=types.SimpleNamespace(__ray_actor_class__=actor_class), actor_class=actor_class
-        )
+        self._ray, self._class, self._name = ray, actor_class, options.get("name")
 
     def options(self, **options):
-        return ActorClass(self._ray, self.__ray_metadata__.actor_class, options)
+        return ActorClass(self._ray, self._class, options)
 
     def remote(self, *args, **kwargs):
         if self._name in self._ray.actors:
             raise ValueError(f"The name {self._name} is already taken")
-        handle = ActorHandle(self._ray, self.__ray_metadata__.actor_class, args, kwargs)
+        handle = ActorHandle(self._ray, self._class, args, kwargs)
         if self._name:
             self._ray.actors[self._name] = handle
         return handle

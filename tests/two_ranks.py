@@ -1,11 +1,11 @@
 """A second rank for a training in this process: it sends for each epoch what the first one sends."""
 
 from ipygpulogger import callbacks
-from ipygpulogger.cluster.torch_distributed import Job, JobStore
+from ipygpulogger.cluster.torch_distributed import Job
 
 
 class DictStore(dict):
-    """A store of torch.distributed, as far as `JobStore` asks it; `broken` makes every operation fail."""
+    """A store of torch.distributed, as far as `Job` asks it; `broken` makes every operation fail."""
 
     broken = None
 
@@ -21,12 +21,6 @@ class DictStore(dict):
         self._act()
         return all(key in self for key in keys)
 
-    def has_extended_api(self):
-        return True
-
-    def multi_get(self, keys):
-        return [self[key] for key in keys]
-
     def get(self, key):
         return self[key]
 
@@ -34,17 +28,10 @@ class DictStore(dict):
         return self.pop(key, None) is not None
 
 
-def job(rank, store, size):
-    """A rank's side."""
-    ours = JobStore()
-    ours._opened = store
-    return Job(rank, size, ours)
-
-
 def share(monkeypatch):
     """From now on this process's trainings are those of rank 0 of two."""
     store = DictStore()
-    first, second = (job(rank, store, 2) for rank in range(2))
+    first, second = (Job(rank, 2, store) for rank in range(2))
 
     def post(record, label):
         second.post(record, label)

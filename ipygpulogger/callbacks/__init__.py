@@ -1,23 +1,11 @@
-"""Adapters that show an epoch's memory in the training framework's own way.
+"""Adapters that show an epoch's memory in the training framework's own way, each with its framework.
 
-============  ======================  =========================================================
-file          class                   where the four figures appear
-============  ======================  =========================================================
-mem           `PeakMemMetric`         fastai's progress table, `recorder.values`
-lightning     `PeakMemCallback`       every logger, `trainer.callback_metrics`
-transformers  `PeakMemCallback`       the printed logs, `state.log_history`, every integration
-keras         `PeakMemCallback`       the progress bar, `History`, `CSVLogger`
-============  ======================  =========================================================
-
-Each also has ``history``: an `EpochRecord` for every epoch that ended. In a training that runs as several
-ranks of torch.distributed, ``ranks`` on rank 0 has what all of them used, a `Group` for each epoch; the
-figures that the framework shows stay those of its own process. A group is added when all ranks have sent
-their record, at the end of the training at the latest. A framework is imported by its own file only.
+Each has ``history``: an `EpochRecord` for every epoch that ended. In a training that runs as several ranks of
+torch.distributed, ``ranks`` on rank 0 has a `Group` for each epoch, at the end of the training at the latest.
 """
 
 from __future__ import annotations
 
-import sys
 from collections import deque
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -99,21 +87,3 @@ def _warning() -> Iterator[None]:
         yield
     except Exception as reason:
         warn(f"what other ranks used is unknown: {reason}")
-
-
-def not_installed(error: ModuleNotFoundError, package: str, adapter: str) -> ImportError:
-    """Return the error to raise if an adapter's framework cannot be imported, with what helps.
-
-    An error about another package is returned as it is.
-    """
-    if (error.name or "").partition(".")[0] != package:
-        return error
-    if sys.modules.get(package) is None:
-        return ImportError(f"{adapter} needs {package}, which is not installed: pip install {package}")
-    found = found_version(package)
-    return ImportError(f"{adapter} needs {error.name}, which {found} does not have: pip install -U {package}")
-
-
-def found_version(package: str) -> str:
-    """Return the name of an imported package and its version, if it has one."""
-    return f"{package} {getattr(sys.modules.get(package), '__version__', '')}".rstrip()

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..blocks.watch_epochs import caller
-from . import Epochs, not_installed
+from lightning.pytorch import Callback
 
-try:
-    from lightning.pytorch import Callback
-except ModuleNotFoundError as error:
-    raise not_installed(error, "lightning", __name__) from error
+from ..blocks.watch_epochs import caller
+from . import Epochs
 
 
 class PeakMemCallback(Callback):  # type: ignore[misc]

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..blocks.watch_epochs import caller
-from . import Epochs, not_installed
+from transformers import TrainerCallback
 
-try:
-    from transformers import TrainerCallback
-except ModuleNotFoundError as error:
-    raise not_installed(error, "transformers", __name__) from error
+from ..blocks.watch_epochs import caller
+from . import Epochs
 
 
 class PeakMemCallback(TrainerCallback):  # type: ignore[misc]

@@ -1,17 +1,5 @@
 """Many processes: ranks, engines, workers and tasks, each measured where it runs, shown in one table.
 
-=================  ===========================================================
-watcher            `watch`: what happens after a cell, whatever the engine is
-arrivals           records on their way from one process to another
-ipyparallel        engines of an ipyparallel cluster
-engine_cells       in such an engine: each cell measured
-ray                tasks and actors of Ray
-ray_worker         in Ray's workers: each task and method measured
-dask               tasks of dask.distributed
-dask_worker        in Dask's workers: each task measured
-torch_distributed  `gather`: the records of all ranks of a torch.distributed job
-=================  ===========================================================
-
 Only records are sent, with what the engine itself offers for that; nothing is installed on the cluster.
 """
 

@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
+import heapq
+import itertools
 import json
-from typing import TYPE_CHECKING, Generic, TypeVar
 
-from ..analysis.group import Group, Missing, place_of
+from ..analysis.group import Group, Missing
 from ..records.process import ProcessRecord
 from ..records.units import size_text
 from ..storage.decode import from_json, record_from
 from ..storage.embed import LIMIT_BYTES, embedded
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any
-
-    from ..records.measurement import Measurement
-
-T = TypeVar("T")
 
 MOST_BYTES = 2 * LIMIT_BYTES  # of a packed record; `embedded` keeps it at half of that
 
@@ -38,51 +31,10 @@ def unpacked(payload: bytes) -> ProcessRecord | None:
     return record if isinstance(record, ProcessRecord) else None
 
 
-def most_needed_bytes(measured: Measurement) -> int:
-    """Return what a block or task needed of the memory that it needed most of: general RAM, or a device's."""
-    return max(usage.needed_bytes for usage in measured.memories().values())
-
-
-class Largest(Generic[T]):
-    """Of very many items those that needed the most memory; the others are only counted.
-
-    It holds `most` of them, up to twice as many until `keep` is called; None keeps all. `place` decides which
-    comes first of two that needed the same.
-    """
-
-    def __init__(self, most: int | None, place: Callable[[T], Any] = lambda _: None) -> None:
-        self._most, self._place = most, place
-        self._items: list[tuple[int, T]] = []
-        self.more = self.more_bytes = 0  # how many were left out, and what the largest of them needed
-
-    def __len__(self) -> int:
-        """Return how many items there were, with those that are only counted."""
-        return len(self._items) + self.more
-
-    def add(self, needed_bytes: int, item: T) -> None:
-        """Add an item."""
-        self._items.append((needed_bytes, item))
-        if self._most is not None and len(self._items) >= 2 * self._most:
-            self.keep(self._most)  # half of them at once, or each further one would sort all
-
-    def keep(self, most: int | None) -> list[T]:
-        """Keep at most so many items, count the others, and return what is kept."""
-        if most is not None and len(self._items) > most:
-            self._items.sort(key=lambda item: (-item[0], self._place(item[1])))
-            self.count(len(self._items) - most, self._items[most][0])
-            del self._items[most:]
-        return [item for _, item in self._items]
-
-    def count(self, more: int, more_bytes: int) -> None:
-        """Count items that were left out, of which the largest needed so much."""
-        self.more += more
-        self.more_bytes = max(self.more_bytes, more_bytes)
-
-
 class Arrivals:
     """The records that have arrived; of more than `most`, those that needed the most memory.
 
-    What it makes of them does not depend on the order in which they came. One thread at a time may use it.
+    One thread at a time may use it.
 
     Attributes:
         missing: The processes that will send no record.
@@ -92,31 +44,41 @@ class Arrivals:
 
     def __init__(self, most: int | None = None) -> None:
         self._most = most
-        self.records: Largest[ProcessRecord] = Largest(most, place_of)
+        self._numbers = itertools.count()
+        self._records: list[
+            tuple[int, int, ProcessRecord]
+        ] = []  # a heap: what it needed, its number, the record
+        self._more = self._more_bytes = 0  # how many were left out, and what the largest of them needed
         self.missing: list[Missing] = []
         self.refused = self.unsent = 0
 
     def __bool__(self) -> bool:
-        return bool(len(self.records) or self.missing or self.unsent)
+        return bool(self._records or self.missing or self.unsent)
 
     def take(self, payload: bytes) -> ProcessRecord | None:
         """Return the record that was packed, and keep it; None if it is invalid or too large."""
         record = unpacked(payload)
         if record is None:
             self.refused += 1
+            return None
+        needed_bytes = max(usage.needed_bytes for usage in record.memories().values())  # of RAM, or a device
+        entry = needed_bytes, next(self._numbers), record
+        if self._most is None or len(self._records) < self._most:
+            heapq.heappush(self._records, entry)
         else:
-            self.records.add(most_needed_bytes(record), record)
+            self._more_bytes = max(self._more_bytes, heapq.heappushpop(self._records, entry)[0])
+            self._more += 1
         return record
 
-    def group(self, label: str, unsent: str = "{} more tasks ended, whose records did not arrive") -> Group:
-        """Return what has arrived; `unsent` tells of tasks whose records will not come."""
-        records, notes = self.records.keep(self._most), []
+    def group(self, label: str) -> Group:
+        """Return what has arrived."""
+        notes = []
         if self.refused:
             are = "is" if self.refused == 1 else "are"
             notes.append(f"{self.refused} of what arrived {are} not valid and left out")
-        if more := self.records.more:
-            size = size_text(self.records.more_bytes)
-            notes.append(f"{more} more, each of which needed {size} at most, are only counted")
+        if self._more:
+            size = size_text(self._more_bytes)
+            notes.append(f"{self._more} more, each of which needed {size} at most, are only counted")
         if self.unsent:
-            notes.append(unsent.format(self.unsent))
-        return Group(label, records, self.missing, notes)
+            notes.append(f"{self.unsent} more tasks ended, whose records did not arrive")
+        return Group(label, [record for _, _, record in self._records], self.missing, notes)

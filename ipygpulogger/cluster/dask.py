@@ -8,28 +8,20 @@ those of other clients too. To Dask the calls of an actor's methods are not task
 
 from __future__ import annotations
 
-import threading
 import uuid
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from ..analysis.group import Group, Missing
-from ..records.units import shortened, size_text
+from ..analysis.group import Missing
+from ..records.units import shortened
 from ..runtime.errors import why
-from .arrivals import Arrivals
-from .dask_worker import EVERY_S, decompressed, scheduler_plugin, worker_name, worker_plugin
+from .dask_worker import scheduler_plugin, worker_plugin
 from .watcher import Watch, counted
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-_FOLLOWS_WITHIN_S = 10 * EVERY_S
-MOST = 1000  # records of one cell; of more tasks the small ones are only counted
-_UNMEASURED = "{} could not be measured; the workers' logs say why"
 _INSTALL = (
-    'To install it there: client.register_plugin(distributed.PipInstall(["ipygpulogger"])), '
-    "then watch(client) again"
+    'To install it there: client.register_plugin(distributed.PipInstall(["ipygpulogger"])); '
+    "then stop() this watch and begin another one"
 )
 
 
@@ -44,20 +36,12 @@ class DaskWatch(Watch):
     def __init__(self, client: Any, *, report: bool = True) -> None:
         if not hasattr(client, "subscribe_topic"):
             raise TypeError(f"watch() takes a distributed.Client, such as Client(cluster), not {client!r}")
-        if client.status in ("closing", "closed"):
-            raise ValueError("watch() takes a client that is connected, and this one is closed")
-        if client.asynchronous:
-            raise ValueError("watch() takes a client that is not asynchronous")
+        if client.asynchronous or client.status in ("closing", "closed"):
+            raise ValueError("watch() takes a client that is connected and not asynchronous")
         super().__init__(client, report=report)
         self._topic = f"ipygpulogger-{uuid.uuid4().hex}"
-        self._arrived = threading.Condition()  # events arrive on the thread of the client's event loop
-        self._arrivals = Arrivals(MOST)
         self._workers: dict[str, str] = {}  # the names of those that are measured, by address
-        self._killed: dict[str, str] = {}  # how its nanny killed a worker, by address
-        self._numbers: dict[str, int] = {}  # of the last event of each worker that ever was, by address
-        self._followed: set[str] = set()  # of those that announced another event
-        self._awaited: set[str] = set()  # those of them that a cell waits for
-        self._lacking = self._has_left = False  # whether a worker cannot measure; whether it was stopped
+        self._has_left = False
         client.subscribe_topic(self._topic, self._event)
         try:
             client.sync(self._install)
@@ -67,32 +51,14 @@ class DaskWatch(Watch):
             raise
         self.started()
 
-    def watched_again(self) -> None:
-        """Install the plugin again where a worker could not measure."""
-        if self._lacking:
-            self._lacking = False
-            self.client.sync(self._install)
-
     async def _install(self) -> None:
         client, topic = self.client, self._topic
         with suppress(Exception):  # a scheduler that takes no plugins: "distributed.scheduler.pickle"
             await client.register_plugin(scheduler_plugin(topic, client.id), name=topic)
         await client.register_plugin(worker_plugin(topic), name=topic)
         for event in await client.get_events(topic):  # those from before the scheduler knew who subscribes
-            self._event(event)
-
-    def ended(self, label: str | None) -> Iterable[Group]:
-        """Return the tasks that ended since the last call as one group; nothing if there were none."""
-        with self._arrived:
-            # Of workers that end very many tasks one further event is enough: it was sent after the last task
-            # that the notebook knows to have ended. A worker that keeps silent is not waited for again.
-            self._awaited = set(self._followed)
-            self._arrived.wait_for(lambda: not self._awaited, _FOLLOWS_WITHIN_S)
-            self._followed -= self._awaited
-            if not self._arrivals:
-                return ()
-            arrived, self._arrivals = self._arrivals, Arrivals(MOST)
-            return (arrived.group(label or "tasks", _UNMEASURED),)
+            if "record" not in event[1]:
+                self._event(event)
 
     def leave(self) -> None:
         """Remove the plugin from the workers, unless the client is closed."""
@@ -118,68 +84,39 @@ class DaskWatch(Watch):
         return counted(len(self._workers), "worker")
 
     def _event(self, event: Any) -> None:
-        """Take what a worker, or the plugin of the scheduler, sent."""
-        with self._arrived:
+        """Take what a worker sent, on the thread of the client's event loop: who it is, or a record."""
+        with self.lock:
             try:
                 _, message = event
-                if "killed" in message:
-                    used, limit = (size_text(_count(message[name])) for name in ("used_bytes", "limit_bytes"))
-                    how = f"killed by Dask's nanny, at {used} of a memory limit of {limit},"
-                    self._killed[str(message["killed"])] = how
+                address, name = str(message["worker"]), shortened(str(message["name"]))
+                if "unable" in message:
+                    reason = shortened(str(message["unable"]))
+                    self.say_once(
+                        f"ipygpulogger cannot measure the tasks of some workers: {reason}. {_INSTALL}"
+                    )
+                    return
+                if address not in self._workers:
+                    self._workers[address] = name
+                    if not self._has_left:
+                        self.client.subscribe_topic(address, partial(self._cluster_event, address))
+                if "record" not in message:
+                    self.spare(message["host"], int(message["pid"]))
+                elif message["record"]:
+                    self.arrivals.take(message["record"])
                 else:
-                    self._event_of_worker(str(message["worker"]), message)
+                    self.arrivals.unsent += 1
             except Exception:  # whatever it is, no worker of ours sent it
-                self._arrivals.refused += 1
-
-    def _event_of_worker(self, address: str, message: dict[str, Any]) -> None:
-        name = shortened(str(message["name"]))
-        if "unable" in message:
-            if not self._lacking:
-                self._lacking = True
-                reason = shortened(str(message["unable"]))
-                self.say_once(
-                    f"ipygpulogger cannot measure the tasks of {worker_name(name)}: {reason}. {_INSTALL}"
-                )
-            return
-        number = _count(message["number"])
-        if number <= self._numbers.get(address, 0):  # this event has arrived already
-            return
-        self._numbers[address] = number
-        if address not in self._workers:
-            self._workers[address] = name
-            if not self._has_left:
-                self.client.subscribe_topic(address, partial(self._cluster_event, address))
-        if "records" not in message:
-            self.spare(message["host"], _count(message["pid"]))
-            return
-        payloads = decompressed(message["records"])
-        more, more_bytes, unmeasured = (_count(message[n]) for n in ("more", "more_bytes", "unmeasured"))
-        for payload in payloads:
-            self._arrivals.take(payload)
-        self._arrivals.records.count(more, more_bytes)
-        self._arrivals.unsent += unmeasured
-        (self._followed.add if message["follows"] else self._followed.discard)(address)
-        self._awaited.discard(address)
-        self._arrived.notify_all()
+                self.arrivals.refused += 1
 
     def _cluster_event(self, address: str, event: Any) -> None:
         """Note that a worker left the cluster, which is an event of the worker's own topic."""
-        with self._arrived, suppress(Exception):  # an event of another kind, which others logged
+        with self.lock, suppress(Exception):  # an event of another kind, which others logged
             _, message = event
             if message["action"] != "remove-worker":
                 return
-            name, how = self._workers.pop(address), self._killed.pop(address, "left the cluster")
-            self._followed.discard(address)
-            self._awaited.discard(address)
-            self._arrived.notify_all()
+            name = self._workers.pop(address)
             if not self._has_left:
                 self.client.unsubscribe_topic(address)
             if not message.get("expected", True) and (count := len(message.get("processing-tasks", ()))):
-                reason = f"{how} while it had {counted(count, 'task')} to run"
-                self._arrivals.missing.append(Missing(name, reason))
-
-
-def _count(value: Any) -> int:
-    if type(value) is not int or not 0 <= value < 1 << 62:
-        raise ValueError(f"not a count: {value!r}")
-    return value
+                reason = f"left the cluster while it had {counted(count, 'task')} to run"
+                self.arrivals.missing.append(Missing(name, reason))

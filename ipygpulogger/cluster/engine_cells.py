@@ -72,9 +72,9 @@ class EngineCells:
     def stop(self) -> None:
         """Remove the callbacks."""
         self._drop()
-        while self._callbacks:  # their cycle with this object is undone as well
+        for event, callback in self._callbacks.items():
             with suppress(ValueError):  # the shell's events were reset
-                self._shell.events.unregister(*self._callbacks.popitem())
+                self._shell.events.unregister(event, callback)
 
     def publish(self, data: bytes) -> None:
         """Send data to the client whose request runs now, with its output."""
@@ -115,9 +115,8 @@ class EngineCells:
 
 def _with_outcome(record: ProcessRecord, result: Any) -> ProcessRecord:
     """Return the record with what IPython says of the cell: its first line, and how it ended."""
-    record = replace(record, source=first_line(getattr(getattr(result, "info", None), "raw_cell", "")))
-    error = error_of(result)
-    if error is None:
-        return record
+    source = first_line(getattr(getattr(result, "info", None), "raw_cell", ""))
+    if (error := error_of(result)) is None:
+        return replace(record, source=source)
     status: Status = "interrupted" if was_interrupted(error) else "error"
-    return replace(record, status=status, error=type(error).__name__)
+    return replace(record, source=source, status=status, error=type(error).__name__)

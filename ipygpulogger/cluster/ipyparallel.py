@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import sys
-import threading
 from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -19,7 +18,7 @@ from ..runtime import clock
 from ..runtime.errors import why
 from ..runtime.shell import first_line
 from ..runtime.wrappers import Wrappers
-from .arrivals import Arrivals
+from .arrivals import unpacked
 from .engine_cells import KEY
 from .watcher import Watch, counted, label_here, running, watch_of
 
@@ -35,24 +34,20 @@ _CALL = (
 )
 _PATIENCE_S = 1.0  # at the start and the stop, for engines that answer; busy ones do it when they come to it
 _OUTPUT_S = 0.5  # after a cell, for output that is still on its way behind the result
-_LACKS, _CURE = "ipygpulogger is not installed there", "; to install it: %px %pip install ipygpulogger"
+_LACKS = "ipygpulogger is not installed there"
+_CURE = "; to install it: %px %pip install ipygpulogger; then stop() this watch and begin another one"
 _LEFT = "it died, or left the cluster"
-
-_lock = threading.RLock()  # of the requests, which any thread may send
+_JOINED = "it joined later; to measure it, stop() this watch and begin another one"
 
 
 class IPyParallelWatch(Watch):
-    """What `watch` returns for an ``ipyparallel.Client``: all engines are measured, and those that join."""
+    """What `watch` returns for an ``ipyparallel.Client``: measures the engines that it finds."""
 
     def __init__(self, client: Any, *, report: bool = True) -> None:
         super().__init__(client, report=report)
         self._engines: dict[int, str] = {}  # by id: why it cannot be measured, empty if it can
-        self._answers: dict[int, Any] = {}  # by id: the pending answer to `begin`
-        self._gone: list[int] = []  # engines that left, and that no group has named as missing
         self._requests: list[_Request] = []  # whose records no group has
-        self._pick_up()
-        _wait(self._answers.values())
-        self._read_answers()
+        self._begin()
         self.started()
         for wrappers in _WRAPPERS:
             wrappers.put_on({"execute": _noticed})
@@ -81,18 +76,24 @@ class IPyParallelWatch(Watch):
 
     # -- the engines -------------------------------------------------------------------------------
 
-    def _pick_up(self) -> None:
-        """Have each engine that does not measure do so before the request that it gets next."""
-        here = self.client.ids
-        for engine in here:
-            if self._engines.get(engine) != "" and engine not in self._answers:
-                with suppress(LookupError):  # it left a moment ago
-                    self._answers[engine] = self._send(engine, "begin")
-                    self._engines.setdefault(engine, "")
-        for engine in [known for known in self._engines if known not in here]:
-            del self._engines[engine]
-            self._answers.pop(engine, None)
-            self._gone.append(engine)
+    def _begin(self) -> None:
+        """Have each engine measure; a busy one begins when it comes to it. Say which cannot be measured."""
+        answers = {engine: self._send(engine, "begin") for engine in self.client.ids}
+        self._engines.update(dict.fromkeys(answers, ""))
+        _wait(answers.values())
+        reasons: dict[str, list[int]] = {}
+        for engine, answer in answers.items():
+            try:
+                if answer.ready():
+                    answer.get(0)
+                    answer.wait_for_output(_OUTPUT_S)
+                    self.spare(*json.loads(answer.metadata["data"].get(KEY, b"[null, 0]")))
+            except Exception as error:
+                reason = self._engines[engine] = _why_not(error)
+                reasons.setdefault(reason, []).append(engine)
+        for reason, engines in reasons.items():
+            names = f"engine{'s' * (len(engines) > 1)} {', '.join(map(str, engines))}"
+            self.say_once(f"Not measured: {names}, as {reason}{_CURE if reason == _LACKS else ''}")
 
     def _send(self, engine: int, name: str) -> Any:
         """Call a function of `engine_cells` in an engine; return the pending answer.
@@ -107,53 +108,24 @@ class IPyParallelWatch(Watch):
                 history.pop()
         return answer
 
-    def _read_answers(self) -> None:
-        """Say, once each, which engines cannot be measured."""
-        reasons: dict[str, list[int]] = {}
-        for engine, answer in list(self._answers.items()):
-            if answer.ready():
-                del self._answers[engine]
-                try:
-                    answer.get(0)
-                    answer.wait_for_output(_OUTPUT_S)
-                    self.spare(*json.loads(answer.metadata["data"].get(KEY, b"[null, 0]")))
-                    self._engines[engine] = ""
-                except Exception as error:
-                    self._engines[engine] = _LEFT  # that is said with the next table
-                    if engine in self.client.ids:
-                        reason = self._engines[engine] = _why_not(error)
-                        reasons.setdefault(reason, []).append(engine)
-        for reason, engines in reasons.items():
-            names = f"engine{'s' * (len(engines) > 1)} {', '.join(map(str, engines))}"
-            self.say_once(f"Not measured: {names}, as {reason}{_CURE if reason == _LACKS else ''}")
-
     # -- the requests ------------------------------------------------------------------------------
-
-    def look(self) -> None:
-        """See which engines there are, before a request is sent and after a cell."""
-        with _lock:
-            self._read_answers()
-            self._pick_up()
 
     def expect(self, answer: Any, code: str) -> None:
         """Expect the records of a request, of which this is the ``AsyncResult``."""
-        with _lock:
+        with self.lock:  # any thread may send a request
             self._requests.append(_Request(answer, code))
 
     def ended(self, label: str | None) -> Iterator[Group]:
         """Yield a group for each cell whose requests are all over; outside IPython, for each request."""
-        with _lock:
+        with self.lock:
             cells: dict[str | int, list[_Request]] = {}
             for i, request in enumerate(self._requests):
                 request.label = request.label or label
                 cells.setdefault(request.label or i, []).append(request)
             until_s = clock.monotonic_s() + _OUTPUT_S
             over = [found for found in cells.values() if all(one.is_over(until_s) for one in found)]
-            if over:
-                with suppress(Exception):  # the client may be closed by now
-                    self.look()
-                done = [request for found in over for request in found]
-                self._requests = [request for request in self._requests if request not in done]
+            done = [request for found in over for request in found]
+            self._requests = [request for request in self._requests if request not in done]
             groups = [self._group(requests) for requests in over]
             if getattr(self.client, "_closed", False):  # by the user, or by the `with` that opened it
                 self.stop()
@@ -161,29 +133,27 @@ class IPyParallelWatch(Watch):
 
     def _group(self, requests: list[_Request]) -> Group:
         label = requests[0].label or first_line(requests[0].code)
-        arrivals = Arrivals()
         records: list[ProcessRecord] = []
         missing: dict[int, str] = {}
         for request in requests:
             for engine, metadata in request.parts():
                 payload = metadata["data"].get(KEY)
-                record = arrivals.take(payload) if isinstance(payload, bytes) else None
+                record = unpacked(payload) if isinstance(payload, bytes) else None
                 if record is None:
                     missing[engine] = self._why_missing(engine, metadata)
                 else:
                     task = first_line(request.code) if len(requests) > 1 else None
                     process = replace(record.process, rank=engine, worker=f"engine {engine}", task=task)
                     records.append(replace(record, label=label, process=process))
-        missing = dict.fromkeys(self._gone, _LEFT) | missing
-        self._gone.clear()
         named = [Missing(f"engine {engine}", reason) for engine, reason in sorted(missing.items())]
-        return Group(label, records, named, arrivals.group(label).notes)
+        return Group(label, records, named)
 
     def _why_missing(self, engine: int, metadata: Any) -> str:
-        if engine not in self._engines:
+        if engine not in self.client.ids:
             return _LEFT
-        aborted = metadata["status"] == "aborted"
-        return self._engines[engine] or ("it did not run this" if aborted else "it sent no record")
+        if metadata["status"] == "aborted":
+            return "it did not run this"
+        return self._engines.get(engine, _JOINED) or "it sent no record"
 
 
 class _Request:
@@ -246,9 +216,8 @@ def _noticed(original: Callable[..., Any]) -> Callable[..., Any]:
         watch = None if silent or not code.strip() else watch_of(view.client)
         if not isinstance(watch, IPyParallelWatch):
             return original(view, code, silent, targets, block, *more, **others)
-        _guarded(watch, watch.look)
         answer = original(view, code, silent, targets, False, *more, **others)
-        _guarded(watch, watch.expect, answer, code)
+        watch.expect(answer, code)
         if view.block if block is None else block:
             with suppress(KeyboardInterrupt):  # as the original waits, which would raise without an answer
                 answer.get()
@@ -256,13 +225,6 @@ def _noticed(original: Callable[..., Any]) -> Callable[..., Any]:
         return answer
 
     return execute
-
-
-def _guarded(watch: IPyParallelWatch, step: Callable[..., None], *args: Any) -> None:
-    try:
-        step(*args)
-    except Exception as error:
-        watch.say_once(f"ipygpulogger could not measure engines: {why(error)}")
 
 
 _WRAPPERS = [

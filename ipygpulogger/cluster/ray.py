@@ -9,31 +9,28 @@ from __future__ import annotations
 
 import sys
 import time
+import weakref
 from contextlib import suppress
 from functools import partial
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
-from ..runtime import clock
+from ..records.units import shortened
 from ..runtime.errors import first_line, named
 from ..runtime.wrappers import Wrappers
-from .arrivals import Arrivals
-from .ray_worker import BATCH_S, MOST_PENDING, is_measured, mailbox_class, measured
+from .ray_worker import MOST_PENDING, mailbox_class, measured
 from .watcher import Watch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
     from types import ModuleType
 
-    from ..analysis.group import Group
-
-MOST_ROWS = 1000  # of one table; of more tasks, those that needed the least are only counted
-MOST_RECORDS = 5000  # that wait for the driver, of half a kilobyte usually
-_PAUSES_S = (0.0, 0.003, 0.01, 0.015, 0.02, 0.03, 0.04)  # before each look for what tasks of a cell sent
-_PAUSE_S = 30.0  # after Ray did not answer
-_CALL_S = 10.0
+MOST_RECORDS = 10_000  # that wait for the driver, of half a kilobyte usually
+_LOOKS, _QUIET_LOOKS, _PAUSE_S = 10, 3, 0.005  # for what tasks of a cell sent: until nothing came so often
+_CALL_S, _START_S = 10.0, 30.0  # at most, for an answer of the mailbox, and until it runs
 _TRIES, _TRY_AGAIN_S = 200, 0.005
-_MOST_NAMES = 5  # in a sentence
+
+_declared: weakref.WeakSet[Any] = weakref.WeakSet()  # what `ray.remote` returned while it was wrapped
 
 
 class RayWatch(Watch):
@@ -43,9 +40,7 @@ class RayWatch(Watch):
         super().__init__(client, report=report)
         self._ray: Any = client
         self._mailbox: Any = None
-        self._arrivals = Arrivals(MOST_ROWS)
-        self._lacks_package = False  # some worker does, which was said
-        self._try_again_s = 0.0  # when to ask a mailbox again that did not answer
+        self._lacking = False  # whether some worker lacks the package, which was said
         self._wrappers = Wrappers(lambda: client)
         makers = {"remote": self._remote, "init": self._init, "shutdown": self._shutdown}
         self._wrappers.put_on({name: partial(self._wrapped, name, maker) for name, maker in makers.items()})
@@ -53,41 +48,10 @@ class RayWatch(Watch):
         self._join()
         self._report_declared_before()
 
-    def wrap(self, declared: Any) -> Any:
-        """Return a remote function or actor class that is measured, with the options of the given one.
-
-        It is what ``ray.remote`` returned before `watch`, or a plain function or class for it.
-
-        Raises:
-            TypeError: It is none of these, or this version of Ray does not say what it was declared with.
-        """
-        if callable(declared) and not self._is_remote(declared):
-            return measured(declared)
-        original, options = _declaration(declared)
-        if original is None:
-            raise TypeError(f"wrap() takes a remote function or an actor class of Ray, not {declared!r}")
-        ours = measured(original, at_once=bool(options.get("max_calls")))
-        remote = self._wrappers.own("remote")
-        return remote(**options)(ours) if options else remote(ours)
-
-    def ended(self, label: str | None) -> Iterable[Group]:
-        """Return the tasks that ended since the last call, as one group; none if no task did."""
-        self._empty()
-        if not self._arrivals:
-            return ()
-        arrived, self._arrivals = self._arrivals, Arrivals(MOST_ROWS)
-        return (arrived.group(label or "tasks"),)
-
     def leave(self) -> None:
         """Put Ray's own functions back and end the mailbox."""
         self._wrappers.take_off()
-        mailbox, self._mailbox = self._mailbox, None
-        if mailbox is not None:
-            with suppress(Exception):  # Ray was shut down, or its head has died: so did the mailbox
-                self._ray.kill(mailbox)
-                for _ in range(_TRIES):  # until Ray no longer knows it
-                    self._ray.get_actor(_name(self._ray))
-                    time.sleep(_TRY_AGAIN_S)
+        self._kill()
 
     # -- Ray's functions, wrapped --------------------------------------------------------------------
 
@@ -97,19 +61,20 @@ class RayWatch(Watch):
     def _remote(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def remote(*args: Any, **kwargs: Any) -> Any:
             if len(args) == 1 and not kwargs and callable(args[0]):
-                return original(self._measured(args[0]))
-            declare = original(*args, **kwargs)
-            return lambda declared: declare(self._measured(declared, at_once=bool(kwargs.get("max_calls"))))
+                return self._declare(original, args[0])
+            return partial(self._declare, original(*args, **kwargs))
 
         return remote
 
-    def _measured(self, declared: Any, *, at_once: bool = False) -> Any:
+    def _declare(self, declare: Callable[[Any], Any], declared: Any) -> Any:
         try:
-            return measured(declared, at_once=at_once)
+            declared = measured(declared)
         except Exception as error:  # such as a metaclass that takes other arguments
             name = getattr(declared, "__qualname__", declared)
             self.say_once(f"ipygpulogger does not measure {name}, since it cannot wrap it: {named(error)}")
-            return declared
+        remote = declare(declared)
+        _declared.add(remote)
+        return remote
 
     def _init(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def init(*args: Any, **kwargs: Any) -> Any:
@@ -121,7 +86,7 @@ class RayWatch(Watch):
 
     def _shutdown(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def shutdown(*args: Any, **kwargs: Any) -> Any:
-            self._empty()
+            self.take_arrived()
             self._mailbox = None
             return original(*args, **kwargs)
 
@@ -137,14 +102,20 @@ class RayWatch(Watch):
             except Exception as error:
                 self.say_once(f"ipygpulogger cannot measure the tasks of Ray: {first_line(error)}")
 
-    def _empty(self) -> None:
+    def _kill(self) -> None:
+        mailbox, self._mailbox = self._mailbox, None
+        if mailbox is not None:
+            with suppress(Exception):  # Ray was shut down, or its head has died: so did the mailbox
+                self._ray.kill(mailbox)
+
+    def take_arrived(self) -> None:
         """Take what has arrived, and for a moment what may be on its way."""
-        quiet_s = BATCH_S / 2  # a worker that has just sent something may have more to send
-        for pause_s in _PAUSES_S:
-            time.sleep(pause_s)
-            quiet_s = 0.0 if self._take() else quiet_s + pause_s
-            if quiet_s > BATCH_S:
+        quiet = 0
+        for _ in range(_LOOKS):
+            quiet = 0 if self._take() else quiet + 1
+            if quiet == _QUIET_LOOKS:
                 break
+            time.sleep(_PAUSE_S)
 
     def _take(self) -> bool:
         """Take what has arrived; return whether that was anything."""
@@ -152,53 +123,35 @@ class RayWatch(Watch):
             self._mailbox = None  # it ended with Ray
             self._join()
             return False
-        if clock.monotonic_s() < self._try_again_s:
-            return False
         try:
-            contents = self._ray.get(self._mailbox.empty.remote(), timeout=_CALL_S)
-        except Exception as error:
-            if isinstance(error, self._ray.exceptions.RayActorError):  # killed, or for lack of memory
-                self.say_once(f"ipygpulogger lost records of tasks of Ray: {first_line(error)}")
-                self._mailbox = None
-                self._join()
-            else:  # Ray does not answer: no cell is to wait for it again soon
-                self.say_once(f"ipygpulogger waits for records of tasks of Ray: {first_line(error)}")
-                self._try_again_s = clock.monotonic_s() + _PAUSE_S
+            records, lost, unable = self._ray.get(self._mailbox.empty.remote(), timeout=_CALL_S)
+        except Exception as error:  # it was killed, as for lack of memory, or Ray does not answer
+            self.say_once(f"ipygpulogger measures the tasks of Ray no more: {first_line(error)}")
+            self._kill()
+            self.stop()
             return False
-        for _, payload in contents["records"]:
-            self._arrivals.take(payload)
-        self._arrivals.records.count(contents["more"], contents["more_bytes"])
-        self._arrivals.unsent += contents["lost"]
-        for host, reason in contents["unable"].items():
-            if not self._lacks_package:
-                self._lacks_package = True
-                self.say_once(
-                    f"Tasks on {host} run unmeasured, for its workers cannot use ipygpulogger ({reason}). "
-                    f"Install it there with: pip install ipygpulogger=={version('ipygpulogger')}, "
-                    'or start with: ray.init(runtime_env={"pip": ["ipygpulogger"]})'
-                )
-        return bool(contents["records"])
-
-    # -- what is said once ---------------------------------------------------------------------------
+        for payload in records:
+            self.arrivals.take(payload)
+        self.arrivals.unsent += lost
+        if unable and not self._lacking:
+            self._lacking = True
+            self.say_once(
+                f"Tasks on {unable}. "
+                f"Install it there with: pip install ipygpulogger=={version('ipygpulogger')}, "
+                'or start with: ray.init(runtime_env={"pip": ["ipygpulogger"]})'
+            )
+        return bool(records)
 
     def _report_declared_before(self) -> None:
+        kinds = self._ray.remote_function.RemoteFunction, self._ray.actor.ActorClass
         found = [
             name
             for name, value in list(vars(sys.modules["__main__"]).items())
-            if not name.startswith("_") and self._is_remote(value) and not is_measured(_declaration(value)[0])
+            if not name.startswith("_") and issubclass(type(value), kinds) and value not in _declared
         ]
         if found:
-            names = ", ".join(found[:_MOST_NAMES]) + (" and others" if len(found) > _MOST_NAMES else "")
-            self.say_once(
-                f"Declared before watch(ray), and so not measured: {names}. Run their cells again, or use "
-                f"what wrap() of the watch returns: {found[0]} = watching.wrap({found[0]})"
-            )
-
-    def _is_remote(self, value: Any) -> bool:
-        try:
-            return isinstance(value, (self._ray.remote_function.RemoteFunction, self._ray.actor.ActorClass))
-        except Exception:  # a class that answers `isinstance` itself
-            return False
+            names = shortened(", ".join(found))
+            self.say_once(f"Declared before watch(ray), and so not measured: {names}. Run their cells again.")
 
 
 def _name(ray: Any) -> str:
@@ -226,7 +179,7 @@ def _mailbox(ray: Any, remote: Callable[..., Any]) -> Any:
             if not left:
                 raise
             time.sleep(_TRY_AGAIN_S)
-    ray.get(actor.hello.remote(), timeout=_CALL_S)
+    ray.get(actor.hello.remote(), timeout=_START_S)
     return actor
 
 
@@ -241,15 +194,3 @@ class _SentAsRaysOwn:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return getattr, (self._ray, self._name)
-
-
-def _declaration(declared: Any) -> tuple[Any, dict[str, Any]]:
-    """Return the function or class that was declared, and with which options; None if Ray does not say.
-
-    This is the only place that reads private attributes of Ray, of 2.60: the public ones do not say.
-    """
-    options = dict(getattr(declared, "_default_options", None) or {})
-    metadata = getattr(declared, "__ray_metadata__", None)
-    if metadata is None:
-        return getattr(declared, "_function", None), options
-    return getattr(getattr(metadata, "modified_class", None), "__ray_actor_class__", None), options

@@ -1,8 +1,7 @@
 """`gather`: the records of all ranks of a torch.distributed job on rank 0, for a scope or each epoch.
 
 A rank writes its record to the job's key-value store and goes on; rank 0 reads what is there. No collective
-operation takes part, which would wait for a rank that died, and no device is touched. Every operation on the
-store ends after a time-out, for its machine may have stopped answering.
+operation takes part, which would wait for a rank that died, and no device is touched.
 """
 
 from __future__ import annotations
@@ -12,11 +11,12 @@ import os
 import socket
 import sys
 import threading
+import time
 import weakref
 from collections import Counter
 from contextlib import suppress
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from ..analysis.group import Group, Missing
 from ..blocks.measure import Measure, warn
@@ -25,21 +25,17 @@ from ..records.process import Process, ProcessRecord
 from ..records.units import shortened
 from ..runtime import clock
 from ..runtime.errors import first_line
-from .arrivals import MOST_BYTES, packed, unpacked
+from .arrivals import packed, unpacked
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Iterable
 
-T = TypeVar("T")
-
-ANSWER_S = 5.0  # at most, for a few operations; they usually take 0.1 ms
-_LONGEST_S = 1e6  # a thread cannot be waited for any longer
+_CONNECT_S = 5.0  # at most
 _SLOWEST_POLL_S, _FASTEST_POLL_S = 0.1, 0.002
-_STAMP_BYTES = 48  # at most
-_CLOCK_S = 2.0  # what the clocks of two machines may differ by, and the resolution of a process's start
+_BOOT_TIME_GRAIN_S = 1.0  # the kernel gives whole seconds, on which the start of a process is based
 _NOT_MEASURED = "not measured"
 _NOT_VALID = "sent something that is not a record"
-_TOO_OLD = "its record was sent before the job restarted, or its clock is behind that of rank 0"
+_TOO_OLD = "its record is from before the job restarted, or its clock is behind that of rank 0"
 
 
 def gather(
@@ -87,29 +83,28 @@ def is_one_of_several() -> bool:
 
 
 class Job:
-    """This process's place among the ranks, in one attempt of the job.
+    """This process's place among the ranks, and its connection to the store of the job.
 
-    The job's store may stay when torchrun restarts it, with what the ranks left there, while all ranks run as
-    new processes. TORCHELASTIC_RESTART_COUNT does not distinguish the attempts of a whole job, because the
-    agent of each machine counts only the restarts that its own ranks caused. So what another machine sent is
-    compared by its time.
+    The connection is opened when it is first needed. It is one of its own, because an operation of torch may
+    hold the other one for minutes, such as the set-up of NCCL while it waits for all ranks.
     """
 
-    def __init__(self, rank: int, size: int, store: Any, before: Job | None = None) -> None:
-        self.size, self.store = size, store
+    def __init__(self, rank: int, size: int, store: Any = None, before: Job | None = None) -> None:
+        self.size, self._store = size, store
+        self.lost = ""  # why the store cannot be used any longer; then it is not asked again
         self.process = Process(socket.gethostname(), os.getpid(), rank)
         # Another process group may have the same store, with keys of the one before.
         self._calls: Counter[str] = Counter(before._calls if before else ())
         self._label: str | None = None  # of the previous call
         self._lock = threading.Lock()
-        environ = os.environ
-        self._machine = environ.get("GROUP_RANK", "0"), environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-        self._began_s = 0.0
-        if "TORCHELASTIC_RUN_ID" in environ:
+        # The store may stay when torchrun restarts the job, while all ranks run as new processes: what was
+        # measured before this one began is of an earlier attempt.
+        self.began_s = 0.0
+        if "TORCHELASTIC_RUN_ID" in os.environ:
             import psutil
 
             with suppress(psutil.Error):
-                self._began_s = psutil.Process().create_time() - _CLOCK_S
+                self.began_s = psutil.Process().create_time() + _BOOT_TIME_GRAIN_S
 
     def post(self, measured: Measurement | None, label: str | None) -> Gathering | None:
         """Send what this rank measured; on rank 0 return what collects the others."""
@@ -125,27 +120,29 @@ class Job:
         if label is None:
             warn(f"rank {rank} has nothing to send: it was not measured, and gather() was given no label")
             return None
-        stamp = f"{clock.wall_s():.3f} {' '.join(self._machine)}\n".encode()  # when and where it was sent
-        value = stamp + (b"" if record is None else packed(record))
-        try:
-            # Over TCP this sends, and waits for nothing.
-            self.store.within(lambda store: store.set(self.key(label, number, rank), value))
-        except StoreLostError as reason:
-            warn(f"what rank {rank} measured does not reach rank 0: {reason}")
+        key, value = self.key(label, number, rank), b"" if record is None else packed(record)
+        self.ask("set", key, value)  # over TCP this waits for nothing
+        if self.lost:
+            warn(f"what rank {rank} measured does not reach rank 0: {self.lost}")
         return None
 
     def key(self, label: str, number: int, rank: int | None) -> str:
         """Return under which key a rank sends the record of its so-many-th call for a label."""
         return f"{hashlib.sha256(label.encode(errors='replace')).hexdigest()[:16]}/{number}/{rank}"
 
-    def is_newer_than(self, stamp: bytes) -> bool:
-        """Return whether a record was sent before this attempt; an invalid stamp is of no attempt."""
+    def ask(self, method: str, *args: Any) -> Any:
+        """Return what a method of the store returns; None if the store is lost, now or before."""
+        if self.lost:
+            return None
         try:
-            sent_s, group, count = stamp.decode().split(" ")
-            early = float(sent_s) < self._began_s
-        except ValueError:
-            return False
-        return early or (group == self._machine[0] and count != self._machine[1])
+            with self._lock:
+                if self._store is None:
+                    self._store = _connection()
+            return getattr(self._store, method)(*args)
+        except Exception as reason:
+            if method != "delete_key":  # a `FileStore` has none
+                self.lost = f"the job's store cannot be reached: {shortened(first_line(reason))}"
+            return None
 
 
 _current: tuple[int, Any, Job] | None = None  # the process, its process group, and its place in that
@@ -173,7 +170,7 @@ def _job() -> Job:
         if job is None or (known_pid, known_group) != (pid, group):  # a forked child has its own connection
             # Calls before there was a group, or before a fork, have no counterpart on the other ranks.
             before = job if known_pid == pid and known_group is not None else None
-            job = Job(*place, JobStore(), before)
+            job = Job(*place, before=before)
             _current = pid, group, job
         return job
 
@@ -185,59 +182,6 @@ def _distributed() -> Any:
     return distributed if there else None
 
 
-# -- the store -----------------------------------------------------------------------------------------------
-
-
-class StoreLostError(Exception):
-    """The store failed or did not answer. It is not asked again."""
-
-
-class JobStore:
-    """A connection of our own to the store of the default process group; opened when it is first needed.
-
-    A connection of its own, because an operation of torch may hold the other one for minutes, such as the
-    set-up of NCCL while it waits for all ranks.
-    """
-
-    def __init__(self) -> None:
-        self.lost = ""  # why the store cannot be used any longer
-        self._opened: Any = None
-        self._opening = threading.Lock()
-
-    def within(self, operation: Callable[[Any], T], wait_s: float = 0.0) -> T:
-        """Run an operation on the store in another thread, for `ANSWER_S` and what it waits itself at most.
-
-        Raises:
-            StoreLostError: It failed, or has not ended by then. So does each that follows, at once.
-        """
-        if self.lost:
-            raise StoreLostError(self.lost)
-        results: list[T] = []
-
-        def run() -> None:
-            try:
-                results.append(operation(self._store()))
-            except Exception as reason:
-                self.lost = f"the job's store cannot be reached: {shortened(first_line(reason))}"
-
-        try:
-            thread = threading.Thread(target=run, name="ipygpulogger ranks", daemon=True)
-            thread.start()
-        except RuntimeError as reason:  # no further thread
-            raise StoreLostError(str(reason)) from None
-        thread.join(min(wait_s, _LONGEST_S) + ANSWER_S)
-        if not results:
-            self.lost = self.lost or "the job's store does not answer"
-            raise StoreLostError(self.lost)
-        return results[0]
-
-    def _store(self) -> Any:
-        with self._opening:
-            if self._opened is None:
-                self._opened = _connection()
-            return self._opened
-
-
 def _connection() -> Any:
     """Return a connection to the store of the default process group, where our keys are apart from others.
 
@@ -245,12 +189,11 @@ def _connection() -> Any:
     environment variables.
     """
     distributed: Any = sys.modules["torch.distributed"]
-    ask = getattr(distributed.group.WORLD, "get_group_store", None)  # before torch 2.8 there is none
-    store = ask() if ask is not None else distributed.distributed_c10d._get_default_store()
+    store = distributed.distributed_c10d._get_default_store()
     while isinstance(store, distributed.PrefixStore):
         store = store.underlying_store
     if isinstance(store, distributed.TCPStore):
-        limit = timedelta(seconds=ANSWER_S)
+        limit = timedelta(seconds=_CONNECT_S)
         where = {"host_name": store.host, "port": store.port}
         store = distributed.TCPStore(**where, is_master=False, wait_for_workers=False, timeout=limit)
     return distributed.PrefixStore("ipygpulogger", store)
@@ -265,12 +208,12 @@ class Gathering:
         self._missing = {0: _NOT_MEASURED} if own is None else {}
         others = () if label is None else range(1, job.size)
         self._open = {rank: job.key(label or "", number, rank) for rank in others}
-        self._old: set[int] = set()
-        self._stopped = threading.Event()
 
     def poll(self) -> bool:
         """Take the records if all have arrived, without waiting for any; return whether they have."""
-        return self._within(self._take_together)
+        if self._open and self._is_there(*self._open):
+            self._take(list(self._open))
+        return not self._open
 
     def wait(self, timeout_s: float, why: str = "") -> Group:
         """Wait for the records until each rank has answered or the time is over, and return them.
@@ -278,65 +221,40 @@ class Gathering:
         The reason is that of a rank that has not answered; by default how long it was waited for.
         """
         until_s = clock.monotonic_s() + timeout_s
-        try:
-            self._within(lambda store: self._await(store, until_s), timeout_s)
-        finally:
-            self._stopped.set()  # also where the user interrupts
+        pause_s = _FASTEST_POLL_S
+        while not self.poll() and not self._job.lost and (left_s := until_s - clock.monotonic_s()) > 0:
+            time.sleep(min(pause_s, left_s))
+            pause_s = min(1.5 * pause_s, _SLOWEST_POLL_S)
+        self._take([rank for rank in self._open if self._is_there(rank)])
         return self.group(why or f"no answer within {timeout_s:g} s")
 
     def group(self, why: str = "no answer") -> Group:
         """Return what has arrived; the ranks that have not answered are missing for this reason."""
         if self._label is None:
             why = "rank 0 was not measured, and gather() was given no label"
-        lost = self._job.store.lost
-        if lost and self._open:
-            warn(f"rank 0 has no records of other ranks: {lost}")
-        reasons = dict.fromkeys(range(1, self._job.size), lost or why)
-        reasons |= dict.fromkeys(self._old, _TOO_OLD) | self._missing
+        if self._job.lost and self._open:
+            warn(f"rank 0 has no records of other ranks: {self._job.lost}")
+        reasons = dict.fromkeys(range(1, self._job.size), self._job.lost or why) | self._missing
         missing = [
             Missing(f"rank {rank}", why) for rank, why in sorted(reasons.items()) if rank not in self._records
         ]
         return Group(self._label or _NOT_MEASURED, self._records.values(), missing)
 
-    def _within(self, operation: Callable[[Any], bool], wait_s: float = 0.0) -> bool:
-        if not self._open:
-            return True
-        try:
-            return bool(self._job.store.within(operation, wait_s))
-        except StoreLostError:
-            return False
-
-    def _await(self, store: Any, until_s: float) -> bool:
-        """Take the records once all ranks have answered, or those that are there when the time is over."""
-        pause_s = _FASTEST_POLL_S
-        while not self._take_together(store) and (left_s := until_s - clock.monotonic_s()) > 0:
-            if self._stopped.wait(min(pause_s, left_s)):
-                return False
-            pause_s = min(1.5 * pause_s, _SLOWEST_POLL_S)
-        self._take(store, [rank for rank, key in self._open.items() if store.check([key])])
-        return not self._open
-
-    def _take_together(self, store: Any) -> bool:
-        """Take the records if every rank has answered: two questions for all. Return whether so."""
-        if self._open and store.check(list(self._open.values())):
-            self._take(store, list(self._open))
-        return not self._open
-
-    def _take(self, store: Any, ranks: list[int]) -> None:
+    def _is_there(self, *ranks: int) -> bool:
         keys = [self._open[rank] for rank in ranks]
-        together = len(keys) > 1 and store.has_extended_api()
-        values = store.multi_get(keys) if together else map(store.get, keys)
-        for rank, value in zip(ranks, values, strict=True):
-            stamp, line_end, payload = bytes(value)[: _STAMP_BYTES + MOST_BYTES].partition(b"\n")
-            if self._job.is_newer_than(stamp):
-                self._old.add(rank)  # the rank may still send that of this attempt
+        return bool(self._job.ask("check", keys))
+
+    def _take(self, ranks: Iterable[int]) -> None:
+        for rank in ranks:
+            if (value := self._job.ask("get", self._open[rank])) is None:
+                return
+            record = unpacked(bytes(value))
+            if record is not None and record.started_at.timestamp() < self._job.began_s:
+                self._missing[rank] = _TOO_OLD  # the rank may still send that of this attempt
                 continue
-            self._old.discard(rank)
-            with suppress(RuntimeError, NotImplementedError):  # a `FileStore` cannot
-                store.delete_key(self._open[rank])
-            del self._open[rank]
-            record = unpacked(payload)
+            self._job.ask("delete_key", self._open.pop(rank))
+            self._missing.pop(rank, None)
             if record is not None and record.rank == rank:
                 self._records[rank] = record
             else:
-                self._missing[rank] = _NOT_VALID if payload or not line_end else _NOT_MEASURED
+                self._missing[rank] = _NOT_VALID if value else _NOT_MEASURED

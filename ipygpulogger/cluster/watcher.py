@@ -24,6 +24,7 @@ from ..records.units import printable
 from ..runtime.errors import say, why
 from ..runtime.shell import cells_behind, current_shell
 from ..storage.history import History
+from .arrivals import Arrivals
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -38,6 +39,7 @@ _WATCHES = {  # by the package that the client's class is of: the file, and the 
     "distributed": (".dask", "DaskWatch"),
 }
 _EVENT = "post_run_cell"
+MOST = 1000  # rows of one table; of more tasks, those that needed the least are only counted
 
 running: list[Watch] = []
 _lock = threading.RLock()
@@ -75,7 +77,6 @@ def watch(client: Any, *, report: bool = True) -> Watch:
         if current is None:
             return kind(client, report=report)
     current.shows = report
-    current.watched_again()
     return current
 
 
@@ -97,6 +98,8 @@ class Watch(ABC):
         self.client = client
         self.history = History()
         self.shows = report
+        self.lock = threading.RLock()  # of the arrivals
+        self.arrivals = Arrivals(MOST)
         self._shell: Any = None  # whose cells are watched
         self._groups: list[Group] = []
         self._said: set[str] = set()
@@ -109,9 +112,18 @@ class Watch(ABC):
         """Return the client to watch, given one of the engine's objects; a TypeError if there is none."""
         return client
 
-    @abstractmethod
+    def take_arrived(self) -> None:  # noqa: B027 - records of Dask arrive by themselves
+        """Put what other processes have sent into `arrivals`, without waiting for long."""
+
     def ended(self, label: str | None) -> Iterable[Group]:
-        """Return what is complete since the last call, without waiting for long; the label is of the cell."""
+        """Return what is complete since the last call; the label is of the cell."""
+        self.take_arrived()
+        with self.lock:
+            arrived = self.arrivals
+            if not arrived:
+                return ()
+            self.arrivals = Arrivals(MOST)
+        return (arrived.group(label or "tasks"),)
 
     @abstractmethod
     def leave(self) -> None:
@@ -120,9 +132,6 @@ class Watch(ABC):
     def describe(self) -> str:
         """Return how many processes are measured: "2 workers"; empty if that is unknown, as of Ray."""
         return ""
-
-    def watched_again(self) -> None:  # noqa: B027 - most need nothing
-        """Do what is needed when the user asks for the running watch once more."""
 
     def started(self) -> None:
         """Collect after each cell from now on, beginning with the one that runs."""

@@ -1,13 +1,8 @@
 """`IPyExperiments`: a part of a notebook that reports what it used, and cleans up after itself.
 
-- A variable is new if its name did not exist when the experiment began; a variable that was only assigned
-  another value stays. The name of a module imported since then counts like any other. Names that begin with
-  an underscore, IPython's own names and experiments are never deleted.
-- A variable belongs to the latest experiment that had begun when its name appeared. The end of an older
-  experiment leaves the variables of a newer one alone.
-- An experiment finishes when the last reference to it is gone, as when its cell is run again. What it gives
-  back after a newer one began is left out of the newer one's figures.
-- At the interpreter's exit, and on ``%reset``, an experiment ends without printing anything.
+A variable belongs to the latest experiment that had begun when its name appeared. An experiment also ends
+when the last reference to it is gone, as when its cell is run again; what it gives back after a newer one
+began is left out of the newer one's figures.
 """
 
 from __future__ import annotations
@@ -20,7 +15,6 @@ import weakref
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from ..blocks.measure import warn
 from ..engine.machine import machine
 from ..records import Measurement
 from ..records.units import printable
@@ -28,7 +22,6 @@ from ..render import experiments as render
 from ..runtime import clock
 from ..runtime.errors import named, say
 from ..runtime.shell import current_shell
-from ..sources import Unavailable
 from .experiment_cells import (
     CellLogger,
     Consumed,
@@ -44,8 +37,6 @@ from .experiment_cells import (
 
 if TYPE_CHECKING:
     from typing_extensions import Self
-
-    from ..engine.scope import Scope
 
 
 class IPyExperiments:
@@ -67,6 +58,7 @@ class IPyExperiments:
 
     Raises:
         RuntimeError: This code does not run in IPython.
+        Unavailable: The memory of this process cannot be read.
         TypeError: The base class itself was called.
     """
 
@@ -107,8 +99,7 @@ class IPyExperiments:
         self._notes: list[str] = []
         self._elsewhere = Consumed(0, 0)  # what older experiments gave back since we began
         self._final: IPyExperimentData | None = None
-        self._scope: Scope | None = None  # None while nothing is measured
-        self._measure()
+        self._scope = open_baseline()
         self._began_s = clock.monotonic_s()
         print(render.started(self._backend_name))
         self._print_device()
@@ -122,7 +113,7 @@ class IPyExperiments:
             except BaseException:
                 self.cl.abandon()
                 raise
-            self._measure()  # again: what the cell logger loaded is not the experiment's memory
+            self._scope = open_baseline()  # again: what the cell logger loaded is not the experiment's memory
         self._running = True
         _unfinished.add(self)
 
@@ -182,7 +173,7 @@ class IPyExperiments:
         self._settle()
         now = self._now()
         rows: dict[str, tuple[int | None, int | None, int | None]] = {
-            "CPU": (None if now is None else now.gen.after_bytes, *machine_ram_bytes())
+            "CPU": (now.gen.after_bytes, *machine_ram_bytes())
         }
         if gpu := device_in(now, self._device):
             rows["GPU"] = render.taken_bytes(gpu), gpu.free_bytes, gpu.total_bytes
@@ -216,14 +207,15 @@ class IPyExperiments:
             newer = [(other, other._consumed(other._now())) for other in self._newer()]
             print(render.finished(type(self).__name__, clock.monotonic_s() - self._began_s))
             deleted, failed, kept = self._delete()
-            _say(render.variables(deleted, failed, kept))
-            _say(render.garbage(gc.collect(), len(gc.garbage)))
+            said = render.variables(deleted, failed, kept), render.garbage(gc.collect(), len(gc.garbage))
+            for text in filter(None, said):
+                print(text)
             self._settle()
             reclaimed = consumed.plus(self._consumed(self._now()), -1)
             for other, before in newer:
                 other._elsewhere = other._elsewhere.plus(before.plus(other._consumed(other._now()), -1))
                 other._names_before.difference_update(deleted)  # made again, they are the newer one's
-            rows = {"CPU": (consumed.cpu, reclaimed.cpu)}
+            rows: dict[str, tuple[int | None, int | None]] = {"CPU": (consumed.cpu, reclaimed.cpu)}
             if self._device is not None:
                 rows["GPU"] = consumed.gpu, reclaimed.gpu
             print(render.memory(rows))
@@ -243,41 +235,26 @@ class IPyExperiments:
     def _print_device(self) -> None:
         print()
 
-    def _measure(self) -> None:
-        """Measure from here on; where that fails, warn, and let the experiment go on."""
-        try:
-            self._scope = open_baseline()
-        except Unavailable as reason:
-            self._scope = None
-            warn(f"the experiment is not measured: {reason}")
-
-    def _now(self) -> Measurement | None:
-        if self._scope is None:
-            return None
+    def _now(self) -> Measurement:
         machine().nvml.devices()  # open, though the cell logger was stopped: only NVML knows the whole device
         try:
             now = self._scope.result(Measurement, type(self).__name__)
-        except Unavailable as reason:
-            warn(f"the experiment is not measured: {reason}")
-            return None
         finally:
             if self._final is not None:
                 machine().close()
         self._notes += now.notes
         return now
 
-    def _consumed(self, now: Measurement | None) -> Consumed:
-        if now is None:
-            return Consumed(None, None)
+    def _consumed(self, now: Measurement) -> Consumed:
         gpu = device_in(now, self._device)
         known = gpu.consumed_bytes if gpu and gpu.attributed else None
         return Consumed(now.gen.consumed_bytes, known).plus(self._elsewhere)
 
-    def _data(self, now: Measurement | None, consumed: Consumed, reclaimed: Consumed) -> IPyExperimentData:
+    def _data(self, now: Measurement, consumed: Consumed, reclaimed: Consumed) -> IPyExperimentData:
         gpu = device_in(now, self._device)
         available_bytes = (gpu.headroom_bytes if gpu else None) or 0
         return IPyExperimentData(
-            IPyExperimentMemory(consumed.cpu or 0, reclaimed.cpu or 0, machine_ram_bytes()[0] or 0),
+            IPyExperimentMemory(consumed.cpu, reclaimed.cpu, machine_ram_bytes()[0]),
             IPyExperimentMemory(consumed.gpu or 0, reclaimed.gpu or 0, available_bytes),
         )
 
@@ -351,8 +328,3 @@ class IPyExperimentsPytorch(IPyExperimentsGPU):
 
 _unfinished: weakref.WeakSet[IPyExperiments] = weakref.WeakSet()
 _numbers = itertools.count()
-
-
-def _say(text: str) -> None:
-    if text:
-        print(text)

@@ -12,7 +12,6 @@ from ..notebook.logger import IPyGPULogger
 from ..owners.roots import CACHED
 from ..records import DRIVER
 from ..render import experiments as render
-from ..runtime.errors import is_from_a_handler
 from ..runtime.objects import walk_stack
 
 if TYPE_CHECKING:
@@ -37,8 +36,7 @@ def forget(shell: Any, values: list[Any], names_before: set[str]) -> None:
     IPython's own ``%xdel`` would delete the other names as well.
     """
     names, hidden, hook = shell.user_ns, shell.user_ns_hidden, shell.displayhook
-    outputs = names.get("_oh")
-    outputs = outputs if isinstance(outputs, dict) else {}
+    outputs = names.get("_oh", {})
     ipythons = {name for name in hidden if CACHED.fullmatch(str(name))}  # a `_` of the user's is not hidden
     kept = [value for name, value in names.items() if name not in ipythons or hidden[name] is not value]
     kept += [value for number, value in outputs.items() if f"_{number}" in names_before]
@@ -46,11 +44,10 @@ def forget(shell: Any, values: list[Any], names_before: set[str]) -> None:
     for number in [number for number, value in outputs.items() if id(value) in gone]:
         del outputs[number]
     for name in [name for name in ipythons if id(hidden[name]) in gone]:
-        is_ipythons = names.get(name, names) is hidden.pop(name)
-        if is_ipythons:
+        if names.get(name, names) is hidden.pop(name):
             del names[name]
-        if is_ipythons and name in ("_", "__", "___"):
-            names[name] = hidden[name] = ""
+            if not name.strip("_"):
+                names[name] = hidden[name] = ""
     for name in ("_", "__", "___"):
         if id(getattr(hook, name, None)) in gone:
             setattr(hook, name, "")
@@ -85,15 +82,15 @@ class IPyExperimentData(NamedTuple):
 
 
 class Consumed(NamedTuple):
-    """Bytes of general RAM and of the experiment's device; None where unknown."""
+    """Bytes of general RAM and of the experiment's device; None where that is unknown."""
 
-    cpu: int | None
+    cpu: int
     gpu: int | None
 
     def plus(self, other: Consumed, sign: int = 1) -> Consumed:
         """Return the sum of both, or with -1 the difference; unknown with anything is unknown."""
-        pairs = zip(self, other, strict=True)
-        return Consumed(*(None if a is None or b is None else a + sign * b for a, b in pairs))
+        gpu = None if self.gpu is None or other.gpu is None else self.gpu + sign * other.gpu
+        return Consumed(self.cpu + sign * other.cpu, gpu)
 
 
 def open_baseline() -> Scope:
@@ -106,24 +103,17 @@ def open_baseline() -> Scope:
     return scope
 
 
-def device_in(measurement: Measurement | None, index: int | None) -> DeviceUsage | None:
+def device_in(measurement: Measurement, index: int | None) -> DeviceUsage | None:
     """Return the framework's device of this index in a measurement; None where there is none."""
-    if measurement is None or index is None:
-        return None
     return next((gpu for gpu in measurement.gpus if gpu.index == index and gpu.backend != DRIVER), None)
 
 
-def machine_ram_bytes() -> tuple[int | None, int | None]:
-    """Return how much of the machine's RAM is available, and its total; None each where psutil fails."""
-    try:
-        import psutil
+def machine_ram_bytes() -> tuple[int, int]:
+    """Return how much of the machine's RAM is available, and its total."""
+    import psutil
 
-        memory = psutil.virtual_memory()
-        return int(memory.available), int(memory.total)
-    except Exception as error:  # an installation can be broken in any way
-        if is_from_a_handler(error):
-            raise
-        return None, None
+    memory = psutil.virtual_memory()
+    return int(memory.available), int(memory.total)
 
 
 _SEED_LIMIT = 2**32  # of numpy.random.seed
@@ -158,7 +148,7 @@ class CellLogger(IPyGPULogger):
         compact: Report on one line.
         gc_collect: Collect garbage before each snapshot; switch it off to hunt for reference cycles.
         set_seed: Seed the random numbers of Python, and those of numpy and torch where they are imported,
-            with this before each cell; 0 for not. cuDNN is made deterministic until `stop`.
+            with this before each cell; 0 for not. cuDNN is made deterministic, and stays so.
     """
 
     set_seed = 0
@@ -173,7 +163,6 @@ class CellLogger(IPyGPULogger):
         self._reporter.names_devices = False  # the experiment's banner does
         self.set_seed = set_seed
         self._device = device
-        self._cudnn: tuple[bool, bool] | None = None  # the user's settings, while ours are in their place
 
     @property
     def data(self) -> CellLoggerData:  # type: ignore[override]
@@ -209,16 +198,6 @@ class CellLogger(IPyGPULogger):
         """Stop the reports, without one for the running cell."""
         super().stop()
 
-    def _halt(self) -> None:
-        super()._halt()
-        if self._cudnn is not None:
-            (deterministic, benchmark), self._cudnn = self._cudnn, None
-            try:
-                cudnn = sys.modules["torch"].backends.cudnn
-                cudnn.deterministic, cudnn.benchmark = deterministic, benchmark
-            except Exception:  # the user called torch.backends.disable_global_flags() meanwhile
-                pass
-
     def _preload(self) -> None:
         super()._preload()
         if self.set_seed:
@@ -231,10 +210,7 @@ class CellLogger(IPyGPULogger):
         torch = sys.modules.get("torch")
         if torch is not None:
             torch.manual_seed(self.set_seed)  # of every device
-            cudnn = torch.backends.cudnn
-            if self._cudnn is None:
-                self._cudnn = cudnn.deterministic, cudnn.benchmark
-            cudnn.deterministic, cudnn.benchmark = True, False
+            torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = True, False
 
     def _show(self, record: CellRecord, _: MeasuredCell) -> None:
         if self.report != "none":

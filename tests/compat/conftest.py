@@ -7,7 +7,6 @@ from guards import FASTAIS, GUARDS, OURS
 from memory import Block, blip
 
 from ipygpulogger.compat import experiment as experiment_module
-from ipygpulogger.compat import tracebacks
 from ipygpulogger.experiments import IPyExperimentsCPU
 
 
@@ -35,7 +34,6 @@ def exp(shell, capsys):
 def no_settings(monkeypatch):
     monkeypatch.delenv(OURS, raising=False)
     monkeypatch.delenv(FASTAIS, raising=False)
-    monkeypatch.setattr(tracebacks, "_shown", {})
 
 
 @pytest.fixture(params=GUARDS)

@@ -2,7 +2,6 @@
 
 import gc
 import threading
-import types
 import weakref
 from contextlib import contextmanager
 
@@ -151,7 +150,7 @@ def link(plan, world):
     if how == "through":
         enter(calls[0], world)
     elif how == "bystander":  # lives on, with an exception caught that the failure is linked to
-        alive = (bystander, waiting_coroutine)[len(calls) % 2](calls[0], world)
+        alive = bystander(calls[0], world)
         world.waiting.append(alive)
         raise Failure(how) from alive.send(None)
     elif how == "group" and GROUPS:
@@ -177,20 +176,6 @@ def bystander(call, world):
     except Exception as error:
         yield error
     yield mine
-
-
-@types.coroutine
-def hand(value):
-    yield value
-
-
-async def waiting_coroutine(call, world):
-    mine = world.keep()
-    try:
-        enter(call, world)
-    except Exception as error:
-        await hand(error)
-    await hand(mine)
 
 
 def a_function(plan, world):
@@ -229,10 +214,6 @@ def a_class(plan, world):
         value = link(plan, world)
 
     return Body
-
-
-def a_comprehension(plan, world):
-    return [link(plan, world) for mine in [world.mark()]]
 
 
 def defaults(plan, world):
@@ -275,7 +256,6 @@ KINDS = {
     "coroutine": lambda *args: a_coroutine(*args).send(None),
     "closure": a_closure,
     "class": a_class,
-    "comprehension": a_comprehension,
 }
 
 

@@ -27,7 +27,6 @@ from ipygpulogger.experiments import (
     IPyExperimentMemory,
     IPyExperiments,
     IPyExperimentsCPU,
-    IPyExperimentsPytorch,
 )
 from ipygpulogger.notebook.cell import CellEvents
 from ipygpulogger.notebook.logger import IPyGPULogger
@@ -133,27 +132,10 @@ def test_only_the_cell_logger(shell, capsys):
     assert run(shell, "exp.finish()").result is None
 
 
-def test_without_the_cell_logger(shell, capsys):
-    """cl_enable=False: no report, and no hook at all."""
-    before = {event: list(found) for event, found in shell.events.callbacks.items()}
-    run(shell, "exp = X(cl_enable=False)")
-    assert STARTED.fullmatch(capsys.readouterr().out)
-    run(shell, "a = 1")
-    assert capsys.readouterr().out == ""
-    assert shell.user_ns["exp"].cl is None
-    assert {event: list(found) for event, found in shell.events.callbacks.items()} == before
-
-
-def test_what_a_bare_import_gave(shell, capsys):
+def test_what_a_bare_import_gave():
     """`import ipyexperiments`: its version, its utils, and the base class, which is no experiment itself."""
     assert door.__version__ == ipygpulogger.__version__
-    program = (
-        "import ipygpulogger.experiments as ipyexperiments\n"
-        "print(ipyexperiments.utils.mem.b2mb(3 << 20), ipyexperiments.utils.ipython.is_in_ipython())"
-    )
-    assert subprocess.check_output([sys.executable, "-c", program], text=True) == "3 False\n"
-    assert issubclass(IPyExperimentsCPU, IPyExperiments)
-    assert issubclass(IPyExperimentsPytorch, IPyExperiments)
+    assert door.utils.mem.b2mb(3 << 20) == 3
     names = {}
     exec("from ipygpulogger.experiments import *", names)
     assert set(names) - {"__builtins__"} == set(door.__all__)
@@ -161,7 +143,6 @@ def test_what_a_bare_import_gave(shell, capsys):
         door.no_such_name  # noqa: B018
     with pytest.raises(TypeError, match="use IPyExperimentsCPU or IPyExperimentsPytorch"):
         IPyExperiments()
-    assert capsys.readouterr().out == ""
 
 
 # -- how else an experiment ends --------------------------------------------------------------------
@@ -169,8 +150,6 @@ def test_what_a_bare_import_gave(shell, capsys):
 REMADE = [
     "exp = X()",
     "def f():\n    global exp\n    exp = X()\nf()",
-    "import asyncio\nawait asyncio.sleep(0)\nexp = X()",
-    "class Y(X):\n    def __init__(self):\n        super().__init__()\nexp = Y()",
     "new = X(cl_enable=False)\nexp = new\ndel new",
 ]
 
@@ -225,33 +204,22 @@ def test_other_ways_to_lose_it(shell, capsys, code, deleted):
     assert FINISHED.fullmatch(capsys.readouterr().out)["deleted"] == deleted
 
 
-def test_a_forked_child_says_nothing(shell, capfd):
-    """The experiment is the parent's: the child's copy goes without a word."""
-    run(shell, "exp = X(cl_enable=False)\na = 1")
-    capfd.readouterr()
-    run(
-        shell,
-        "import os, sys\n"
-        "pid = os.fork()\n"
-        "if not pid:\n"
-        "    code = 1\n"
-        "    try:\n"
-        "        del exp\n"
-        "        code = 0 if a == 1 else 2\n"
-        "    finally:\n"
-        "        sys.stdout.flush()\n"
-        "        os._exit(code)\n"
-        "status = os.waitpid(pid, 0)[1]",
-    )
-    assert shell.user_ns["status"] == 0
-    assert capfd.readouterr() == ("", "")
-    assert shell.user_ns["exp"]._running
+def test_a_copy_says_nothing(exp, capsys):
+    """One of a forked child goes without a word, as the experiment is the parent's; another there cannot be."""
+    pid = os.fork()
+    if not pid:
+        exp.__del__()
+        os._exit(int(not exp._running) or bool(capsys.readouterr().out))
+    assert os.waitpid(pid, 0)[1] == 0
+    for double in (copy.copy, copy.deepcopy, pickle.dumps):
+        with pytest.raises(TypeError, match="cannot be copied or pickled"):
+            double(exp)
 
 
 TERMINAL = ["-m", "IPython", "--simple-prompt", "--no-banner", "--colors=NoColor", "--no-confirm-exit"]
 
 
-@pytest.mark.parametrize("ending", ["", "exit\n", "%reset -f\n", "import sys; sys.kept = exp\n"])
+@pytest.mark.parametrize("ending", ["", "%reset -f\n", "import sys; sys.kept = exp\n"])
 def test_terminal_ipython(driverless_env, tmp_path, ending):
     """The same in a terminal; at its exit an unfinished experiment ends without a word."""
     cells = (
@@ -303,17 +271,6 @@ def test_outside_ipython(driverless_env):
     assert done.stderr == ""
 
 
-def test_an_experiment_cannot_be_doubled(exp):
-    """A copy would end as well, and delete the variables of the one that still runs."""
-    for double in (copy.copy, copy.deepcopy, pickle.dumps):
-        with pytest.raises(TypeError, match="cannot be copied or pickled"):
-            double(exp)
-    assert repr(exp) == "<IPyExperimentsCPU: running>"
-    data = exp.finish()
-    assert pickle.loads(pickle.dumps(data)) == copy.copy(data) == data
-    assert repr(exp) == "<IPyExperimentsCPU: finished>"
-
-
 # -- what it leaves behind ----------------------------------------------------------------------------
 
 
@@ -348,20 +305,14 @@ def test_nothing_is_left_and_no_variable_of_the_environment_is_touched(shell, le
     run(shell, end)
 
 
-@pytest.mark.parametrize(
-    ("where", "name"),
-    [
-        (Settling, "settle"),
-        (Machine, "attach"),
-        (Scope, "open"),
-        (Scope, "result"),
-        (IPyExperimentsCPU, "print_state"),
-        (IPyGPULogger, "_preload"),
-        (IPyGPULogger, "_settle"),
-        (CellEvents, "subscribe"),
-        (gc, "collect"),
-    ],
-)
+STEPS = [
+    (Settling, "settle"), (Machine, "attach"), (Scope, "open"), (Scope, "result"), (gc, "collect"),
+    (IPyExperimentsCPU, "print_state"), (IPyGPULogger, "_preload"), (IPyGPULogger, "_settle"),
+    (CellEvents, "subscribe"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("where", "name"), STEPS)
 @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
 def test_a_constructor_that_fails_leaves_nothing(leaves_nothing, capsys, monkeypatch, where, name, error):
     """Whatever step fails, the error comes out, and there is no half an experiment."""

@@ -2,14 +2,11 @@
 
 import random
 import re
-import subprocess
-import sys
 
 import pytest
 from experiment_rig import FINISHED, REPORT, run
 from memory import MB
 
-from ipygpulogger import Data, IPyGPULogger
 from ipygpulogger.experiments import CellLogger, IPyExperimentsCPU
 
 
@@ -155,35 +152,3 @@ def test_a_cell_run_again_draws_the_same(shell, capsys, seed):
     state = random.getstate()
     run(shell, "pass")
     assert random.getstate() == state
-
-
-def test_seeding_imports_nothing(driverless_env):
-    """numpy and torch are seeded where they are imported, and not imported for it."""
-    program = (
-        "import sys\n"
-        "from IPython.core.interactiveshell import InteractiveShell\n"
-        "shell = InteractiveShell.instance()\n"
-        "for code in ('from ipygpulogger.experiments import *', 'exp = IPyExperimentsCPU(cl_set_seed=3)', '1', '2'):\n"
-        "    assert shell.run_cell(code, store_history=True).success\n"
-        "print('new', sorted({'numpy', 'torch'} & set(sys.modules)))\n"
-    )
-    said = subprocess.check_output([sys.executable, "-c", program], text=True, env=driverless_env)
-    assert said.endswith("new []\n")
-
-
-def test_data_is_the_seeds(shell):
-    """ "6 ints in MB, `time_delta` float seconds" (C7); "holds the LAST FINISHED cell; the running cell does not touch it"."""
-    text = (
-        "Data(gen_mem_used_delta=0, gen_mem_peaked=0, gen_mem_used=2161, gpu_mem_used_delta=0, "
-        "gpu_mem_peaked=0, gpu_mem_used=1962, time_delta=0.0048329830169677734)"
-    )
-    assert repr(Data(0, 0, 2161, 0, 0, 1962, 0.0048329830169677734)) == text
-    il = IPyGPULogger(report="none").start()
-    shell.user_ns["il"] = il
-    shell.run_cell("kept = b'x' * (32 << 20)", store_history=True)
-    before = il.data
-    assert [type(value) for value in before] == [int] * 6 + [float]
-    shell.run_cell("more = b'x' * (64 << 20); seen = il.data", store_history=True)
-    assert shell.user_ns["seen"] == before
-    assert before.gen_mem_used_delta in (31, 32, 33)
-    il.stop()

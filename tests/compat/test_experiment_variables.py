@@ -138,17 +138,6 @@ def test_ipythons_own_names_stay(shell, exp):
     assert run(shell, "1 + 1").result == 2
 
 
-def test_experiments_delete_no_experiment(shell, capsys):
-    """The variable that holds one stays, whichever of them finishes."""
-    run(shell, "one = X(cl_enable=False)\ntwo = X(cl_enable=False)\na = 1")
-    one, two = shell.user_ns["one"], shell.user_ns["two"]
-    assert (one.get_var_names(), two.get_var_names()) == ([], ["a"])
-    two.finish()
-    one.finish()
-    assert shell.user_ns["one"] is one
-    assert shell.user_ns["two"] is two
-
-
 def test_what_cannot_be_deleted_is_said(shell, exp, capsys, monkeypatch):
     """A namespace that refuses breaks nothing: the others go, and the report names it."""
 
@@ -163,23 +152,6 @@ def test_what_cannot_be_deleted_is_said(shell, exp, capsys, monkeypatch):
     exp.finish()
     match = FINISHED.fullmatch(capsys.readouterr().out)
     assert (match["deleted"], match["failed"]) == ("free", "stuck")
-
-
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-def test_a_destructor_of_the_users_may_do_anything(shell, exp, capsys):
-    """It raises, makes names, removes names, finishes the experiment: the end goes on."""
-
-    class Wild:
-        def __del__(self):
-            shell.user_ns["made"] = 1
-            shell.user_ns.pop("z", None)
-            exp.finish()
-            raise RuntimeError("wild")
-
-    shell.user_ns.update(a=Wild(), z=1)
-    exp.finish()
-    assert FINISHED.fullmatch(capsys.readouterr().out)["deleted"] == "a, z"
-    assert shell.user_ns["made"] == 1
 
 
 @pytest.mark.parametrize("cycles", [0, 1, 5])

@@ -17,36 +17,6 @@ def block(size_mb, device="cuda"):
     return torch.empty(size_mb << 20, dtype=torch.uint8, device=device)
 
 
-def test_the_seeds_own_example(cuda):
-    """Allocate 100 MB, allocate and free 50: (100, 50); then reset and free: (-100, 0); the cache stays."""
-    mtrace = GPUMemTrace()
-    kept = block(100)
-    block(50)
-    reserved = torch.cuda.memory_reserved()
-    assert mtrace.data() == (100, 50)
-    assert torch.cuda.memory_reserved() == reserved >= 150 << 20
-    mtrace.reset()
-    del kept
-    assert mtrace.data() == (-100, 0)
-    mtrace.stop()
-
-
-def test_stop_freezes(cuda):
-    """After `stop` memory moves and the figures do not, nor do `reset` or another `stop` change them."""
-    mtrace, kept = GPUMemTrace(), [block(20)]
-    mtrace.stop()
-    kept.append(block(200))
-    assert not mtrace.is_running
-    mtrace.reset()
-    mtrace.stop()
-    assert mtrace.data() == (20, 0)
-    assert repr(mtrace) == "△Used Peaked MB:     20      0"
-    mtrace.start()
-    kept.clear()
-    assert mtrace.data() == (-220, 0)
-    mtrace.stop()
-
-
 def test_report_and_contexts(cuda, capsys):
     """The line, character for character, with each kind of context; `report_n_reset` counts anew."""
     plain, named = GPUMemTrace(), GPUMemTrace(ctx="foobar")

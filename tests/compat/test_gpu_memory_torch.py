@@ -184,16 +184,8 @@ def test_no_driver(driverless_env):
         import torch
         print(use_gpu, gpu_mem_get(), gpu_mem_get_all(), gpu_with_max_free_mem(), preload_pytorch())
         print(gpu_mem_allocate_mbs(1), gpu_mem_get_used_no_cache_mbs())
-        with GPUMemTrace() as mtrace:
-            pass
-        try:
-            gpu_mem_leave_free_mbs(300)
-        except AssertionError as error:
-            print(error)
         """
     assert run(driverless_env, program) == [
         "False GPUMemory(total=0, free=0, used=0) [] (None, 0) None",
         "None 0",
-        "△Used Peaked MB:      0      0 (exit)",
-        "already have less available mem than desired 300MBs",
     ]
