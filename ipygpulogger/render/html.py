@@ -30,8 +30,10 @@ from .markup import (
     line,
     size,
     small,
+    sparkline,
     table,
     typeset,
+    varies,
     weighed,
 )
 from .text import LONG_S, card_of, largest_children, rows, sentences
@@ -39,7 +41,7 @@ from .text import LONG_S, card_of, largest_children, rows, sentences
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Iterator, Sequence
 
-    from ..records import DeviceUsage, Measurement, Peak, RamUsage
+    from ..records import DeviceUsage, Measurement, Peak, RamUsage, Timeline
     from .headline import Clause
 
     Row = tuple[str, tuple[str, str, str], str]  # of the text report: name, figures, remarks
@@ -144,7 +146,7 @@ def _pieces(
     for gpu in sorted(measurement.gpus, key=moved_bytes, reverse=True)[:_BARS]:
         if card is None or card.device != gpu.id:
             yield "bars", _bar(gpu, measurement.gpus)
-    for drawn in _drawn(measurement, whole):
+    if drawn := _drawn(measurement, whole):
         yield "table", table(_HEAD, drawn)
     yield "peak", *(fold(most, drawn=True) for most in (16, 8, 4))
     for sentence in _sentences(measurement):
@@ -197,18 +199,20 @@ def _row_name(name: str) -> str:
     return "RAM" if name == "Gen" else name
 
 
-def _drawn(measurement: Measurement, whole: list[list[str | Text]]) -> Iterator[list[list[str | Text]]]:
-    """Yield the rows with time series of a long scope behind them: that of what moved most, then of each."""
-    if measurement.time_s < LONG_S or len(measurement.gpus) > _WORDY:
-        return
-    from .markup import drawing
-
+def _drawn(measurement: Measurement, whole: list[list[str | Text]]) -> list[list[str | Text]]:
+    """Return the rows with the time series of a long scope behind them; none if nothing varies."""
     usages: tuple[RamUsage | DeviceUsage, ...] = (measurement.gen, *measurement.gpus)
-    most = max(usages, key=moved_bytes)
-    for chosen in ((most,), usages):
-        shapes = [drawing(usage.timeline) if usage in chosen else "" for usage in usages]
-        if any(shapes):
-            yield [[*row, Text(shape)] if shape else row for row, shape in zip(whole, shapes, strict=True)]
+    if measurement.time_s < LONG_S or len(measurement.gpus) > _WORDY:
+        return []
+    if not any(varies(usage.timeline) for usage in usages):
+        return []
+    return [[*row, Text(_shape(usage.timeline))] for row, usage in zip(whole, usages, strict=True)]
+
+
+def _shape(timeline: Timeline) -> str:
+    if not varies(timeline):
+        return ""
+    return f"{sparkline(timeline)} max {size_text(max(size for _, size in timeline))}"
 
 
 def _cut(whole: list[list[str | Text]], space: int) -> str:
