@@ -18,24 +18,19 @@ if TYPE_CHECKING:
 LONG_S = 2.0  # the time series of a shorter scope is not drawn
 
 
-def report(
-    measurement: Measurement, *, compact: bool = False, timelines: bool = False, beside_peak: bool = False
-) -> str:
+def report(measurement: Measurement, *, compact: bool = False, timelines: bool = False) -> str:
     """Return the report of one scope; compact it is one line.
 
-    With `timelines` the time series of a long scope stand behind the rows. With `beside_peak` the table of
-    what was alive at the peak stands beside the report, which does not repeat it then.
+    With `timelines` the time series of a long scope stand behind the rows.
     """
     figures = _compact(measurement) if compact else _table(measurement, timelines=timelines)
-    below = [*([] if beside_peak else _alive(measurement, compact=compact)), *sentences(measurement)]
-    below = list(map(printable, below))
+    below = list(map(printable, [*_alive(measurement, compact=compact), *sentences(measurement)]))
     card = card_of(measurement)
     if card is None:
         return (" | " if compact else "\n").join([figures, *below])
-    from . import out_of_memory  # few cells need it, here and below
+    from . import out_of_memory  # few cells need it
 
-    failed = out_of_memory.report(card, out_of_memory.at_the_peak(measurement), beside_peak=beside_peak)
-    return "\n".join([figures, failed, *below])  # the user needs it now
+    return "\n".join([figures, out_of_memory.report(card), *below])  # the user needs it now
 
 
 def card_of(measurement: Measurement) -> OutOfMemory | None:
@@ -91,13 +86,11 @@ def _alive(measurement: Measurement, *, compact: bool) -> list[str]:
     """Return the kinds of what was alive when memory was highest; compact, of the first device alone."""
     if not measurement.at_peak:
         return []
-    from . import at_peak  # few cells have it, here and below
-    from .out_of_memory import not_on_card
+    from . import at_peak  # few cells have it
 
-    alive, times_s = not_on_card(measurement), measurement.peak_times_s
     if compact:
-        return list(filter(None, [at_peak.kinds_line(alive, times_s)]))
-    return at_peak.kinds_lines(alive, times_s)
+        return list(filter(None, [at_peak.kinds_line(measurement.at_peak, measurement.peak_times_s)]))
+    return at_peak.kinds_lines(measurement.at_peak, measurement.peak_times_s)
 
 
 def _table(measurement: Measurement, *, timelines: bool) -> str:
