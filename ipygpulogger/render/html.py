@@ -12,7 +12,7 @@ from html import escape
 from typing import TYPE_CHECKING
 
 from ..analysis.notable import matters, moved_bytes
-from ..records.units import MB, grouped, readable_sizes, rounded_mb, size_text, without_controls
+from ..records.units import MB, grouped, readable_sizes, size_text, without_controls
 from .growth import DRIVERS, beyond_names, device_name, grew, parts
 from .headline import headline, is_quiet, tells_who_grew
 from .headline import so_far as line_so_far
@@ -36,12 +36,12 @@ from .markup import (
     varies,
     weighed,
 )
-from .text import LONG_S, card_of, largest_children, rows, sentences
+from .text import LONG_S, card_of, rows, sentences
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Iterator, Sequence
 
-    from ..records import DeviceUsage, Measurement, Peak, RamUsage, Timeline
+    from ..records import DeviceUsage, Measurement, RamUsage, Timeline
     from .headline import Clause
 
     Row = tuple[str, tuple[str, str, str], str]  # of the text report: name, figures, remarks
@@ -233,17 +233,7 @@ def _bar(gpu: DeviceUsage, gpus: Sequence[DeviceUsage]) -> str:
 
 
 def _sentences(measurement: Measurement) -> Iterator[str]:
-    """Yield child processes, whose memory the used figures are, and what a device's bar does not show."""
-    children = measurement.children
-    if children:
-        before, now = rounded_mb(children.before_bytes), rounded_mb(children.after_bytes)
-        least = "at least " if children.at_least else ""
-        yield (
-            f"Children: {children.count}, before {least}{before} MB, now {least}{now} MB, peak in MB"
-            f" {_peak(children.peak)}" + (f", {children.ended} ended" if children.ended else "")
-        )
-        if names := largest_children(children):
-            yield f"Largest children: {names}"
+    """Yield whose memory the used figures are, and what a device's bar does not show."""
     if len(measurement.gpus) > _WORDY:
         yield "Used: of RAM by this process, of each GPU by all processes"
     for gpu in measurement.gpus:
@@ -260,13 +250,6 @@ def _limits(gpu: DeviceUsage) -> Iterator[tuple[str, int]]:
         yield "peak of tensors and cached", gpu.reserved_peak.lo_bytes
     if gpu.pools_bytes:
         yield "in graphs and pools", gpu.pools_bytes
-
-
-def _peak(peak: Peak) -> str:
-    lo, grain = rounded_mb(peak.lo_bytes), rounded_mb(peak.precision_bytes)
-    if peak.quality == "exact":
-        return f"{lo} exactly" if not grain else f"{lo}, exact to {grain}"
-    return f"at least {lo}" if peak.hi_bytes is None else f"{lo} to {rounded_mb(peak.hi_bytes)}"
 
 
 def _fitted(clauses: Sequence[Clause]) -> tuple[Sequence[Clause], str]:

@@ -15,11 +15,11 @@ from ..records.units import (
     nonzero_mb,
     printable,
     printable_lines,
+    readable_sizes,
     rounded_mb,
-    size_text,
     without_controls,
 )
-from .markup import BLUE, GREY, RED, Part, faint, line, scrolling, small
+from .markup import BLUE, GREY, RED, Part, line, scrolling, small, typeset
 from .table import Bar, Column, Faint, Table
 
 if TYPE_CHECKING:
@@ -54,30 +54,9 @@ class Freed:
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        """Return the report as HTML: how much came back, and a bar for each reference that was dropped."""
-        head = " · ".join(
-            f"<b>{escape(name)} {size_text(sizes[0])}</b>"
-            + (f" {faint(f'(the device {size_text(sizes[1])})')}" if len(sizes) > 1 else "")
-            for name, sizes in self.came_back.items()
-        )
-        page = line(f"Came back: {head}")
-        large = [owner for owner in self.owners if owner.size_bytes >= MB][:_NAMED]
-        scale_bytes = max((owner.size_bytes for owner in large), default=0)
-        dropped = Table([Column("Dropped", "code"), Column("", "drawn"), Column("Held"), Column("", "words")])
-        for owner in large:
-            bar = Bar([Part(owner.device, owner.size_bytes, RED)], scale_bytes)
-            name = clipped(printable(owner.name), _NAME)
-            dropped.add(name, bar, f"{rounded_mb(owner.size_bytes):,}", owner.device)
-        if large:
-            page += dropped.html("What was dropped, MB")
-        else:
-            page += small(f"N{_NOTHING[1:]}.")
-        rest = len(self.owners) - len(large)
-        if rest and large:
-            page += small(f"and {rest} more")
-        if not self.complete:
-            page += small("There was no time to look everywhere.")
-        return without_controls(page)
+        """Return the report as HTML: how much came back, and what was dropped."""
+        dropped, came_back = map(readable_sizes, str(self).splitlines())
+        return without_controls(line(f"<b>{escape(typeset(came_back))}</b>") + small(dropped))
 
 
 def _held(owners: Sequence[Owner], prefix: str = "") -> str:

@@ -59,7 +59,7 @@ def test_blocks_that_overlapped_in_a_rank_say_so(jobs):
     for rank in range(1, RANKS):
         jobs[rank].post(m.last if rank == 2 else step(rank), "step")
     said = str(jobs[0].post(step(0), "step").wait(30))
-    assert "\nrank 2 shared its process with other blocks" in said
+    assert "\nrank 2: shared with 1 other block of its process" in said
 
 
 def test_a_silent_rank_is_missing(jobs):
