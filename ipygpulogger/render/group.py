@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from ..records import Usage
     from ..records.process import ProcessRecord
 
-    _Process = tuple[ProcessRecord, tuple[str, ...]]  # with a row; in which way it stands out, in a few words
+    _Process = tuple[ProcessRecord, bool]  # with a row; whether it is marked
 
 _ROWS = 16  # processes with a row each
 _NAME = 24  # characters of a name, at most
@@ -92,10 +92,8 @@ def _headline(group: Group) -> Iterator[Phrase]:
         yield Phrase(f"{_name_in_words(some[0].record)}: {', '.join(map(_mark_of, some[:2]))}", "strong")
     if failed := sum(record.outcome() != "" for record in group):
         yield Phrase(f"{failed:,} failed", "strong")
-    if len(group.missing) == 1:
-        yield Phrase(f"{squeezed(group.missing[0].who, _NAME)} is missing", "strong")
-    elif group.missing:
-        yield Phrase(f"{len(group.missing):,} are missing", "strong")
+    if group.missing:
+        yield Phrase(f"{len(group.missing):,} missing", "strong")
 
 
 def _needed(group: Group) -> list[Figure]:
@@ -129,13 +127,13 @@ def _whole(name: str) -> str:
 def _processes(group: Group) -> list[_Process]:
     """Return the processes with a row: all, or of many those that failed, stand out or needed most."""
     outliers = _by_process(group)
-    found = [(record, (*_urgent(record), *map(_mark_of, outliers.get(id(record), ())))) for record in group]
+    found = [(record, _is_urgent(record) or id(record) in outliers) for record in group]
 
     def weight(at: int) -> tuple[bool, bool, float, int]:
-        record, marks = found[at]
+        record, marked = found[at]
         ratio = max((one.ratio for one in outliers.get(id(record), ())), default=0.0)
         needed_bytes = max(usage.needed_bytes for usage in (record.gen, *record.gpus))
-        return record.outcome() == "", not marks, -ratio, -needed_bytes
+        return record.outcome() == "", not marked, -ratio, -needed_bytes
 
     return [found[at] for at in sorted(sorted(range(len(found)), key=weight)[:_ROWS])]
 
@@ -147,14 +145,9 @@ def _by_process(group: Group) -> dict[int, list[Outlier]]:
     return found
 
 
-def _urgent(record: ProcessRecord) -> Iterator[str]:
-    """Yield in a few words that a process failed, went over a budget, or grows with every run."""
-    if outcome := record.outcome():
-        yield shortened(outcome)
-    if of_kind(record.notes, NoteKind.OVER_BUDGET):
-        yield "over budget"
-    if of_kind(record.notes, NoteKind.GREW):
-        yield "grows"
+def _is_urgent(record: ProcessRecord) -> bool:
+    """Return whether a process failed, went over a budget, or grows with every run."""
+    return bool(record.outcome() or of_kind(record.notes, NoteKind.OVER_BUDGET, NoteKind.GREW))
 
 
 def _process_table(group: Group, *, html: bool) -> Table:
@@ -163,7 +156,6 @@ def _process_table(group: Group, *, html: bool) -> Table:
     hosts = len({record.process.host for record in group}) > 1  # hosts and tasks tell processes apart
     tasks = any(record.process.task is not None for record in group)
     memories = [RAM, GPU] if any(record.gpus for record in group) else [RAM]
-    marked = html and any(marks for _, marks in processes)
     columns = [Column("", "words", html_head="MB")]
     columns += [Column("Host", "words", gap=1)] if hosts else []
     columns += [Column("Task", "words", gap=1)] if tasks else []
@@ -175,22 +167,17 @@ def _process_table(group: Group, *, html: bool) -> Table:
         columns += [Column("Peaked", over=over, gap=1), Column(" Used", over=over, gap=1)]
         usages = [usage for record, _ in processes if (usage := _usage(record, memory))]
         scales[memory] = max((usage.needed_bytes for usage in usages), default=0)
-    columns += [Column("Time", gap=1), *([Column("", "drawn")] if marked else [])]
-    table = Table(columns)
-    for record, marks in processes:
+    table = Table([*columns, Column("Time", gap=1)])
+    for record, marked in processes:
         process = record.process
         names = [process.named(), *[process.host] * hosts, *[process.task or ""] * tasks]
         first, *others = map(_whole, names)
-        cells: list[str | Strong | Bar] = [Strong(first) if marks else first, *others]
+        cells: list[str | Strong | Bar] = [Strong(first) if marked else first, *others]
         for memory in memories:
             usage = _usage(record, memory)
             cells.append(Bar(moved_parts(usage), scales[memory]))
             cells += map(grouped, _figures(usage)) if html else _figures(usage)
-        cells.append(time_text(record.time_s))
-        if marked:
-            said = ", ".join(marks).replace(" ", "\N{NO-BREAK SPACE}")
-            cells.append(Strong(said) if said else "")
-        table.add(*cells, mark="*" if marks else " ")
+        table.add(*cells, time_text(record.time_s), mark="*" if marked else " ")
     return table
 
 
@@ -260,10 +247,8 @@ def _standing_out(name: str, some: Sequence[Outlier]) -> str:
     verb = "took" if name == TIME else "needed"
     first, *rest = some
     more = f"; {len(rest):,} more {'is' if len(rest) == 1 else 'are'} over {FACTOR} times" if rest else ""
-    times = f"{_times(first.ratio)} times the median"
-    if first.ratio > _MOST_TIMES:
-        times = f"the median is {_figure(name, first.median)}"
-    return f"{name}: {_name_in_words(first.record)} {verb} {_figure(name, first.figure)}, {times}{more}"
+    needed = f"{_name_in_words(first.record)} {verb} {_figure(name, first.figure)}"
+    return f"{name}: {needed}, {_times(first.ratio)} times the median{more}"
 
 
 def _name_in_words(record: ProcessRecord) -> str:

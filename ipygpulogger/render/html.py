@@ -237,19 +237,10 @@ def _sentences(measurement: Measurement) -> Iterator[str]:
     if len(measurement.gpus) > _WORDY:
         yield "Used: of RAM by this process, of each GPU by all processes"
     for gpu in measurement.gpus:
-        if said := ", ".join(f"{name} {size_text(size_bytes)}" for name, size_bytes in _limits(gpu)):
-            yield f"{device_name(gpu, measurement.gpus)}: {said}"
-
-
-def _limits(gpu: DeviceUsage) -> Iterator[tuple[str, int]]:
-    """Yield what a device's bar does not show, if there is any: names and bytes."""
-    if gpu.limit_bytes is not None:
-        yield "limit", gpu.limit_bytes
-    told_bytes = max(gpu.reserved_bytes or 0, gpu.peak.lo_bytes)
-    if gpu.reserved_peak is not None and gpu.reserved_peak.lo_bytes - told_bytes >= MB:
-        yield "peak of tensors and cached", gpu.reserved_peak.lo_bytes
-    if gpu.pools_bytes:
-        yield "in graphs and pools", gpu.pools_bytes
+        told_bytes, peak = max(gpu.reserved_bytes or 0, gpu.peak.lo_bytes), gpu.reserved_peak
+        if peak is not None and peak.lo_bytes - told_bytes >= MB:
+            size_words = size_text(peak.lo_bytes)
+            yield f"{device_name(gpu, measurement.gpus)}: peak of tensors and cached {size_words}"
 
 
 def _fitted(clauses: Sequence[Clause]) -> tuple[Sequence[Clause], str]:

@@ -60,7 +60,7 @@ class Freed:
 
 
 def _held(owners: Sequence[Owner], prefix: str = "") -> str:
-    """Return the largest by name, and how many more there are, unless those are below 1 MB together."""
+    """Return the largest by name, and how many more there are if those hold 1 MB together."""
     named = [owner for owner in owners if owner.size_bytes >= MB][:_NAMED]
     devices = {owner.device for owner in named}
     words = [
@@ -71,8 +71,7 @@ def _held(owners: Sequence[Owner], prefix: str = "") -> str:
     rest = owners[len(named) :]
     rest_bytes = sum(owner.size_bytes for owner in rest)
     if rest_bytes >= MB:
-        what = f"and {len(rest)} more" if words else f"{len(rest)} small ones"
-        words.append(f"{what} ({rounded_mb(rest_bytes)} MB)")
+        words.append(f"{len(rest)} others ({rounded_mb(rest_bytes)} MB)")
     return ", ".join(words)
 
 

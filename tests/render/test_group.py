@@ -58,9 +58,6 @@ def test_how_each_ended():
     assert [line[0] for line in lines[2:5]] == ["*", "*", " "]
     assert re.search(r"rank 2 +0 +≥7 ", lines[4])
     assert lines[-2:] == ["rank 0: failed: ValueError", "rank 1: Over budget on cuda:0: peak 2 of 1 MB"]
-    assert "failed:\N{NO-BREAK SPACE}ValueError" in html(
-        Group("x", [of(0, status="error", error="ValueError")])
-    )
 
 
 def test_of_more_than_sixteen_the_most_notable_are_shown():
@@ -142,7 +139,6 @@ def test_the_limit_holds(count):
     ]  # fmt: skip
     markup = html(Group("In [4]", records))
     assert len(markup.encode()) <= 16 << 10
-    assert count > 16 or markup.count("OutOfMemoryError") >= count
 
 
 def test_it_reads_without_styles():

@@ -239,13 +239,13 @@ def test_what_matters_is_open(given, more, is_open):
 
 def test_what_is_folded_says_how_the_device_is_divided():
     """Bar and legend say the same; children and figures of the framework stand below."""
-    sizes = {"allocated_bytes": 1005 * MB, "reserved_bytes": 1100 * MB, "limit_bytes": 9000 * MB}
+    sizes = {"allocated_bytes": 1005 * MB, "reserved_bytes": 1100 * MB, "reserved_peak": exact(9000)}
     children = ChildrenUsage(10 * MB, 20 * MB, Peak(30 * MB, 40 * MB, "bounded"), count=2)
     given = record(128, gpus=(device(5, neighbours_bytes=0, **sizes),), children=children)
     page = render_html.report(given)
     words = Reader(page).words
     for said in ("■ held before 1.0 GB · ■ consumed 5 MB · ■ context and libraries 4.3 GB · free 10.7 GB",
-                 "RAM: (+ 2 children 20 MB, peak 30-40 MB)", "GPU: limit 8.8 GB"):  # fmt: skip
+                 "RAM: (+ 2 children 20 MB, peak 30-40 MB)", "GPU: peak of tensors and cached 8.8 GB"):  # fmt: skip
         assert said in words, said
     assert [float(share) for share in re.findall(r"width:([\d.]+)%", page)] == pytest.approx(
         [1000 / 163.84, 0.3, 4365 / 163.84], rel=0.01

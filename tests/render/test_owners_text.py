@@ -67,6 +67,6 @@ def test_what_came_back():
     ]
     assert str(Freed(small, {"RAM": (0,)})).startswith("nothing hidden: ")
     many = tuple(owner(f"Out[{i}]", 0.5, kind="output") for i in range(4))
-    assert str(Freed(many, {"RAM": (0,)})).startswith("dropped: 4 small ones (2 MB)\n")
+    assert str(Freed(many, {"RAM": (0,)})).startswith("dropped: 4 others (2 MB)\n")
     with pytest.raises(dataclasses.FrozenInstanceError):
         freed.complete = False
