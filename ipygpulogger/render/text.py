@@ -194,15 +194,8 @@ def children_now(children: ChildrenUsage, size: str) -> str:
 
 
 def largest_children(children: ChildrenUsage) -> str:
-    """Return the children that needed memory, if any: "python 1234 215 MB, python 1235 12 MB (peak 300)"."""
-    moved = [one for one in children.largest if moved_bytes(one) >= QUIET_RAM_BYTES]
-    others = [one for one in children.largest if one not in moved]
-    if not moved:
-        return ""
-    names, beside = (
-        [_one_child(one) for one in some if rounded_mb(one.peak.lo_bytes)] for some in (moved, others)
-    )
-    return ", ".join(names) + (f"; others: {', '.join(beside)}" if beside else "")
+    """Return the children that needed memory: "python 1234 215 MB, python 1235 12 MB (peak 300)"."""
+    return ", ".join(_one_child(one) for one in children.largest if moved_bytes(one) >= QUIET_RAM_BYTES)
 
 
 def _child(count: int) -> str:
