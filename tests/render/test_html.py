@@ -145,23 +145,6 @@ def test_any_report(given):
     says_what_to_do_without_memory(given)
 
 
-def test_a_page_with_everything_else_removed_still_tells():
-    """Time, ending, figures, whose they are, and notes, in words alone."""
-    given = record(
-        128, used=170, gpus=(device(2467),), status="error", error="<script>", notes=("The driver & co.",)
-    )
-    reader = Reader(render_html.report(given))
-    assert reader.words.startswith(
-        "0.81 s · failed: <script> · GPU +2.4 GB → 5.3 of 16 GB · RAM +128 MB → 170 MB"
-    )
-    assert figures(reader) == [
-        ["MB", "Consumed", "Peaked", "Used"],
-        ["RAM", "128", "0", "170", "process"],
-        ["GPU", "2,467", "0", "5,465", "device"],
-    ]
-    assert "The driver & co." in reader.words
-
-
 @pytest.mark.parametrize(
     ("one", "said"),
     [

@@ -3,6 +3,7 @@
 import html as std_html
 import re
 
+import made
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -119,41 +120,20 @@ def test_no_line():
     assert Reader(html([], ["<b>"])).words == "No line ran that is measured.<b>"
 
 
-SIZES = st.integers(-(2**40), 2**40)
 WORDS = st.text(
     st.characters(exclude_categories=["C", "Z"]) | st.sampled_from(" <>&\"'"), min_size=1, max_size=100
 ).map(lambda words: "x" + words)
+GPUS = st.lists(st.integers(0, 3), max_size=2, unique=True).flatmap(
+    lambda indices: st.tuples(*(made.devices(index, attributed=True) for index in indices))
+)
+RISEN = st.lists(st.tuples(st.just("cpu"), made.SIZES), max_size=1).map(tuple)
+PLACES = st.sampled_from(["", "In [3]"])
+LINES = st.lists(
+    made.of_class(LineUsage, source=WORDS, place=PLACES, gpus=GPUS, risen=RISEN), min_size=1, max_size=5
+)
 
 
-@st.composite
-def made_usage(draw):
-    before, consumed = draw(st.integers(0, 2**40)), draw(SIZES)
-    lo = max(before, before + consumed) + draw(st.integers(0, 2**40))
-    quality = draw(st.sampled_from(["exact", "bounded", "sampled"]))
-    hi = {"exact": lo, "bounded": lo + draw(st.integers(0, 2**40)), "sampled": None}[quality]
-    return Usage(before, before + consumed, Peak(lo, hi, quality))
-
-
-@st.composite
-def made_lines(draw):
-    found = []
-    for place in draw(st.lists(WORDS, max_size=2, unique=True).map(lambda names: ["", *names])):
-        for lineno in sorted(draw(st.sets(st.integers(1, 999), min_size=1, max_size=4))):
-            gpus = []
-            for index in sorted(draw(st.sets(st.integers(0, 3), max_size=2))):
-                one = draw(made_usage())
-                gpus.append(DeviceUsage(one.before_bytes, one.after_bytes, one.peak, index=index, name="x"))
-            found.append(
-                LineUsage(
-                    lineno, draw(WORDS), draw(st.integers(1, 10**7)), draw(st.floats(0, 1e5)),
-                    draw(made_usage()), tuple(gpus), place, draw(st.booleans()),
-                    draw(st.just(()) | st.just((("cpu", draw(st.integers(0, 2**40))),))),
-                )
-            )  # fmt: skip
-    return found
-
-
-@given(made_lines(), st.lists(WORDS, max_size=2))
+@given(LINES, st.lists(WORDS, max_size=2))
 def test_every_line_and_figure_is_there(lines, notes):
     """Text and HTML have a row for each line, in order, with the same figures and the notes; aligned, escaped."""
     told, page = table(lines, notes), Reader(html(lines, notes))
@@ -177,12 +157,12 @@ def test_every_line_and_figure_is_there(lines, notes):
     assert all(row == row.rstrip() for row in told.splitlines()[: -len(notes) or None])
 
 
-@given(made_lines())
+@given(LINES)
 def test_the_heaviest_is_one_of_them_and_none_is_heavier(lines):
     """Whatever the figures: the line that is marked needed the most on its device, to a megabyte."""
 
     def need(one):
-        devices = {"cpu": one.gen, **{f"cuda:{found.index}": found for found in one.gpus}}
+        devices = {"cpu": one.gen, **{found.id: found for found in one.gpus}}
         return max(min(use.needed_bytes, dict(one.risen).get(name, 2**50)) for name, use in devices.items())
 
     most, sentence = max(map(need, lines)), heaviest(lines)

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import random
+import re
 import types
 import unicodedata
 import warnings
@@ -228,25 +229,26 @@ def test_report_and_compare(here, capsys):
     assert_clean(told)
 
 
-REFUSED = [
-    ["report", "{name}.jsonl"], ["report", "{name}"], ["report", "folder"], ["report", "{name}bad.jsonl"],
-    ["report", "{name}bad.csv"], ["report", "{name}bad.ipynb"], ["report", "{name}bad.parquet"],
-    ["report", "{name}empty.jsonl"], ["report", "{name}cut.jsonl"], ["report", "good.jsonl", "--html", "folder"],
-    ["report", "good.jsonl", "--html", "{name}/{name}"], ["report", "good.jsonl", "--by", "{name}"],
-    ["compare", "good.jsonl", "{name}"], ["compare", "good.jsonl", "good.jsonl", "--tolerance", "{name}"],
-    ["compare", "good.jsonl", "good.jsonl", "--floor", "{name}"], ["run", "{name}.ipynb"],
-    ["run", "{name}bad.ipynb"], ["run", "{name}kernel.ipynb"], ["run", "{name}good.ipynb", "--kernel", "{name}"],
-    ["run", "{name}good.ipynb", "--output", "{name}good.ipynb"],
-    ["run", "{name}good.ipynb", "--log", "{name}"],
-    ["run", "{name}good.ipynb", "--log", "{name}/x.jsonl"],
-    ["run", "{name}good.ipynb", "--max-gpu", "{name}"],
-    ["run", "{name}good.ipynb", "--timeout", "{name}"], ["run", "{name}good.ipynb", "-p", "{name}", "1"],
-    ["run", "{name}good.ipynb", "-f", "{name}"], ["run", "{name}good.ipynb", "-f", "{name}bad.jsonl"],
-    ["run", "{name}good.ipynb", "--{name}"], ["{name}"], ["doctor", "{name}"],
-]  # fmt: skip
+REFUSED = """
+report {name}.jsonl | report {name} | report folder | report {name}bad.jsonl | report {name}bad.csv
+report {name}bad.ipynb | report {name}bad.parquet | report {name}empty.jsonl | report {name}huge.jsonl
+report {name}cut.jsonl | report {name}wrong.jsonl | report good.jsonl --html folder
+report good.jsonl --html {name}/{name} | report good.jsonl --by {name} | compare good.jsonl {name}
+compare good.jsonl good.jsonl --tolerance {name} | compare good.jsonl good.jsonl --floor {name}
+run {name}.ipynb | run {name}bad.ipynb | run {name}broken.ipynb | run {name}kernel.ipynb
+run {name}language.ipynb | run {name}good.ipynb --kernel {name} | run {name}good.ipynb --output {name}good.ipynb
+run {name}good.ipynb --log {name} | run {name}good.ipynb --log {name}/x.jsonl | run {name}good.ipynb --max-gpu {name}
+run {name}good.ipynb --timeout {name} | run {name}good.ipynb -p {name} 1 | run {name}good.ipynb -f {name}
+run {name}good.ipynb -f {name}bad.jsonl | run {name}good.ipynb --{name} | {name} | doctor {name}
+"""
+KERNELS = {
+    "good": {},
+    "kernel": {"kernelspec": {"name": HOSTILE, "display_name": "x"}},
+    "language": {"kernelspec": {"name": "x", "display_name": "x", "language": HOSTILE}},
+}
 
 
-@pytest.mark.parametrize("words", REFUSED, ids=" ".join)
+@pytest.mark.parametrize("words", [words.strip() for words in re.split(r"[|\n]", REFUSED) if words.strip()])
 def test_what_is_refused(here, capsys, words):
     """Every error that names a file or a word of the request: one sentence, clean, exit 2."""
     (here / "folder").mkdir()
@@ -254,10 +256,13 @@ def test_what_is_refused(here, capsys, words):
     for kind in ("jsonl", "csv", "ipynb", "parquet"):
         (here / f"{NAME}bad.{kind}").write_bytes(b"\x1b[2J garbage\n\x1b[2J more\n")
     log(here / f"{NAME}empty.jsonl")
+    log(here / f"{NAME}huge.jsonl", dataclasses.replace(LOADED[0], time_s=-1.0))
     (here / f"{NAME}cut.jsonl").write_text('{"label": "In')
-    for name, spec in ("good", {}), ("kernel", {"kernelspec": {"name": HOSTILE, "display_name": "x"}}):
-        notebook(here / f"{NAME}{name}.ipynb", "1", metadata=spec)
-    status, told = told_by(capsys, *(word.replace("{name}", NAME) for word in words))
+    (here / f"{NAME}wrong.jsonl").write_text('{"label": 3}\n')
+    (here / f"{NAME}broken.ipynb").write_text(json.dumps({"nbformat": 4, "cells": [{"cell_type": NAME}]}))
+    for name, metadata in KERNELS.items():
+        notebook(here / f"{NAME}{name}.ipynb", "1", metadata=metadata)
+    status, told = told_by(capsys, *(word.replace("{name}", NAME) for word in words.split()))
     assert_clean(told)
     assert (status, told.count("\n")) == (2, 1), told
 
