@@ -249,8 +249,7 @@ def test_a_bar_is_never_longer_than_its_device(gpu):
     """Whatever the figures are: no part is negative, and all of them together are at most the whole."""
     found = parts(gpu)
     assert all(part.size_bytes >= 0 or part.name == "free" for part in found)
-    shares = re.findall(r"width:([\d.e+]+)%", bar(found, gpu.total_bytes or 0))
-    assert sum(map(float, shares)) <= 100.1
+    assert sum(map(float, re.findall(r"width:([\d.e+]+)%", bar(found, gpu.total_bytes or 0)))) <= 100.1
 
 
 @given(*[st.integers(0, 2**34)] * 3, *[st.integers(0, 2**33)] * 2)

@@ -37,7 +37,9 @@ def test_any_summary_is_harmless(given, times, by):
     given = given * times
     found = History(given)
     page = read(summary.html(found.rank(by=by), by, found.suspects()))
-    told = summary.summary(found.rank(by=by), by, found.suspects())
+    ranked = found.rank(by=by)
+    told = summary.summary(ranked, by, [tuple(ranked)] if ranked else [])
+    assert all(line.isprintable() for line in told.split("\n"))
     assert page.words.startswith(told.splitlines()[0])
     took = [row[-2] for row in page.rows[1:] if row[-2]]
     assert len(took) == min(20, len(found.rank(by=by)))

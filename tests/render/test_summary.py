@@ -3,11 +3,8 @@
 import re
 from dataclasses import replace
 
-import made
 import plotted
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
-from hypothesis import strategies as st
 from memory import MB
 
 from ipygpulogger import History
@@ -160,12 +157,3 @@ def test_it_fits_a_narrow_page():
     """Rows of usual figures stay within 100 characters, however long the source."""
     cells = [cell(count, 0, 99999, 123456, gpus=[gpu(0, 70000, 143771)], source="x" * 80) for count in (1, 2)]
     assert max(map(len, told(cells))) <= 100
-
-
-@settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck), phases=[Phase.generate])
-@given(st.lists(made.records(), min_size=1, max_size=5), st.sampled_from(["peak", "consumed", "time"]))
-def test_whatever_was_recorded_can_be_ranked(records, by):
-    """No record of any machine or user makes it fail, and no line of it is more than a line."""
-    lines = summary(records, by, [tuple(records)]).split("\n")
-    assert len(lines) >= 2 + len(records)
-    assert all(line.isprintable() for line in lines)
