@@ -297,8 +297,8 @@ def test_a_run(here, capsys):
     assert_markup((here / f"{NAME}.html").read_text(encoding="utf-8"))
 
 
-def test_the_line_that_shows_progress():
-    """What stands in it of a source."""
+def test_progress_and_doctor(monkeypatch, capsys):
+    """The line of a source that runs; what a driver or a framework calls itself, as text and as JSON without loss."""
     progress = Progress()
     progress.wait(HOSTILE)
     shown = progress.lines(500)
@@ -306,13 +306,8 @@ def test_the_line_that_shows_progress():
     shown += progress.lines(500)
     progress.close()
     assert_clean("\n".join("".join(words for words, _ in line) for line in shown))
-
-
-def test_doctor(monkeypatch, capsys):
-    """What a driver or a framework calls itself, as text and as JSON; the JSON loses nothing."""
-    monkeypatch.setattr(
-        report, "machine", lambda: types.SimpleNamespace(load=lambda: None, diagnose=lambda: DIAGNOSES)
-    )
+    on = types.SimpleNamespace(load=lambda: None, diagnose=lambda: DIAGNOSES)
+    monkeypatch.setattr(report, "machine", lambda: on)
     assert_clean(told_by(capsys, "doctor")[1])
     told = told_by(capsys, "doctor", "--json")[1]
     assert_clean(told)
@@ -387,12 +382,8 @@ def test_what_went_wrong_is_told(extension, monkeypatch, capsys):
     il._reporter.warn_once(HOSTILE)
     il._failed(OSError(HOSTILE))
     nvml = types.SimpleNamespace(devices=lambda: (), diagnose=lambda: DIAGNOSES[0])
-    monkeypatch.setattr(
-        "ipygpulogger.notebook.report.machine",
-        lambda: types.SimpleNamespace(
-            nvml=nvml, frameworks=types.SimpleNamespace(current_index=lambda: None)
-        ),
-    )
+    on = types.SimpleNamespace(nvml=nvml, frameworks=types.SimpleNamespace(current_index=lambda: None))
+    monkeypatch.setattr("ipygpulogger.notebook.report.machine", lambda: on)
     il._reporter.say_if_no_gpu()
     out, err = capsys.readouterr()
     assert_clean(out + err)
@@ -418,16 +409,16 @@ def test_blocks_and_warnings(capsys, here):
         assert_clean(str(warning.message))
 
 
-@pytest.mark.parametrize("name", [NAME, NAME + ".jsonl", NAME + ".csv", NAME + ".ipynb", NAME + ".parquet"])
-def test_what_is_raised(shell, here, name):
+@pytest.mark.parametrize("end", ["", ".jsonl", ".csv", ".ipynb", ".parquet"])
+def test_what_is_raised(shell, here, end):
     """Errors of ours name files in clean words, for whoever prints them."""
-    path = Path(name)
+    path = Path(NAME + end)
     path.write_bytes(b"\x1b[2J\n")
-    for attempt in (
-        lambda: History.load(path),
-        lambda: History().save(Path(f"{name}.ipynb")),
-        lambda: IPyGPULogger(log=f"{name}/x.jsonl"),
-    ):
-        with pytest.raises(ValueError, match=r".") as caught:
-            attempt()
+    with pytest.raises(ValueError, match=r".") as loaded:
+        History.load(path)
+    with pytest.raises(ValueError, match=r".") as saved:
+        History().save(Path(f"{path}.ipynb"))
+    with pytest.raises(ValueError, match=r".") as logged:
+        IPyGPULogger(log=f"{path}/x.jsonl")
+    for caught in loaded, saved, logged:
         assert_clean(str(caught.value))
