@@ -66,7 +66,7 @@ def test_any_string_is_text(word):
 def test_hostile_strings_are_text(no_plot):
     """Tags, ends of sections and comments are shown; half a surrogate pair, which no file holds, is a question mark."""
     check(HOSTILE)
-    assert "a?b" in page("x", [record()], source=lambda _: "a\ud800b").encode().decode()
+    assert "a?b\n\tc</code>" in page("x", [record()], source=lambda _: "a\ud800b\n\tc").encode().decode()
 
 
 def test_one_file_without_a_script():

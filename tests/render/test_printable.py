@@ -37,7 +37,6 @@ from ipygpulogger.render import (
     lines,
     out_of_memory,
     owners,
-    page,
     summary,
     text,
 )
@@ -173,15 +172,6 @@ def test_no_field_of_a_record_reaches_a_terminal_as_it_is(record):
         growth.diagnoses_html(DIAGNOSES),
     ):
         assert_markup(told)
-
-
-def test_the_page_has_no_control_characters(monkeypatch):
-    """In its title, its sources and its sentences; a tab and a line end of a source stay."""
-    monkeypatch.setattr(page, "_plot", lambda _: "")
-    told = page.page(HOSTILE, RECORDS, source=lambda _: f"{HOSTILE}\n\tx", said=[HOSTILE])
-    assert_markup(told)
-    assert "\n\tx</code>" in told
-    told.encode()
 
 
 # -- the command line ----------------------------------------------------------------------------
