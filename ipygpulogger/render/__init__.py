@@ -14,7 +14,7 @@ table          a table once, drawn as text and as HTML
 markup         pieces of HTML: escaped text, tables, bars; a time series as blocks
 owners         names by the memory they hold, and what releasing gave back
 summary        the cells of a notebook, ranked; two runs compared; what a notebook displays of records
-group          many processes: their rows, the spread of their figures, who stands out
+group          many processes: a row for each, or for those that stand out; the medians
 plot_data      what the plot shows, in numbers: the time axis, the panels and their curves
 plot           a notebook's memory over time, as a figure of matplotlib
 page           the page of a run: its totals, its plot as SVG, every cell or the worst of very many

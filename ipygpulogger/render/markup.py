@@ -114,10 +114,10 @@ def weighed(words: str, weight: Weight) -> str:
     return faint(markup) if weight == "faint" else markup
 
 
-def code(words: str, *, unbroken: bool = False) -> str:
-    """Return words in the letters of code, with their spaces; front ends let code break unless `unbroken`."""
+def code(words: str) -> str:
+    """Return words in the letters of code, with their spaces."""
     markup = escape(words).replace("  ", "&nbsp; ")
-    return f"<code style=background:none;padding:0{';white-space:nowrap' * unbroken}>{markup}</code>"
+    return f"<code style=background:none;padding:0>{markup}</code>"
 
 
 def scrolling(markup: str) -> str:
