@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 from ..analysis.imbalance import FACTOR, GPU, RAM, TIME, busiest
 from ..records.note import NoteKind, of_kind
 from ..records.units import (
-    MB,
     clipped,
     grouped,
     printable,
@@ -63,7 +62,7 @@ def table(group: Group) -> str:
 
 
 def html(group: Group) -> str:
-    """Return the table as HTML: a line that unfolds."""
+    """Return the table as HTML: a line that folds."""
     summary = DOT.join(weighed(*phrase) for phrase in _headline(group))
     if not group:
         return without_controls(line(summary, quiet=True))
@@ -71,14 +70,7 @@ def html(group: Group) -> str:
     # A table that scrolls by itself, where it is wider than the page, and never breaks a word.
     shown = f'<div style="overflow-x:auto;padding-left:1px;white-space:nowrap">{markup}</div>'
     body = shown + "".join(map(small, _sentences(group)))
-    return without_controls(folded(summary, body, is_open=_matters(group)))
-
-
-def _matters(group: Group) -> bool:
-    """Return whether the table is open from the start: memory moved, or there is something to be said."""
-    usages = (usage for record in group for usage in (record.gen, *record.gpus))
-    moved = any(usage.needed_bytes >= MB or usage.consumed_bytes <= -MB for usage in usages)
-    return moved or bool(group.missing or group.notes or group.outliers)
+    return without_controls(folded(summary, body, is_open=True))
 
 
 def _headline(group: Group) -> Iterator[Phrase]:

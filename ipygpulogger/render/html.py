@@ -12,7 +12,7 @@ from html import escape
 from typing import TYPE_CHECKING
 
 from ..analysis.notable import matters, moved_bytes
-from ..records.units import MB, grouped, readable_sizes, size_text, without_controls
+from ..records.units import MB, grouped, readable_sizes, rounded_mb, size_text, without_controls
 from .growth import DRIVERS, beyond_names, device_name, grew, parts
 from .headline import headline, is_quiet, tells_who_grew
 from .headline import so_far as line_so_far
@@ -33,15 +33,14 @@ from .markup import (
     sparkline,
     table,
     typeset,
-    varies,
     weighed,
 )
-from .text import LONG_S, card_of, rows, sentences
+from .text import LONG_S, card_of, largest_children, rows, sentences
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Iterator, Sequence
 
-    from ..records import DeviceUsage, Measurement, RamUsage, Timeline
+    from ..records import DeviceUsage, Measurement, Peak, RamUsage
     from .headline import Clause
 
     Row = tuple[str, tuple[str, str, str], str]  # of the text report: name, figures, remarks
@@ -196,15 +195,12 @@ def _drawn(measurement: Measurement, whole: list[list[str | Text]]) -> list[list
     usages: tuple[RamUsage | DeviceUsage, ...] = (measurement.gen, *measurement.gpus)
     if measurement.time_s < LONG_S or len(measurement.gpus) > _WORDY:
         return []
-    if not any(varies(usage.timeline) for usage in usages):
+    shapes = [sparkline(usage.timeline) for usage in usages]
+    if not any(shapes):
         return []
-    return [[*row, Text(_shape(usage.timeline))] for row, usage in zip(whole, usages, strict=True)]
-
-
-def _shape(timeline: Timeline) -> str:
-    if not varies(timeline):
-        return ""
-    return f"{sparkline(timeline)} max {size_text(max(size for _, size in timeline))}"
+    highest = [max((size for _, size in usage.timeline), default=0) for usage in usages]
+    words = [shape and f"{shape} max {size_text(size)}" for shape, size in zip(shapes, highest, strict=True)]
+    return [[*row, Text(said)] for row, said in zip(whole, words, strict=True)]
 
 
 def _cut(whole: list[list[str | Text]], space: int) -> str:
@@ -233,7 +229,17 @@ def _bar(gpu: DeviceUsage, gpus: Sequence[DeviceUsage]) -> str:
 
 
 def _sentences(measurement: Measurement) -> Iterator[str]:
-    """Yield whose memory the used figures are, and what a device's bar does not show."""
+    """Yield child processes, whose memory the used figures are, and what a device's bar does not show."""
+    children = measurement.children
+    if children:
+        before, now = rounded_mb(children.before_bytes), rounded_mb(children.after_bytes)
+        least = "at least " if children.at_least else ""
+        yield (
+            f"Children: {children.count}, before {least}{before} MB, now {least}{now} MB, peak in MB"
+            f" {_peak(children.peak)}" + (f", {children.ended} ended" if children.ended else "")
+        )
+        if names := largest_children(children):
+            yield f"Largest children: {names}"
     if len(measurement.gpus) > _WORDY:
         yield "Used: of RAM by this process, of each GPU by all processes"
     for gpu in measurement.gpus:
@@ -241,6 +247,13 @@ def _sentences(measurement: Measurement) -> Iterator[str]:
         if peak is not None and peak.lo_bytes - told_bytes >= MB:
             size_words = size_text(peak.lo_bytes)
             yield f"{device_name(gpu, measurement.gpus)}: peak of tensors and cached {size_words}"
+
+
+def _peak(peak: Peak) -> str:
+    lo, grain = rounded_mb(peak.lo_bytes), rounded_mb(peak.precision_bytes)
+    if peak.quality == "exact":
+        return f"{lo} exactly" if not grain else f"{lo}, exact to {grain}"
+    return f"at least {lo}" if peak.hi_bytes is None else f"{lo} to {rounded_mb(peak.hi_bytes)}"
 
 
 def _fitted(clauses: Sequence[Clause]) -> tuple[Sequence[Clause], str]:

@@ -212,21 +212,13 @@ _BLOCKS = "▁▂▃▄▅▆▇█"
 
 
 def sparkline(timeline: Timeline, width: int = 24) -> str:
-    """Return a time series as so many blocks, of which ▁ is the lowest; all are ▁ below 1 MB."""
-    if not timeline:
-        return ""
+    """Return a time series as so many blocks, ▁ the lowest; empty if it varies by less than 1 MB."""
     sizes = [size for _, size in timeline]
-    low, high = min(sizes), max(sizes)
-    if not varies(timeline):
-        return _BLOCKS[0] * width
+    low, high = min(sizes, default=0), max(sizes, default=0)
+    if high - low < MB:
+        return ""
     top = len(_BLOCKS) - 1
     return "".join(_BLOCKS[round((size - low) / (high - low) * top)] for size in _columns(timeline, width))
-
-
-def varies(timeline: Timeline) -> bool:
-    """Return whether a time series varies by a megabyte or more."""
-    sizes = [size for _, size in timeline]
-    return bool(sizes) and max(sizes) - min(sizes) >= MB
 
 
 def _columns(timeline: Timeline, width: int) -> list[int]:

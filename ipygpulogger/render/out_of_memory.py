@@ -69,8 +69,8 @@ def html(card: OutOfMemory, gpu: DeviceUsage | None, space_bytes: int) -> str:
     alive = first_fitting(versions, min(_ALIVE_LEAST, space_bytes))  # the bar says less of what can be done
     room = space_bytes - size(alive)
     shown = first_fitting((_drawn(card, gpu, count) for count in range(len(card.owners), -1, -1)), room)
-    figures = small(" · ".join(f"{name} {figure}" for name, figure in rows(card) if figure != "0 MB"))
-    shown += figures if size(shown + figures) <= room else ""
+    said = " · ".join(f"{name} {figure}" for name, figure in rows(card) if figure != "0 MB")
+    shown += small(said) if said and size(shown + small(said)) <= room else ""
     return f"{head}{step}{shown}{first_fitting(versions, space_bytes - size(shown))}{after}"
 
 

@@ -118,7 +118,9 @@ def _table(owners: Sequence[Owner], used: Mapping[str, int | None], *, html: boo
     devices, found = _devices(owners, used), _rows(owners, used)
     scale_bytes = max((sum(row.sizes.values()) for row in found if row.kind == "holder"), default=0)
     columns = [Column("holder", "code", html_head="Holder"), Column("", "words"), Column("", "drawn")]
-    table = Table([*columns, *(Column(_device(device)) for device in devices), Column("", "words")])
+    table = Table(
+        [*columns, *(Column("RAM" if device == CPU else device) for device in devices), Column("", "words")]
+    )
     shown, unit = (nonzero_figure, "") if html else (nonzero_mb, " MB")
     for row in found:
         held, nothing = row.kind == "holder", f"0{unit}" if row.kind == "total" else ""
@@ -186,10 +188,6 @@ def _caveats(complete: bool, uncounted: Iterable[str]) -> Iterator[str]:
 def _mark(owner: Owner) -> str:
     is_below = owner.kind == "variable" and any(below in owner.name for below in _BELOW)
     return "hidden" if is_below or owner.kind in ("output", "traceback") else ""
-
-
-def _device(device: str) -> str:
-    return "RAM" if device == CPU else device
 
 
 def _summed(rows: Iterable[Mapping[str, int]]) -> Counter[str]:

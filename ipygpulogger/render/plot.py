@@ -38,12 +38,12 @@ _TOP = 1.18  # above the highest, for its label
 _IN_VIEW = 2.5  # times the highest use: a limit above has no line
 _MARKED = 24  # peaks of a panel
 _NOTABLE = 0.06  # of the panel's height: a peak that rises by less above its cell is not marked
-_FAILED_COLUMNS, _SHADED_COLUMNS = 300, 120  # parts of the axis; narrower cells are not shaded alternately
+_SHADED_COLUMNS = 120  # parts of the axis; narrower cells are not shaded alternately
 _SIZES = {"MB": 1, "GB": 1024}
 _TIMES = {"s": 1, "min": 60, "h": 3600}
 
 
-def figure(records: Iterable[CellRecord], *, title: str = "") -> Figure:
+def figure(records: Iterable[CellRecord]) -> Figure:
     """Return a figure of memory over the time in the cells: general RAM, and each device that was used.
 
     Each cell is a band with its number, red if it failed. Of a device it has what this process held, and what
@@ -61,10 +61,9 @@ def figure(records: Iterable[CellRecord], *, title: str = "") -> Figure:
     except ImportError as error:
         raise ImportError("plots need matplotlib: pip install 'ipygpulogger[plot]'") from error
     axis = Axis(records)
-    title = title or axis.process
     shown = panels(axis)
     panel_in = 1.7 if len(shown) <= _FEW else 1.1
-    top_in = _ABOVE_IN + _NUMBERS_IN + (_TITLE_IN if title else 0)
+    top_in = _ABOVE_IN + _NUMBERS_IN + (_TITLE_IN if axis.process else 0)
     height_in = top_in + len(shown) * (panel_in + _ABOVE_IN) - _ABOVE_IN + _BELOW_IN
     drawn = Figure(figsize=(_WIDTH_IN, height_in), dpi=_DPI, facecolor="none")
     left = _LEFT_IN / _WIDTH_IN
@@ -76,9 +75,9 @@ def figure(records: Iterable[CellRecord], *, title: str = "") -> Figure:
     places |= {"bottom": _BELOW_IN / height_in, "top": 1 - top_in / height_in}
     all_axes = drawn.subplots(len(shown), squeeze=False, gridspec_kw=places)[:, 0]
     look: dict[str, Any]
-    if title:
+    if axis.process:
         look = {"color": INK, "fontsize": 11, "va": "top", "usetex": False}
-        drawn.text(left, 1 - 0.08 / height_in, _plain(title), **look)
+        drawn.text(left, 1 - 0.08 / height_in, _plain(axis.process), **look)
     entries: dict[str, Any] = {}
     for axes, panel in zip(all_axes, shown, strict=True):
         _draw(axes, panel, axis, first=axes is all_axes[0])
@@ -203,7 +202,6 @@ def _shade_bands(axes: Any, axis: Axis) -> None:
     wide = [band for band in axis.bands[1::2] if band.right - band.left >= axis.width / _SHADED_COLUMNS]
     wide = [band for band in wide if band.cell.status == "ok"]
     failed = [band for band in axis.bands if band.cell.status != "ok"]
-    failed = list({band.left // (axis.width / _FAILED_COLUMNS): band for band in failed}.values())
     for bands, color, alpha, edge in ((wide, INK, 0.09, 0), (failed, PEAK, 0.13, 1)):
         spans = [(band.left, band.right - band.left) for band in bands]
         look = {"color": color, "alpha": alpha, "linewidth": edge, "zorder": 0}

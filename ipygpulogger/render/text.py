@@ -12,7 +12,7 @@ from .growth import between, device_name, grew
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ..records import ChildrenUsage, ChildUsage, Measurement, Metric, OutOfMemory, Peak, Timeline, Usage
+    from ..records import ChildrenUsage, ChildUsage, Measurement, Metric, OutOfMemory, Peak, Usage
 
 
 LONG_S = 2.0  # the time series of a shorter scope is not drawn
@@ -48,19 +48,17 @@ def rows(
     measurement: Measurement, *, timelines: bool = False
 ) -> Iterator[tuple[str, tuple[str, str, str], str]]:
     """Yield the rows of a report: a name, three figures in MB (consumed, peaked, used), and remarks."""
-    drawn = timelines and measurement.time_s >= LONG_S
-    gen = measurement.gen
-    remarks = [_peak_remark(gen.peak), *_ram_remarks(measurement), _drawn(gen.timeline) if drawn else ""]
-    yield "Gen", figures(gen), _joined(*remarks)
-    for gpu in measurement.gpus:
-        remarks = [*_device_remarks(gpu), _drawn(gpu.timeline) if drawn else ""]
-        yield device_name(gpu, measurement.gpus), figures(gpu), _joined(*remarks)
+    series = [measurement.gen.timeline, *(gpu.timeline for gpu in measurement.gpus)]
+    drawn = [""] * len(series)
+    if timelines and measurement.time_s >= LONG_S:
+        from .markup import sparkline
 
-
-def _drawn(timeline: Timeline) -> str:
-    from .markup import sparkline, varies
-
-    return sparkline(timeline) if varies(timeline) else ""
+        drawn = list(map(sparkline, series))
+    remarks = [_peak_remark(measurement.gen.peak), *_ram_remarks(measurement), drawn[0]]
+    yield "Gen", figures(measurement.gen), _joined(*remarks)
+    for gpu, blocks in zip(measurement.gpus, drawn[1:], strict=True):
+        name = device_name(gpu, measurement.gpus)
+        yield name, figures(gpu), _joined(*_device_remarks(gpu), blocks)
 
 
 def uncertainty(gpu: DeviceUsage) -> str:
@@ -194,8 +192,15 @@ def children_now(children: ChildrenUsage, size: str) -> str:
 
 
 def largest_children(children: ChildrenUsage) -> str:
-    """Return the children that needed memory: "python 1234 215 MB, python 1235 12 MB (peak 300)"."""
-    return ", ".join(_one_child(one) for one in children.largest if moved_bytes(one) >= QUIET_RAM_BYTES)
+    """Return the children that needed memory, if any: "python 1234 215 MB, python 1235 12 MB (peak 300)"."""
+    moved = [one for one in children.largest if moved_bytes(one) >= QUIET_RAM_BYTES]
+    others = [one for one in children.largest if one not in moved]
+    if not moved:
+        return ""
+    names, beside = (
+        [_one_child(one) for one in some if rounded_mb(one.peak.lo_bytes)] for some in (moved, others)
+    )
+    return ", ".join(names) + (f"; others: {', '.join(beside)}" if beside else "")
 
 
 def _child(count: int) -> str:

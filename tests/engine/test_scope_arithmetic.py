@@ -872,7 +872,7 @@ def test_an_end_that_was_interrupted_is_done_again(on):
 
 
 def test_children_that_needed_much_are_named_first():
-    """By what they needed; the others, which needed less than 5 MB, are not named."""
+    """By what they needed; then the others, which needed less than 5 MB, by what they have."""
     from ipygpulogger.records import ChildUsage, Peak
     from ipygpulogger.render.text import largest_children
 
@@ -884,4 +884,6 @@ def test_children_that_needed_much_are_named_first():
     named = children.largest_first(found)
     assert [child.pid for child in named] == [2, 3, 0, 1]
     said = SimpleNamespace(largest=named)
-    assert largest_children(said) == "python 2 148 MB (peak 150), python 3 10 MB (peak 40)"
+    assert largest_children(said) == (
+        "python 2 148 MB (peak 150), python 3 10 MB (peak 40); others: python 0 55 MB, python 1 3 MB"
+    )

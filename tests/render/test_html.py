@@ -203,7 +203,7 @@ def test_what_is_folded_says_how_the_device_is_divided():
     page = render_html.report(given)
     words = Reader(page).words
     for said in ("■ held before 1.0 GB · ■ consumed 5 MB · ■ context and libraries 4.3 GB · free 10.7 GB",
-                 "RAM: (+ 2 children 20 MB, peak 30-40 MB)", "GPU: peak of tensors and cached 8.8 GB"):  # fmt: skip
+                 "Children: 2, before 10 MB, now 20 MB, peak in MB 30 to 40", "GPU: peak of tensors and cached 8.8 GB"):  # fmt: skip
         assert said in words, said
     assert [float(share) for share in re.findall(r"width:([\d.]+)%", page)] == pytest.approx(
         [1000 / 163.84, 0.3, 4365 / 163.84], rel=0.01
