@@ -103,9 +103,6 @@ def of_class(kind, **fixed):
     return st.builds(kind, **fields, **fixed)
 
 
-AT_PEAK = of_type(types_of(CellRecord)["at_peak"], MOST["at_peak"])
-
-
 def devices(index, *, attributed):
     return of_class(DeviceUsage, index=st.just(index), attributed=st.just(attributed))
 

@@ -31,9 +31,9 @@ class Missing(NamedTuple):
 class Group(Sequenced[ProcessRecord]):
     """The records of many processes, in the order of their ranks, workers and tasks.
 
-    Printed or displayed it is one table: a row for each process, of more than 16 the quantiles and the
-    processes that stand out. Its length is the number of records. It is true if it has anything to tell: a
-    group of no record but a missing process is not nothing.
+    Printed or displayed it is one table: a row for each process, of more than 16 for those that failed, stand
+    out or needed most. Its length is the number of records. It is true if it has anything to tell: a group of
+    no record but a missing process is not nothing.
 
     Attributes:
         label: What was measured, such as "In [4]".

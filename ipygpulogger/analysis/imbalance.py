@@ -1,4 +1,4 @@
-"""How the figures of many processes are spread, and which stand out.
+"""The figures of many processes, and which processes stand out.
 
 A process stands out when it needed over 1.2 times the median of a memory, or took over 1.2 times the median
 time. The difference must be notable too: over 1 MB and over 1 % of what is in use, or over 0.1 s. Processes
@@ -8,7 +8,6 @@ its own, so only its time is compared.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from statistics import median
 from typing import TYPE_CHECKING, Literal
@@ -35,7 +34,7 @@ class Figure:
 
     Its name is "RAM", "GPU", "time", or a device id such as "cuda:1" where a process used several devices.
     It is what was "needed" above what was in use before, or "used" at the end, of a device by all processes.
-    `most` is the process with the largest, `quantiles` what 90 % and 99 % of the processes do not exceed.
+    `most` is the process with the largest.
     """
 
     name: str
@@ -44,13 +43,6 @@ class Figure:
     median: float
     largest: float
     most: ProcessRecord
-    quantiles: tuple[float, float]
-    count: int
-
-    @property
-    def spread(self) -> float:
-        """The largest minus the smallest."""
-        return self.largest - self.smallest
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,11 +64,9 @@ def figures_of(records: Sequence[ProcessRecord]) -> list[Figure]:
     """Return the figures of RAM, of each device and of time, in this order; nothing without a record."""
     found = []
     for name, what, values in _series(records):
-        figures = sorted(figure for figure, _ in values)
+        figures = [figure for figure, _ in values]
         largest, most = max(values, key=lambda pair: pair[0])
-        count = len(figures)
-        quantiles = figures[math.ceil(0.9 * count) - 1], figures[math.ceil(0.99 * count) - 1]
-        found.append(Figure(name, what, figures[0], median(figures), largest, most, quantiles, count))
+        found.append(Figure(name, what, min(figures), median(figures), largest, most))
     return found
 
 

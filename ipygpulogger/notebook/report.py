@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
@@ -60,13 +61,14 @@ class Reporter:
         report, compact = self._options.report, self._options.compact
         if report == "none" or (within and report == "rich" and record.status == "ok"):
             return
-        plain = text.report(record, compact=compact, timelines=True, beside_peak=beside_peak)
+        told = replace(record, at_peak=()) if beside_peak else record
+        plain = text.report(told, compact=compact, timelines=True)
         if report == "rich":
             from ..render import html  # `load_rich` imported both
             from ..storage.embed import embedded
 
             ram_bytes = machine().limits.total_bytes
-            markup = html.report(record, compact=compact, ram_total_bytes=ram_bytes, beside_peak=beside_peak)
+            markup = html.report(told, compact=compact, ram_total_bytes=ram_bytes)
             self._display({"text/plain": plain, "text/html": markup, MIME: embedded(record)}, publisher)
         else:
             self.print_text(plain)

@@ -6,7 +6,7 @@ import textwrap
 from collections import Counter
 from html import escape
 from itertools import islice
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from ..records import CPU
 from ..records.explained import BEFORE
@@ -30,23 +30,19 @@ from .markup import (
     PREFORMATTED,
     PURPLE,
     Part,
-    Text,
     bar,
-    cell_bar,
-    code,
     legend,
     line,
     scrolling,
     small,
-    table,
     typeset,
 )
+from .table import Bar, Column, Table
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from ..records import AtPeak
-    from .markup import Cell
 
     _Times = Sequence[tuple[str, float]]  # by device
 
@@ -56,7 +52,7 @@ _DEVICES = 3  # in a report
 _ROWS = 20  # of one device; the others are added up
 _NAME = 40  # characters, at most
 _PLACE = 26  # characters, at most
-_LEAST_NAME = 12
+_SPACE = "\N{NO-BREAK SPACE}"
 _UNKNOWN = "Nothing is known of what was alive at the peak."
 
 _FILLS = {  # of the kinds, as people read them
@@ -70,17 +66,6 @@ _FILLS = {  # of the kinds, as people read them
 }
 
 
-class _Line(NamedTuple):
-    """A row of the table, or the sum of those that are not listed."""
-
-    kind: str
-    name: str
-    place: str
-    size_bytes: int
-    resident_bytes: int | None
-    blocks: int
-
-
 def text(rows: Sequence[AtPeak], times_s: _Times, notes: Sequence[str] = ()) -> str:
     """Return the whole table as text, without a newline at the end."""
     lines = [] if rows else [_UNKNOWN]
@@ -91,25 +76,9 @@ def text(rows: Sequence[AtPeak], times_s: _Times, notes: Sequence[str] = ()) -> 
     return printable_lines(lines)
 
 
-def lines_of(rows: Sequence[AtPeak], width: int, most: int = _ROWS, *, size_first: bool = False) -> list[str]:
+def lines_of(rows: Sequence[AtPeak], width: int, most: int = _ROWS) -> list[str]:
     """Return the rows of one device as lines of text: kind, name, place, size, blocks."""
-    cells = []
-    for one in _lines(rows, most):
-        resident = "" if one.resident_bytes is None else f"resident {nonzero_mb(one.resident_bytes)}"
-        blocks = f"{one.blocks:,} blocks" if one.blocks > 1 else ""
-        cells.append((one.kind, one.name, one.place, nonzero_mb(one.size_bytes), resident, blocks))
-    if not cells:
-        return []
-    kind, name, place, *figures = (max(map(len, column)) for column in zip(*cells, strict=True))
-    others = sum(2 + width for width in (kind, place, *figures) if width)
-    name = min(name, _NAME, max(_LEAST_NAME, width - others - 2))
-    lines = []
-    for first, second, third, *numbers in cells:
-        words = [first.ljust(kind), clipped(second, name).ljust(name), third.ljust(place)]
-        size, *rest = (number.rjust(wide) for number, wide in zip(numbers, figures, strict=True))
-        words = [size, *words, *rest] if size_first else [*words, size, *rest]
-        lines.append(clipped("".join(f"  {word}" for word in words if word).rstrip(), width))
-    return lines
+    return _table(rows, most, html=False).text(width)[1:]  # without heads
 
 
 def html(rows: Sequence[AtPeak], times_s: _Times, notes: Sequence[str] = ()) -> str:
@@ -117,19 +86,20 @@ def html(rows: Sequence[AtPeak], times_s: _Times, notes: Sequence[str] = ()) -> 
     markup = "" if rows else line(small(_UNKNOWN))
     for device, found in _by_device(rows):
         head = escape(typeset(_headline(device, found, times_s, nonzero_text)))
-        markup += line(f'<div style="margin:6px 0 3px"><b>{head}</b></div>{kinds_bar(found)}')
+        markup += line(f'<div style="margin:6px 0 3px"><b>{head}</b></div>{_kinds_bar(found)}')
         markup += scrolling(table_of(found))
     return without_controls(markup + "".join(line(small(printable(note))) for note in notes))
 
 
-def fold(rows: Sequence[AtPeak], times_s: _Times, most: int = 0, *, drawn: bool = False) -> str:
+def fold(rows: Sequence[AtPeak], times_s: _Times, most: int = 0) -> str:
     """Return what unfolds below a report: the kinds of each device as a line, its largest rows below it."""
     markup = ""
     for device, found in _reported(rows):
         head = escape(typeset(f"{_headline(device, found, times_s, nonzero_text)}: {kinds_of(found)}"))
         if most:
-            body = (kinds_bar(found) if drawn else "") + listed(found, most)
-            markup += f"<details><summary style=cursor:pointer>{head}</summary>{body}</details>"
+            markup += (
+                f"<details><summary style=cursor:pointer>{head}</summary>{listed(found, most)}</details>"
+            )
         else:
             markup += f"<div>{head}</div>"
     return markup
@@ -137,31 +107,42 @@ def fold(rows: Sequence[AtPeak], times_s: _Times, most: int = 0, *, drawn: bool 
 
 def listed(rows: Sequence[AtPeak], most: int) -> str:
     """Return the rows of one device as preformatted lines, which scroll on a narrow page."""
-    lines = lines_of(rows, _WIDTH, most, size_first=True)
-    return f"<pre {PREFORMATTED}>{escape(chr(10).join(lines))}</pre>"
+    return f"<pre {PREFORMATTED}>{escape(chr(10).join(lines_of(rows, _WIDTH, most)))}</pre>"
 
 
-def kinds_bar(rows: Sequence[AtPeak]) -> str:
-    """Return the kinds of one device as a bar with its legend, the largest first."""
-    parts = [Part(kind, size_bytes, _FILLS[kind]) for kind, size_bytes in _kinds(rows)]
-    return bar(parts, sum(part.size_bytes for part in parts)) + legend(parts)
-
-
-def table_of(rows: Sequence[AtPeak], most: int = _ROWS) -> str:
+def table_of(rows: Sequence[AtPeak]) -> str:
     """Return the rows of one device as an HTML table, a bar for the size of each."""
-    scale_bytes = max((row.size_bytes for row in rows), default=0)
+    return _table(rows, _ROWS, html=True).html(" ")
+
+
+def _table(rows: Sequence[AtPeak], most: int, *, html: bool) -> Table:
+    """Return the first rows of one device as a table, and the others as their sum."""
     resident = any(row.resident_bytes is not None for row in rows)
-    body: list[list[Cell]] = []
-    for one in _lines(rows, most):
-        sizes = [one.size_bytes, *([_resident_bytes(one)] if resident else [])]
-        bar_of_row = cell_bar([Part("", one.size_bytes, _FILLS.get(one.kind, ""))], scale_bytes)
-        name = code(clipped(one.name, _NAME), unbroken=True) if one.place else escape(one.name)
-        place = f"<span style=white-space:nowrap>{escape(one.place)}</span>"
-        figures = map(nonzero_figure, sizes)
-        body.append([one.kind, bar_of_row, *figures, f"{one.blocks:,}", Text(name), Text(place)])
-    names = ["asked for, MB", "resident, MB"] if resident else ["MB"]
-    head: list[str | Text] = ["Kind", "", *names, "Blocks", Text("Name"), Text("Place")]
-    return table(head, body, caption=" ")
+    heads = ["asked for, MB", "resident, MB"] if resident else ["MB"]
+    words = [Column("", "words", html_head=head) for head in ("Kind", "Name", "Place")]
+    figures = [Column("", html_head=head) for head in (*heads, "Blocks")]
+    table = Table([*words, Column("", "drawn"), *figures])
+    scale_bytes = max((row.size_bytes for row in rows), default=0)
+
+    def add(kind: str, name: str, place: str, some: Sequence[AtPeak]) -> None:
+        size_bytes, blocks = sum(row.size_bytes for row in some), sum(row.blocks for row in some)
+        found = [row.size_bytes if row.resident_bytes is None else row.resident_bytes for row in some]
+        known = any(row.resident_bytes is not None for row in some)
+        if html:
+            shown = map(nonzero_figure, [size_bytes, sum(found)] if resident else [size_bytes])
+            cells = [*shown, f"{blocks:,}"]
+        else:
+            here = [f"resident {nonzero_mb(sum(found))}" if known else ""] if resident else []
+            cells = [nonzero_mb(size_bytes), *here, f"{blocks:,} blocks" if blocks > 1 else ""]
+        drawn = Bar([Part("", size_bytes, _FILLS.get(kind, ""))], scale_bytes)
+        table.add(kind, clipped(name, _NAME), place, drawn, *cells)
+
+    for row in rows[:most]:
+        add(_kind(row), printable(row.name), _place(row), [row])
+    if rest := rows[most:]:
+        # How many there are is known if each is of one place.
+        add("and others" if any(row.is_sum for row in rest) else f"and {len(rest):,} more", "", "", rest)
+    return table
 
 
 def kinds_lines(rows: Sequence[AtPeak], times_s: _Times) -> list[str]:
@@ -169,14 +150,9 @@ def kinds_lines(rows: Sequence[AtPeak], times_s: _Times) -> list[str]:
     lines: list[str] = []
     for device, found in _reported(rows):
         lines.append(clipped(_headline(device, found, times_s, nonzero_mb), _LINE))
-        first, *kinds = kinds_of(found, nonzero_mb).split(", ")
-        lines.append(f"  {first}")
-        for kind in kinds:
-            if len(lines[-1]) + len(kind) + 4 <= _LINE:
-                lines[-1] += f", {kind}"
-            else:
-                lines[-1] += ","
-                lines.append(f"  {kind}")
+        # Lines break between the kinds; `printable` makes plain spaces of the others.
+        kinds = kinds_of(found, nonzero_mb).replace(" ", _SPACE).replace(f",{_SPACE}", ", ")
+        lines += textwrap.wrap(kinds, _LINE, initial_indent="  ", subsequent_indent="  ")
     return [printable(one) for one in lines]
 
 
@@ -229,28 +205,14 @@ def _kinds(rows: Sequence[AtPeak]) -> list[tuple[str, int]]:
     return sizes.most_common()
 
 
+def _kinds_bar(rows: Sequence[AtPeak]) -> str:
+    """Return the kinds of one device as a bar with its legend, the largest first."""
+    parts = [Part(kind, size_bytes, _FILLS[kind]) for kind, size_bytes in _kinds(rows)]
+    return bar(parts, sum(part.size_bytes for part in parts)) + legend(parts)
+
+
 def _kind(row: AtPeak) -> str:
     return "held before" if row.kind == "before" else row.kind
-
-
-def _resident_bytes(row: AtPeak | _Line) -> int:
-    return row.size_bytes if row.resident_bytes is None else row.resident_bytes
-
-
-def _lines(rows: Sequence[AtPeak], most: int) -> list[_Line]:
-    """Return the first rows as they are shown, and one line for the others."""
-    shown = [
-        _Line(_kind(row), printable(row.name), _place(row), row.size_bytes, row.resident_bytes, row.blocks)
-        for row in rows[:most]
-    ]
-    if rest := rows[most:]:
-        # How many there are is known if each is of one place.
-        kind = "and others" if any(row.is_sum for row in rest) else f"and {len(rest):,} more"
-        known = any(row.resident_bytes is not None for row in rest)
-        resident_bytes = sum(map(_resident_bytes, rest)) if known else None
-        size_bytes, blocks = sum(row.size_bytes for row in rest), sum(row.blocks for row in rest)
-        shown.append(_Line(kind, "", "", size_bytes, resident_bytes, blocks))
-    return shown
 
 
 def _place(row: AtPeak) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from html import escape
 from typing import TYPE_CHECKING
 
@@ -25,7 +24,6 @@ if TYPE_CHECKING:
 
     from ..analysis.fit import CellFit, MemoryFit
 
-_NUMBERS = re.compile(r"(\d+)")
 _RUNS = 20  # of a table
 _LABELS = 4  # runs that a title names
 _NAME = 32  # characters of what varied
@@ -34,7 +32,7 @@ _FAR = 10  # times the largest size that ran: what lies beyond is only roughly k
 
 def report(found: CellFit) -> str:
     """Return as text what each run needed, up to which size there is enough, and the line."""
-    title = [f"{_labels(found)}: {shortened(source)}" for source in _source(found)]
+    title = [f"{_labels(found)}: {shortened(run.source)}" for run in found.runs[-1:]]
     verdicts = [_verdict(memory, _name(found)) for memory in found.memories]
     runs = _table(found, "")
     return printable_lines([*title, *(runs.text() if runs.rows else []), *verdicts, *_sentences(found)])
@@ -43,8 +41,8 @@ def report(found: CellFit) -> str:
 def html(found: CellFit) -> str:
     """Return the same as HTML; all foreign text is escaped."""
     title = "".join(
-        f"<div>{escape(printable(_labels(found)))}: {code(shortened(source))}</div>"
-        for source in _source(found)
+        f"<div>{escape(printable(_labels(found)))}: {code(shortened(run.source))}</div>"
+        for run in found.runs[-1:]
     )
     verdicts = "".join(
         f"<div><b>{escape(typeset(readable_sizes(_verdict(memory, _name(found)))))}</b></div>"
@@ -53,17 +51,6 @@ def html(found: CellFit) -> str:
     below = "".join(small(printable(readable_sizes(sentence))) for sentence in _sentences(found))
     runs = _table(found, ",")
     return without_controls(line(title + verdicts + below + (scrolling(runs.html()) if runs.rows else "")))
-
-
-def _source(found: CellFit) -> list[str]:
-    """Return the runs' first line, with "..." for numbers that differ; none without runs."""
-    lines = [_NUMBERS.split(run.source) for run in found.runs]
-    if not lines:
-        return []
-    last = lines[-1]
-    if any(line[::2] != last[::2] for line in lines):  # they differ in more than numbers
-        return ["".join(last)]
-    return ["".join(parts[0] if len(set(parts)) == 1 else "..." for parts in zip(*lines, strict=True))]
 
 
 def _labels(found: CellFit) -> str:

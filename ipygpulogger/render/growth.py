@@ -6,15 +6,15 @@ from html import escape
 from typing import TYPE_CHECKING
 
 from ..records import CPU, DRIVER, CellRecord
-from ..records.units import MB, printable, printable_lines, rounded_mb, shortened, size_text, without_controls
-from .markup import BLUE, GREY, PALE, PURPLE, RED, Drawn, Part, Text, bar, folded, legend, line, small, table
+from ..records.units import MB, printable_lines, rounded_mb, shortened, size_text, without_controls
+from .markup import BLUE, GREY, PALE, PURPLE, RED, Part, Strong, bar, folded, legend, line, small
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from ..analysis.totals import Key
     from ..records import DeviceUsage, Diagnosis, Measurement, Owner
-    from .markup import Cell
+    from .table import Table
 
 _NAMED = 8  # owners
 _UNEXPLAINED_BYTES, _UNEXPLAINED = 5 * MB, 0.05
@@ -213,29 +213,30 @@ def _device(gpu: DeviceUsage, gpus: Sequence[DeviceUsage]) -> str:
 
 def diagnoses(found: Sequence[Diagnosis]) -> str:
     """Return what each source reports about itself, one line each, with the remedy below if there is one."""
-    lines = []
-    for diagnosis in found:
-        lines.append(f"{diagnosis.source:12} {diagnosis.state:8} {diagnosis.says}")
-        if diagnosis.remedy:
-            lines.append(f"{'':21} -> {diagnosis.remedy}")
-    return printable_lines(lines)
+    return printable_lines(_diagnoses(found).text(marks=False)[1:])  # without heads
 
 
 def diagnoses_html(found: Sequence[Diagnosis]) -> str:
-    """Return the same as an HTML table, each remedy below what it is for."""
-    rows: list[list[Cell]] = []
+    """Return the same as an HTML table."""
+    return without_controls(_diagnoses(found).html("What can be measured here"))
+
+
+def _diagnoses(found: Sequence[Diagnosis]) -> Table:
+    from .table import Column, Table  # no cell needs it
+
+    columns = Column("Source", "words", least=12), Column("Peaks", "words", gap=1, least=8)
+    table = Table([*columns, Column("What it reads, or why it cannot", "words", gap=1)])
     for one in found:
-        remedy = f"<div><b>Do this:</b> {escape(one.remedy)}</div>" if one.remedy else ""
-        state = escape(one.state) if one.state in ("exact", "absent") else f"<b>{escape(one.state)}</b>"
-        rows.append([one.source, Text(state), Drawn(escape(one.says) + remedy)])
-    head: list[str | Text] = ["Source", Text("Peaks"), Text("What it reads, or why it cannot")]
-    return without_controls(table(head, rows, caption="What can be measured here"))
+        state = one.state if one.state in ("exact", "absent") else Strong(one.state)
+        table.add(one.source, state, one.says)
+        if one.remedy:
+            table.add("", "", f"-> {one.remedy}")
+    return table
 
 
 def status(state: str, options: str, found: Sequence[Diagnosis], gpus: Sequence[DeviceUsage]) -> str:
     """Return what a logger does, what each source reports, and how each device's memory is divided."""
-    said = [printable(f"{one.source}: {one.state}: {one.says}") for one in found]
-    return "\n".join([f"{state}; {options}", *said, *([ladders(gpus)] if gpus else [])])
+    return "\n".join([f"{state}; {options}", diagnoses(found), *([ladders(gpus)] if gpus else [])])
 
 
 def status_html(state: str, options: str, found: Sequence[Diagnosis], gpus: Sequence[DeviceUsage]) -> str:

@@ -7,7 +7,7 @@ the bars of the devices, time series. What does not fit is in the plain text.
 
 from __future__ import annotations
 
-from functools import partial
+from dataclasses import replace
 from html import escape
 from typing import TYPE_CHECKING
 
@@ -30,6 +30,7 @@ from .markup import (
     line,
     size,
     small,
+    sparkline,
     table,
     typeset,
     weighed,
@@ -62,12 +63,10 @@ def report(
     compact: bool = False,
     named: bool = False,
     ram_total_bytes: int | None = None,
-    beside_peak: bool = False,
 ) -> str:
     """Return the report of one scope: a line that unfolds to the details, or only a line if it has none.
 
-    Compact it is the line alone, and what to do without memory. A `named` one says which cell it was. With
-    `beside_peak` the table of what was alive at the peak stands beside the report, which does not repeat it.
+    Compact it is the line alone, and what to do without memory. A `named` one says which cell it was.
     """
     clauses, summary = _fitted(headline(measurement, named=named))
     if is_quiet(measurement):
@@ -75,11 +74,10 @@ def report(
         return without_controls(line(words, quiet=True))
     if compact:
         alone = line(summary)
-        failed = _card(measurement, min(_CARD, _REPORT - size(alone)), beside_peak=beside_peak)
-        return without_controls(alone + failed)
+        return without_controls(alone + _card(measurement, min(_CARD, _REPORT - size(alone))))
     is_open = matters(measurement, ram_total_bytes)
     space = _REPORT - size(folded(summary, "", is_open=is_open))
-    body = _body(measurement, space, clauses, beside_peak=beside_peak)
+    body = _body(measurement, space, clauses)
     return without_controls(folded(summary, body, is_open=is_open))
 
 
@@ -88,7 +86,7 @@ def line_and_body(measurement: Measurement) -> tuple[str, str]:
     clauses, summary = _fitted(headline(measurement))
     if is_quiet(measurement):
         return without_controls(summary), ""
-    body = _body(measurement, _REPORT, clauses, beside_peak=True)
+    body = _body(replace(measurement, at_peak=()), _REPORT, clauses)
     if measurement.at_peak:
         from .at_peak import html as whole_table  # few cells have it
 
@@ -102,10 +100,10 @@ def so_far(measurement: Measurement) -> str:
     return without_controls(line(f"<b style=color:{AMBER}>●</b> {summary}"))
 
 
-def _body(measurement: Measurement, space: int, clauses: Sequence[Clause], *, beside_peak: bool) -> str:
+def _body(measurement: Measurement, space: int, clauses: Sequence[Clause]) -> str:
     """Return what the line unfolds to, the most important first, as much as fits."""
     found: dict[str, list[str]] = {place: [] for place in _PLACES}
-    for place, *versions in _pieces(measurement, space, set(map(str, clauses)), beside_peak=beside_peak):
+    for place, *versions in _pieces(measurement, space, set(map(str, clauses))):
         replaced = found[place] if place in ("table", "peak") else []
         room = space + sum(map(size, replaced))
         if markup := first_fitting(versions, room):
@@ -115,9 +113,7 @@ def _body(measurement: Measurement, space: int, clauses: Sequence[Clause], *, be
     return "".join(markup for markups in found.values() for markup in markups)
 
 
-def _pieces(
-    measurement: Measurement, space: int, in_line: Container[str], *, beside_peak: bool
-) -> Iterator[tuple[str, ...]]:
+def _pieces(measurement: Measurement, space: int, in_line: Container[str]) -> Iterator[tuple[str, ...]]:
     """Yield the parts of the body, the most important first: the place, and versions, the fullest first.
 
     A second table replaces the first.
@@ -128,40 +124,38 @@ def _pieces(
     if card:
         figures = whole if len(measurement.gpus) <= _WORDY else whole[:1]
         left = min(_CARD, max(_ADVICE, space - size(table(_HEAD, figures))))
-        failed = _card(measurement, left, beside_peak=beside_peak)
+        failed = _card(measurement, left)
         space -= size(failed)
         yield "card", failed
     yield "table", _cut(whole, space)
-    fold = partial(_fold, measurement, beside_peak=beside_peak)
-    yield "peak", fold()
+    yield "peak", _fold(measurement)
     for sentence in _below(measurement):
         if sentence not in in_line:
             yield "below", f"<div>{fitted(readable_sizes(sentence), _SENTENCE)}</div>"
     for name, _, remarks in found:
         if remarks:
             yield "more", small(f"{_row_name(name)}: {remarks}")
-    yield "peak", fold(4), fold(2)
+    yield "peak", _fold(measurement, 4), _fold(measurement, 2)
     for gpu in sorted(measurement.gpus, key=moved_bytes, reverse=True)[:_BARS]:
         if card is None or card.device != gpu.id:
             yield "bars", _bar(gpu, measurement.gpus)
-    for drawn in _drawn(measurement, whole):
+    if drawn := _drawn(measurement, whole):
         yield "table", table(_HEAD, drawn)
-    yield "peak", *(fold(most, drawn=True) for most in (16, 8, 4))
+    yield "peak", _fold(measurement, 16), _fold(measurement, 8)
     for sentence in _sentences(measurement):
         yield "more", small(sentence)
 
 
-def _fold(measurement: Measurement, most: int = 0, *, drawn: bool = False, beside_peak: bool) -> str:
+def _fold(measurement: Measurement, most: int = 0) -> str:
     """Return what was alive when memory was highest: the kinds, and the largest rows below them."""
-    if beside_peak or not measurement.at_peak:
+    if not measurement.at_peak:
         return ""
     from .at_peak import fold  # few cells have it
-    from .out_of_memory import not_on_card
 
-    return fold(not_on_card(measurement), measurement.peak_times_s, most, drawn=drawn)
+    return fold(measurement.at_peak, measurement.peak_times_s, most)
 
 
-def _card(measurement: Measurement, space: int, *, beside_peak: bool) -> str:
+def _card(measurement: Measurement, space: int) -> str:
     """Return the report of an allocation that failed; nothing if none did."""
     card = card_of(measurement)
     if card is None:
@@ -169,8 +163,7 @@ def _card(measurement: Measurement, space: int, *, beside_peak: bool) -> str:
     from . import out_of_memory
 
     device = next((gpu for gpu in measurement.gpus if gpu.id == card.device), None)
-    at_the_peak = out_of_memory.at_the_peak(measurement)
-    return out_of_memory.html(card, device, space, at_the_peak, beside_peak=beside_peak)
+    return out_of_memory.html(card, device, space)
 
 
 def _below(measurement: Measurement) -> Iterator[str]:
@@ -197,18 +190,17 @@ def _row_name(name: str) -> str:
     return "RAM" if name == "Gen" else name
 
 
-def _drawn(measurement: Measurement, whole: list[list[str | Text]]) -> Iterator[list[list[str | Text]]]:
-    """Yield the rows with time series of a long scope behind them: that of what moved most, then of each."""
-    if measurement.time_s < LONG_S or len(measurement.gpus) > _WORDY:
-        return
-    from .markup import drawing
-
+def _drawn(measurement: Measurement, whole: list[list[str | Text]]) -> list[list[str | Text]]:
+    """Return the rows with the time series of a long scope behind them; none if nothing varies."""
     usages: tuple[RamUsage | DeviceUsage, ...] = (measurement.gen, *measurement.gpus)
-    most = max(usages, key=moved_bytes)
-    for chosen in ((most,), usages):
-        shapes = [drawing(usage.timeline) if usage in chosen else "" for usage in usages]
-        if any(shapes):
-            yield [[*row, Text(shape)] if shape else row for row, shape in zip(whole, shapes, strict=True)]
+    if measurement.time_s < LONG_S or len(measurement.gpus) > _WORDY:
+        return []
+    shapes = [sparkline(usage.timeline) for usage in usages]
+    if not any(shapes):
+        return []
+    highest = [max((size for _, size in usage.timeline), default=0) for usage in usages]
+    words = [shape and f"{shape} max {size_text(size)}" for shape, size in zip(shapes, highest, strict=True)]
+    return [[*row, Text(said)] for row, said in zip(whole, words, strict=True)]
 
 
 def _cut(whole: list[list[str | Text]], space: int) -> str:
@@ -251,19 +243,10 @@ def _sentences(measurement: Measurement) -> Iterator[str]:
     if len(measurement.gpus) > _WORDY:
         yield "Used: of RAM by this process, of each GPU by all processes"
     for gpu in measurement.gpus:
-        if said := ", ".join(f"{name} {size_text(size_bytes)}" for name, size_bytes in _limits(gpu)):
-            yield f"{device_name(gpu, measurement.gpus)}: {said}"
-
-
-def _limits(gpu: DeviceUsage) -> Iterator[tuple[str, int]]:
-    """Yield what a device's bar does not show, if there is any: names and bytes."""
-    if gpu.limit_bytes is not None:
-        yield "limit", gpu.limit_bytes
-    told_bytes = max(gpu.reserved_bytes or 0, gpu.peak.lo_bytes)
-    if gpu.reserved_peak is not None and gpu.reserved_peak.lo_bytes - told_bytes >= MB:
-        yield "peak of tensors and cached", gpu.reserved_peak.lo_bytes
-    if gpu.pools_bytes:
-        yield "in graphs and pools", gpu.pools_bytes
+        told_bytes, peak = max(gpu.reserved_bytes or 0, gpu.peak.lo_bytes), gpu.reserved_peak
+        if peak is not None and peak.lo_bytes - told_bytes >= MB:
+            size_words = size_text(peak.lo_bytes)
+            yield f"{device_name(gpu, measurement.gpus)}: peak of tensors and cached {size_words}"
 
 
 def _peak(peak: Peak) -> str:

@@ -7,10 +7,7 @@ stripped, figures are aligned by the table's own attributes. All text given here
 from __future__ import annotations
 
 import re
-from bisect import bisect_left
 from html import escape
-from itertools import pairwise
-from operator import itemgetter
 from typing import TYPE_CHECKING, NamedTuple
 
 from ..records.units import MB, MINUS, size_text
@@ -117,10 +114,10 @@ def weighed(words: str, weight: Weight) -> str:
     return faint(markup) if weight == "faint" else markup
 
 
-def code(words: str, *, unbroken: bool = False) -> str:
-    """Return words in the letters of code, with their spaces; front ends let code break unless `unbroken`."""
+def code(words: str) -> str:
+    """Return words in the letters of code, with their spaces."""
     markup = escape(words).replace("  ", "&nbsp; ")
-    return f"<code style=background:none;padding:0{';white-space:nowrap' * unbroken}>{markup}</code>"
+    return f"<code style=background:none;padding:0>{markup}</code>"
 
 
 def scrolling(markup: str) -> str:
@@ -211,63 +208,29 @@ def legend(parts: Sequence[Part], name: str = "") -> str:
     return f'<div style="font-size:11.5px;margin:2px 0 4px">{escape(name)}{DOT.join(said)}</div>'
 
 
-# -- a time series in little room: as a line of block characters, and as a drawing -----------------------
-
 _BLOCKS = "▁▂▃▄▅▆▇█"
-_POINTS, _STEP, _HEIGHT = 20, 6, 14  # of the drawing; px
-_FLAT = 0.1  # of the maximum
 
 
 def sparkline(timeline: Timeline, width: int = 24) -> str:
-    """Return a time series as so many blocks, of which ▁ is the lowest; all are ▁ below 1 MB."""
-    if not timeline or width < 1:
-        return ""
+    """Return a time series as so many blocks, ▁ the lowest; empty if it varies by less than 1 MB."""
     sizes = [size for _, size in timeline]
-    low, high = min(sizes), max(sizes)
-    if not varies(timeline):
-        return _BLOCKS[0] * width
+    low, high = min(sizes, default=0), max(sizes, default=0)
+    if high - low < MB:
+        return ""
     top = len(_BLOCKS) - 1
     return "".join(_BLOCKS[round((size - low) / (high - low) * top)] for size in _columns(timeline, width))
 
 
-def drawing(timeline: Timeline) -> str:
-    """Return a time series as a thin line over zero, in SVG, and its maximum; empty if it would be flat."""
-    if not varies(timeline):
-        return ""
-    columns = [max(0.0, size) for size in _columns(timeline, _POINTS)]
-    high = max(columns)
-    if high - min(columns) < high * _FLAT:
-        return ""
-    heights = [round(_HEIGHT * (1 - size / high)) + 1 for size in columns]
-    steps = " ".join(f"{_STEP} {after - before}" for before, after in pairwise(heights)).replace(" -", "-")
-    line = f'<path fill=none stroke={BLUE} d="M0 {heights[0]}l{steps}"/>'
-    peak = f"<circle cx={_STEP * columns.index(high)} cy=1 r=2 fill={RED} />"
-    axis = f'<path stroke=#8888 d="M0 {_HEIGHT + 1.5}h{_STEP * _POINTS}"/>'
-    size_px = f"width={_STEP * _POINTS} height={_HEIGHT + 2}"
-    return f"<svg {size_px} style=vertical-align:bottom>{axis}{line}{peak}</svg> max {size_text(high)}"
-
-
-def varies(timeline: Timeline) -> bool:
-    """Return whether a time series varies by a megabyte or more."""
-    sizes = [size for _, size in timeline]
-    return bool(sizes) and max(sizes) - min(sizes) >= MB
-
-
-def _columns(timeline: Timeline, width: int) -> list[float]:
-    """Return the highest point in each of so many equal parts of the time; without one, a straight line."""
-    start_s = timeline[0][0]
+def _columns(timeline: Timeline, width: int) -> list[int]:
+    """Return the highest point in each of so many equal parts of the time, or the last one before it."""
+    start_s, last = timeline[0]
     span_s = timeline[-1][0] - start_s
-    found: dict[int, float] = {}
+    found: dict[int, list[int]] = {}
     for at_s, size in timeline:
         column = min(int((at_s - start_s) / span_s * width), width - 1) if span_s else 0
-        found[column] = max(size, found.get(column, size))
-    if not span_s:
-        return [found[0]] * width
+        found.setdefault(column, []).append(size)
+    columns = []
     for column in range(width):
-        if column not in found:
-            middle_s = start_s + (column + 0.5) / width * span_s
-            right = max(1, bisect_left(timeline, middle_s, key=itemgetter(0)))
-            (left_s, left_size), (right_s, right_size) = timeline[right - 1 : right + 1]
-            share = (middle_s - left_s) / (right_s - left_s) if right_s != left_s else 1.0
-            found[column] = left_size + (right_size - left_size) * share
-    return [found[column] for column in range(width)]
+        columns.append(max(found.get(column, [last])))
+        last = found.get(column, [last])[-1]
+    return columns

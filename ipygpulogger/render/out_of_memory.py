@@ -6,7 +6,6 @@ from html import escape
 from itertools import cycle
 from typing import TYPE_CHECKING
 
-from ..records import CellRecord
 from ..records.explained import requested
 from ..records.units import (
     MB,
@@ -16,7 +15,6 @@ from ..records.units import (
     readable_sizes,
     rounded_mb,
     size_text,
-    time_text,
 )
 from .growth import DRIVERS, FILLS
 from .markup import BLUE, PALE, RED, Part, bar, first_fitting, fitted, legend, size, small, typeset
@@ -24,7 +22,7 @@ from .markup import BLUE, PALE, RED, Part, bar, first_fitting, fitted, legend, s
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from ..records import AtPeak, DeviceUsage, Measurement, OutOfMemory, Owner
+    from ..records import DeviceUsage, OutOfMemory, Owner
 
 _FIRST = "asked", "free"
 _TRACEBACK = "last traceback: "
@@ -39,31 +37,8 @@ _HIDDEN = RED, f"{RED}a6"  # of those that `%gpulog free` releases
 _CARD = '<div style="border-left:3px solid #e45756;padding:0 9px;margin:2px 0 6px">'
 
 
-def at_the_peak(measurement: Measurement) -> str:
-    """Return when memory was highest, if that was as the allocation failed: "at the peak, 1.92 s in"."""
-    card = measurement.out_of_memory if isinstance(measurement, CellRecord) else None
-    if card is None or not card.alive:
-        return ""
-    if card.alive != tuple(row for row in measurement.at_peak if row.device == card.device):
-        return ""
-    time_s = dict(measurement.peak_times_s).get(card.device)
-    return "at the peak" if time_s is None else f"at the peak, {time_text(time_s)} in"
-
-
-def not_on_card(measurement: Measurement) -> tuple[AtPeak, ...]:
-    """Return what was alive at the peak, without the device of which the card tells the same."""
-    card = measurement.out_of_memory if isinstance(measurement, CellRecord) else None
-    if card is None or not at_the_peak(measurement):
-        return measurement.at_peak
-    return tuple(row for row in measurement.at_peak if row.device != card.device)
-
-
-def report(card: OutOfMemory, at_the_peak: str = "", *, beside_peak: bool = False) -> str:
-    """Return the report of an allocation that failed, the next step first.
-
-    `at_the_peak` is what that function says. `beside_peak`: the whole table of what was alive at the peak
-    stands beside it, so that the card refers to it if the allocation failed at the peak.
-    """
+def report(card: OutOfMemory) -> str:
+    """Return the report of an allocation that failed, the next step first."""
     figures = rows(card)
     first = _listed(row for row in figures if row[0] in _FIRST)
     others = _listed(row for row in figures if row[0] not in _FIRST)
@@ -73,55 +48,38 @@ def report(card: OutOfMemory, at_the_peak: str = "", *, beside_peak: bool = Fals
         lines.append(f"  held by: {_listed((owner.name, _mb(owner.size_bytes)) for owner in card.owners)}")
     if still_held := hidden(card):
         lines.append(f"  {still_held}")
-    if card.alive and at_the_peak and beside_peak:
-        lines.append(f"  {_ALIVE}: as {at_the_peak}")
-    elif card.alive:
+    if card.alive:
         from . import at_peak  # few cells record their allocations, here and below
 
-        lines.append(f"  {_when(at_the_peak)}: {at_peak.kinds_of(card.alive, nonzero_mb)}")
+        lines.append(f"  {_ALIVE}: {at_peak.kinds_of(card.alive, nonzero_mb)}")
         lines += [f"  {line}" for line in at_peak.lines_of(card.alive, _WIDTH - 2, _ROWS)]
     return printable_lines(lines)
 
 
-def _when(at_the_peak: str) -> str:
-    return f"{_ALIVE}, {at_the_peak}" if at_the_peak else _ALIVE
-
-
-def html(
-    card: OutOfMemory,
-    gpu: DeviceUsage | None,
-    space_bytes: int,
-    at_the_peak: str = "",
-    *,
-    beside_peak: bool = False,
-) -> str:
+def html(card: OutOfMemory, gpu: DeviceUsage | None, space_bytes: int) -> str:
     """Return the report as HTML: what is missing, the next step, the device's bar, the figures.
 
     What does not fit into the space is left out from the end, and small holders from the bar.
     """
-    beside = bool(at_the_peak) and beside_peak
     head, after = f"{_CARD}<div><b>{_headline(card)}</div>", "</div>"
     space_bytes -= size(head + after)
     step = f"<div><b>Do this:</b> {_as_markup(card.advice, min(_ADVICE, space_bytes - 60))}</div>"
     space_bytes -= size(step)
-    versions = list(_alive(card, at_the_peak, beside=beside))
+    versions = list(_alive(card))
     alive = first_fitting(versions, min(_ALIVE_LEAST, space_bytes))  # the bar says less of what can be done
-    figures = small(" · ".join(f"{name} {figure}" for name, figure in rows(card) if figure != "0 MB"))
-    *held, device = (_drawn(card, gpu, count) for count in range(len(card.owners), -1, -1))
-    told = [holders + figures for holders in held if holders != device]
-    drawn = [*told, *held, device + figures, device, figures]  # a holder is worth more than the figures
-    shown = first_fitting(drawn, space_bytes - size(alive))
+    room = space_bytes - size(alive)
+    shown = first_fitting((_drawn(card, gpu, count) for count in range(len(card.owners), -1, -1)), room)
+    said = " · ".join(f"{name} {figure}" for name, figure in rows(card) if figure != "0 MB")
+    shown += small(said) if said and size(shown + small(said)) <= room else ""
     return f"{head}{step}{shown}{first_fitting(versions, space_bytes - size(shown))}{after}"
 
 
-def _alive(card: OutOfMemory, at_the_peak: str, *, beside: bool) -> Iterator[str]:
+def _alive(card: OutOfMemory) -> Iterator[str]:
     """Yield what was alive when the allocation failed: the kinds, with fewer and fewer rows."""
-    if beside and card.alive:
-        yield f"<div>{typeset(f'{_ALIVE.capitalize()}: as {at_the_peak}')}.</div>"
-    elif card.alive:
+    if card.alive:
         from . import at_peak
 
-        said = f"{_when(at_the_peak).capitalize()}: {at_peak.kinds_of(card.alive)}"
+        said = f"{_ALIVE.capitalize()}: {at_peak.kinds_of(card.alive)}"
         kinds = f"<div>{escape(typeset(said))}</div>"
         yield from (kinds + at_peak.listed(card.alive, count) for count in range(_ROWS, 0, -1))
         yield kinds

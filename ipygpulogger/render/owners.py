@@ -15,11 +15,11 @@ from ..records.units import (
     nonzero_mb,
     printable,
     printable_lines,
+    readable_sizes,
     rounded_mb,
-    size_text,
     without_controls,
 )
-from .markup import BLUE, GREY, RED, Part, faint, line, scrolling, small
+from .markup import BLUE, GREY, RED, Part, line, scrolling, small, typeset
 from .table import Bar, Column, Faint, Table
 
 if TYPE_CHECKING:
@@ -54,34 +54,13 @@ class Freed:
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        """Return the report as HTML: how much came back, and a bar for each reference that was dropped."""
-        head = " · ".join(
-            f"<b>{escape(name)} {size_text(sizes[0])}</b>"
-            + (f" {faint(f'(the device {size_text(sizes[1])})')}" if len(sizes) > 1 else "")
-            for name, sizes in self.came_back.items()
-        )
-        page = line(f"Came back: {head}")
-        large = [owner for owner in self.owners if owner.size_bytes >= MB][:_NAMED]
-        scale_bytes = max((owner.size_bytes for owner in large), default=0)
-        dropped = Table([Column("Dropped", "code"), Column("", "drawn"), Column("Held"), Column("", "words")])
-        for owner in large:
-            bar = Bar([Part(owner.device, owner.size_bytes, RED)], scale_bytes)
-            name = clipped(printable(owner.name), _NAME)
-            dropped.add(name, bar, f"{rounded_mb(owner.size_bytes):,}", owner.device)
-        if large:
-            page += dropped.html("What was dropped, MB")
-        else:
-            page += small(f"N{_NOTHING[1:]}.")
-        rest = len(self.owners) - len(large)
-        if rest and large:
-            page += small(f"and {rest} more")
-        if not self.complete:
-            page += small("There was no time to look everywhere.")
-        return without_controls(page)
+        """Return the report as HTML: how much came back, and what was dropped."""
+        dropped, came_back = map(readable_sizes, str(self).splitlines())
+        return without_controls(line(f"<b>{escape(typeset(came_back))}</b>") + small(dropped))
 
 
 def _held(owners: Sequence[Owner], prefix: str = "") -> str:
-    """Return the largest by name, and how many more there are, unless those are below 1 MB together."""
+    """Return the largest by name, and how many more there are if those hold 1 MB together."""
     named = [owner for owner in owners if owner.size_bytes >= MB][:_NAMED]
     devices = {owner.device for owner in named}
     words = [
@@ -92,8 +71,7 @@ def _held(owners: Sequence[Owner], prefix: str = "") -> str:
     rest = owners[len(named) :]
     rest_bytes = sum(owner.size_bytes for owner in rest)
     if rest_bytes >= MB:
-        what = f"and {len(rest)} more" if words else f"{len(rest)} small ones"
-        words.append(f"{what} ({rounded_mb(rest_bytes)} MB)")
+        words.append(f"{len(rest)} others ({rounded_mb(rest_bytes)} MB)")
     return ", ".join(words)
 
 
@@ -140,7 +118,9 @@ def _table(owners: Sequence[Owner], used: Mapping[str, int | None], *, html: boo
     devices, found = _devices(owners, used), _rows(owners, used)
     scale_bytes = max((sum(row.sizes.values()) for row in found if row.kind == "holder"), default=0)
     columns = [Column("holder", "code", html_head="Holder"), Column("", "words"), Column("", "drawn")]
-    table = Table([*columns, *(Column(_device(device)) for device in devices), Column("", "words")])
+    table = Table(
+        [*columns, *(Column("RAM" if device == CPU else device) for device in devices), Column("", "words")]
+    )
     shown, unit = (nonzero_figure, "") if html else (nonzero_mb, " MB")
     for row in found:
         held, nothing = row.kind == "holder", f"0{unit}" if row.kind == "total" else ""
@@ -208,10 +188,6 @@ def _caveats(complete: bool, uncounted: Iterable[str]) -> Iterator[str]:
 def _mark(owner: Owner) -> str:
     is_below = owner.kind == "variable" and any(below in owner.name for below in _BELOW)
     return "hidden" if is_below or owner.kind in ("output", "traceback") else ""
-
-
-def _device(device: str) -> str:
-    return "RAM" if device == CPU else device
 
 
 def _summed(rows: Iterable[Mapping[str, int]]) -> Counter[str]:

@@ -12,30 +12,25 @@ from .growth import between, device_name, grew
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ..records import ChildrenUsage, ChildUsage, Measurement, Metric, OutOfMemory, Peak, Timeline, Usage
+    from ..records import ChildrenUsage, ChildUsage, Measurement, Metric, OutOfMemory, Peak, Usage
 
 
 LONG_S = 2.0  # the time series of a shorter scope is not drawn
 
 
-def report(
-    measurement: Measurement, *, compact: bool = False, timelines: bool = False, beside_peak: bool = False
-) -> str:
+def report(measurement: Measurement, *, compact: bool = False, timelines: bool = False) -> str:
     """Return the report of one scope; compact it is one line.
 
-    With `timelines` the time series of a long scope stand behind the rows. With `beside_peak` the table of
-    what was alive at the peak stands beside the report, which does not repeat it then.
+    With `timelines` the time series of a long scope stand behind the rows.
     """
     figures = _compact(measurement) if compact else _table(measurement, timelines=timelines)
-    below = [*([] if beside_peak else _alive(measurement, compact=compact)), *sentences(measurement)]
-    below = list(map(printable, below))
+    below = list(map(printable, [*_alive(measurement, compact=compact), *sentences(measurement)]))
     card = card_of(measurement)
     if card is None:
         return (" | " if compact else "\n").join([figures, *below])
-    from . import out_of_memory  # few cells need it, here and below
+    from . import out_of_memory  # few cells need it
 
-    failed = out_of_memory.report(card, out_of_memory.at_the_peak(measurement), beside_peak=beside_peak)
-    return "\n".join([figures, failed, *below])  # the user needs it now
+    return "\n".join([figures, out_of_memory.report(card), *below])  # the user needs it now
 
 
 def card_of(measurement: Measurement) -> OutOfMemory | None:
@@ -53,19 +48,17 @@ def rows(
     measurement: Measurement, *, timelines: bool = False
 ) -> Iterator[tuple[str, tuple[str, str, str], str]]:
     """Yield the rows of a report: a name, three figures in MB (consumed, peaked, used), and remarks."""
-    drawn = timelines and measurement.time_s >= LONG_S
-    gen = measurement.gen
-    remarks = [_peak_remark(gen.peak), *_ram_remarks(measurement), _drawn(gen.timeline) if drawn else ""]
-    yield "Gen", figures(gen), _joined(*remarks)
-    for gpu in measurement.gpus:
-        remarks = [*_device_remarks(gpu), _drawn(gpu.timeline) if drawn else ""]
-        yield device_name(gpu, measurement.gpus), figures(gpu), _joined(*remarks)
+    series = [measurement.gen.timeline, *(gpu.timeline for gpu in measurement.gpus)]
+    drawn = [""] * len(series)
+    if timelines and measurement.time_s >= LONG_S:
+        from .markup import sparkline
 
-
-def _drawn(timeline: Timeline) -> str:
-    from .markup import sparkline, varies
-
-    return sparkline(timeline) if varies(timeline) else ""
+        drawn = list(map(sparkline, series))
+    remarks = [_peak_remark(measurement.gen.peak), *_ram_remarks(measurement), drawn[0]]
+    yield "Gen", figures(measurement.gen), _joined(*remarks)
+    for gpu, blocks in zip(measurement.gpus, drawn[1:], strict=True):
+        name = device_name(gpu, measurement.gpus)
+        yield name, figures(gpu), _joined(*_device_remarks(gpu), blocks)
 
 
 def uncertainty(gpu: DeviceUsage) -> str:
@@ -91,13 +84,11 @@ def _alive(measurement: Measurement, *, compact: bool) -> list[str]:
     """Return the kinds of what was alive when memory was highest; compact, of the first device alone."""
     if not measurement.at_peak:
         return []
-    from . import at_peak  # few cells have it, here and below
-    from .out_of_memory import not_on_card
+    from . import at_peak  # few cells have it
 
-    alive, times_s = not_on_card(measurement), measurement.peak_times_s
     if compact:
-        return list(filter(None, [at_peak.kinds_line(alive, times_s)]))
-    return at_peak.kinds_lines(alive, times_s)
+        return list(filter(None, [at_peak.kinds_line(measurement.at_peak, measurement.peak_times_s)]))
+    return at_peak.kinds_lines(measurement.at_peak, measurement.peak_times_s)
 
 
 def _table(measurement: Measurement, *, timelines: bool) -> str:

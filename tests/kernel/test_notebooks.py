@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -134,9 +135,9 @@ def test_what_we_show(name):
             record = record_from(data[MIME])
             for mime, render in (("text/plain", text.report), ("text/html", html.report)):
                 today = [
-                    render(record, compact=compact, beside_peak=beside).replace("<details open", "<details")
+                    render(told, compact=compact).replace("<details open", "<details")
                     for compact in (False, True)
-                    for beside in {False, bool(record.at_peak)}
+                    for told in (record, replace(record, at_peak=()))
                 ]  # whether it is open, RAM's size decides, too
                 assert of_mime(output, mime).replace("<details open", "<details") in today, again
     said = path.read_text(encoding="utf-8")

@@ -42,17 +42,14 @@ def test_text():
     ]
 
 
+UNKNOWN = {"fits": None, "short_bytes": None, "available_bytes": None, "unknown": "no GPU"}
+
+
 @pytest.mark.parametrize(
     ("changed", "headline"),
     [
-        (
-            {"fits": False, "short_bytes": 1204 * MB, "available_bytes": 8638 * MB},
-            "Needs 9842 MB on cuda:0: 1204 MB short (step)",
-        ),
-        (
-            {"fits": None, "short_bytes": None, "available_bytes": None, "unknown": "no GPU"},
-            "Needs 9842 MB on cuda:0 (step)",
-        ),
+        ({"fits": False, "short_bytes": 1204 * MB}, "Needs 9842 MB on cuda:0: 1204 MB short (step)"),
+        (UNKNOWN, "Needs 9842 MB on cuda:0 (step)"),
         ({"peak_bytes": 3, "available_bytes": 3 + MB}, "Needs <1 MB on cuda:0: fits, 1 MB left (step)"),
         ({"label": "\x1b[31m<b>&\n"}, "Needs 9842 MB on cuda:0: fits, 5118 MB left (?[31m<b>&?)"),
     ],

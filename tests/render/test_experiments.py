@@ -25,51 +25,35 @@ def secs2time(secs):
 
 
 @pytest.mark.parametrize(
-    ("record", "gpu", "rows"),
+    ("record", "gpu", "rows", "line"),
     [
-        (record(), None, ["CPU:        128          0        170 MB |"]),
-        (record(2048, 1, 5465), device(2467, 1437, 5465),
-         ["CPU:      2,048          1      5,465 MB |", "GPU:      2,467      1,437      5,465 MB |"]),
-        (record(-300.9, 0, 5), None, ["CPU:       -300          0          5 MB |"]),
+        (record(), None, ["CPU:        128          0        170 MB |"], "CPU: 128/0/170 MB"),
         (record(quality="bounded", peaked=512), device(1, 2, 3, quality="sampled"),
          ["CPU:        128        512        170 MB |  (peak 682-730)",
-          "GPU:          1          2          3 MB |  (peak at least)"]),
-        (record(status="error", error="ValueError"), device(1, 2, 3, attributed=False, used_bytes=None),
-         ["CPU:        128          0        170 MB |  failed: ValueError",
-          "GPU:        n/a        n/a        n/a MB |  (per-process usage unavailable)"]),
+          "GPU:          1          2          3 MB |  (peak at least)"],
+         "CPU: 128/512/170 MB  (peak 682-730) | GPU: 1/2/3 MB  (peak at least)"),
+        (record(), device(1, 2, 3, attributed=False, used_bytes=None),
+         ["CPU:        128          0        170 MB |",
+          "GPU:        n/a        n/a        n/a MB |  (per-process usage unavailable)"],
+         "CPU: 128/0/170 MB | GPU: n/a/n/a/n/a MB  (per-process usage unavailable)"),
     ],
 )  # fmt: skip
-def test_the_cells_report(record, gpu, rows):
-    """The original's three lines; what is more stands after a row or below, never within."""
+def test_the_cells_report(record, gpu, rows, line):
+    """The original's lines; what is more stands after a row or below, never within."""
     head = "･ RAM:  △Consumed    △Peaked    Used Total | Exec time 0:00:00.807"
-    said = render.cell(replace(record, notes=("Something is missing.",)), gpu)
-    assert said.splitlines() == [head, *(f"･ {row}" for row in rows), "Something is missing."]
-
-
-@pytest.mark.parametrize(
-    ("record", "gpu", "says"),
-    [
-        (record(), None, "CPU: 128/0/170 MB | Time 0:00:00.807"),
-        (record(2048, 1, 5465, time_s=3723.5), device(2467, 1437, 5465),
-         "CPU: 2048/1/5465 MB | GPU: 2467/1437/5465 MB | Time 1:02:03.500"),
-        (record(quality="sampled"), device(1, 2, 3, attributed=False),
-         "CPU: 128/0/170 MB  (peak at least) | GPU: n/a/n/a/3 MB  (per-process usage unavailable) | Time 0:00:00.807"),
-    ],
-)  # fmt: skip
-def test_the_cells_compact_report(record, gpu, says):
-    """The original's one line."""
-    line = f"{says} | (Consumed/Peaked/Used Total)"
-    assert render.cell(record, gpu, compact=True) == line
-    assert render.cell(replace(record, status="interrupted"), gpu, compact=True) == f"{line} | interrupted"
-
-
-def test_a_cell_that_ran_out_of_memory_is_explained():
-    """The report of IPyGPULogger's, below the row."""
     card = OutOfMemory("cuda:0", 1, 2, 3, 4, 5, 6, 0, 0, (), "free something")
-    for compact in (False, True):
-        said = render.cell(record(out_of_memory=card), None, compact=compact)
-        assert said.splitlines()[-2] == "  -> free something"
-        assert "\nOut of memory on cuda:0: " in said
+    failed = replace(record, status="error", error="ValueError", notes=("A note.",), out_of_memory=card)
+    rows = [f"･ {row}" for row in rows]
+    assert render.cell(record, gpu).splitlines() == [head, *rows]
+    said = render.cell(failed, gpu).splitlines()
+    assert said[: len(rows) + 2] == [head, f"{rows[0]}  failed: ValueError", *rows[1:], "A note."]
+    line = f"{line} | Time 0:00:00.807 | (Consumed/Peaked/Used Total)"
+    assert render.cell(record, gpu, compact=True) == line
+    short = render.cell(failed, gpu, compact=True).splitlines()
+    assert short[0] == f"{line} | failed: ValueError | A note."
+    for told in said, short:  # the report of IPyGPULogger's, below the rows
+        assert told[-3].startswith("Out of memory on cuda:0: ")
+        assert told[-2] == "  -> free something"
 
 
 SIZES = st.integers(-(2**46), 2**46)

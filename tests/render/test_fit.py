@@ -85,15 +85,9 @@ def test_html_has_the_same_sentences():
 @given(st.lists(records(source=TEXTS, cell_id=TEXTS), max_size=6), TEXTS)
 def test_whatever_the_records_say(found, name):
     """Records of any machine, with names of any kind, are told on lines without control characters."""
+    alike = {"source": "x", "cell_id": "a", "status": "ok", "gpulog_only": False}
     same = [
-        dataclasses.replace(
-            one,
-            source="x",
-            cell_id="a",
-            status="ok",
-            gpulog_only=False,
-            dimensions=((name, at % 3), ("b", at)),
-        )
+        dataclasses.replace(one, dimensions=((name, at % 3), ("b", at)), **alike)
         for at, one in enumerate(found, 1)
     ]
     for records_of_it in (found, same):

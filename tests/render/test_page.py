@@ -44,27 +44,14 @@ TAGS = {
 }  # fmt: skip
 
 
-def outside_the_plot(text):
-    return re.sub(r"<svg.*?</svg>", "", text, flags=re.DOTALL)
-
-
-def write(word):
-    return page(word, [record(word)], source=lambda _: word, said=[word])
-
-
-def check(text, word):
-    read = Reader(outside_the_plot(text))
+def check(word):
+    text = page(word, [record(word)], source=lambda _: word, said=[word])
+    read = Reader(re.sub(r"<svg.*?</svg>", "", text, flags=re.DOTALL))
     assert set(read.tags) <= TAGS
     assert not [name for name, _ in read.attributes if name.startswith("on") or name in ("src", "href")]
-    assert (
-        read.words.count(word.replace("\N{NO-BREAK SPACE}", " ")) >= 7
-    )  # title, heading, sentence, label, source twice, note
+    # Title, heading, sentence, label, source twice, note.
+    assert read.words.count(word.replace("\N{NO-BREAK SPACE}", " ")) >= 7
     assert "script" not in {tag.lower() for tag in re.findall(r"<\s*(\w+)", text)}
-
-
-def test_hostile_strings_are_text():
-    """Tags, quotes, ends of sections and comments in every field: shown, and nothing else."""
-    check(write(HOSTILE), HOSTILE)
 
 
 @settings(deadline=None, max_examples=60)
@@ -73,49 +60,46 @@ def test_any_string_is_text(word):
     """Whatever the characters."""
     with pytest.MonkeyPatch.context() as patch:  # the plot has a test of its own
         patch.setattr(pages, "_plot", lambda _: "")
-        check(write(word), word)
+        check(word)
 
 
-def test_a_page_can_always_be_written(no_plot):
-    """Half a surrogate pair in a source, which no file can hold, becomes a question mark."""
-    assert "a?b" in write("a\ud800b").encode().decode()
+def test_hostile_strings_are_text(no_plot):
+    """Tags, ends of sections and comments are shown; half a surrogate pair, which no file holds, is a question mark."""
+    check(HOSTILE)
+    assert "a?b\n\tc</code>" in page("x", [record()], source=lambda _: "a\ud800b\n\tc").encode().decode()
 
 
 def test_one_file_without_a_script():
-    """The plot stands in the page as SVG; nothing is fetched, and browsers are told to refuse it."""
-    text = page("nb", [record(count=1), record(count=2)])
+    """The plot is SVG; nothing is fetched, and browsers are told to refuse it; the same run makes the same page."""
+    cells = [record(count=1), record(count=2)]
+    text = page("nb", cells)
     (plot,) = re.findall(r"<svg.*?</svg>", text, flags=re.DOTALL)
     assert "default-src 'none'" in text
     fetched = re.findall(r"""(?:href|src)\s*=\s*["']([^"']*)|url\(([^)]*)\)|@import""", text)
     assert all((link or url).startswith("#") for link, url in fetched)
     assert 'role="img"' in plot
     assert text.count('<details class="cell') == 2
-
-
-def test_the_same_run_makes_the_same_page():
-    """No time of writing, no random id."""
-    cells = [record(count=1), record(count=2)]
-    assert page("nb", cells) == page("nb", cells)
-
-
-def test_without_matplotlib(no_plot):
-    """No plot, and the command that would bring one; all the rest is there."""
-    text = page("nb", [record()])
-    assert "<svg" not in text
-    assert "pip install" in text
-    assert '<details class="cell' in text
+    assert page("nb", cells) == text
 
 
 def test_a_plot_that_fails_costs_only_the_plot(monkeypatch):
-    """Whatever the plotting raises is one sentence in its place."""
+    """One sentence in its place: whatever the plotting raises, or the command that installs matplotlib."""
 
     def broken(_):
         raise RuntimeError("<oh>")
 
     monkeypatch.setattr(pages, "figure", broken)
-    text = page("nb", [record()])
-    assert "No plot: RuntimeError: &lt;oh&gt;" in text
-    assert '<details class="cell' in text
+    failed = page("nb", [record()])
+    monkeypatch.undo()
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    missing = page("nb", [record()])
+    for text, said in (
+        (failed, "No plot: RuntimeError: &lt;oh&gt;"),
+        (missing, "No plot: plots need matplotlib: pip"),
+    ):
+        assert said in text
+        assert "<svg" not in text
+        assert '<details class="cell' in text
 
 
 def test_it_reads_without_its_style(no_plot):
@@ -163,16 +147,12 @@ def test_the_totals_are_those_of_the_run(no_plot):
     assert "2 cells · 1 failed" in page("nb", cells)
 
 
-def test_a_device_of_others_shows_what_all_processes_use(no_plot):
-    """Unknown is not shown as 0."""
+def test_a_page_of_what_is_unknown(no_plot):
+    """Of a device of others what all processes use, not a 0; of a run without a cell why it ended."""
     device = replace(record().gpus[0], attributed=False, used_bytes=5 * MB, name="Sim")
     text = page("nb", [replace(record(), gpus=(device,))])
     assert "<dt>GPU, all processes</dt><dd>5 MB</dd><dd>Sim</dd>" in text
     assert "Highest GPU" not in text
-
-
-def test_without_a_cell(no_plot):
-    """A run that ended before its first cell has a page that says so."""
     text = page("nb", [], said=["It ended early"])
     assert "It ended early" in text
     assert "No plot" not in text

@@ -1,7 +1,7 @@
 """The pages of `%gpulog` as HTML: the figures of the text, bars in cells, nothing that could harm."""
 
+import dataclasses
 import re
-from html import unescape
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -37,7 +37,9 @@ def test_any_summary_is_harmless(given, times, by):
     given = given * times
     found = History(given)
     page = read(summary.html(found.rank(by=by), by, found.suspects()))
-    told = summary.summary(found.rank(by=by), by, found.suspects())
+    ranked = found.rank(by=by)
+    told = summary.summary(ranked, by, [tuple(ranked)] if ranked else [])
+    assert all(line.isprintable() for line in told.split("\n"))
     assert page.words.startswith(told.splitlines()[0])
     took = [row[-2] for row in page.rows[1:] if row[-2]]
     assert len(took) == min(20, len(found.rank(by=by)))
@@ -47,44 +49,68 @@ def test_any_summary_is_harmless(given, times, by):
 
 
 def owner(name, size_mb, device=CPU, kind="variable", shared=()):
-    return Owner(name, size_mb * MB, device, kind, shared)
+    return Owner(name, int(size_mb * MB), device, kind, shared)
 
 
 HELD = (
-    owner("model", 1600, "cuda:0", shared=("net",)), owner("Out[3]", 800, "cuda:0", "output"),
-    owner("model", 20), owner(HOSTILE, 7), Owner("tiny", 1000, CPU, "variable"),
+    owner("model", 1600, "cuda:0", shared=("opt", "tied", "view", "cfg")), owner("Out[3]", 800, "cuda:0", "output"),
+    owner("model", 20), owner("loss (autograd graph)", 500, "cuda:0"), owner("err: step.act", 25), owner(HOSTILE, 7),
+    owner("last traceback: step.act", 30, kind="traceback"), owner("a", 0.25, "cuda:0"), owner("b", 0.25),
 )  # fmt: skip
 
 
-def test_the_holders_have_bars_and_the_hidden_are_red():
-    """The rows of the text, figures in columns, the bar of each holder as long as what it holds."""
-    used = {"cuda:0": 2500 * MB, CPU: 300 * MB}
-    markup = owners.html(HELD, used, complete=False, uncounted=["lazy"])
-    page = read(markup)
-    assert page.rows == [
-        ["Holder", "", "", "cuda:0", "RAM", ""],
-        ["model", "", "", "1,600", "20", "also net"],
-        ["Out[3]", "hidden", "", "800", "", ""],
-        [HOSTILE, "", "", "", "7", ""],
-        ["1 smaller one", "", "", "", "<1", ""],
-        ["named in all", "", "", "2,400", "27", ""],
-        ["not named", "", "", "100", "273", "Python itself, libraries, small objects"],
+def test_one_row_a_holder_one_column_a_device():
+    """The largest first, hidden ones marked, shared names beside, small ones in one row, and the rest; bars in HTML."""
+    used, more = {"cuda:0": 3000 * MB, CPU: 300 * MB}, {"complete": False, "uncounted": ["lazy"]}
+    plain = owners.holders(HELD, used, **more).splitlines()
+    caveats = "There was no time to look everywhere: the named hold at least this much."
+    assert plain == [
+        "holder                                cuda:0     RAM",
+        "model                                1600 MB   20 MB  also opt, tied, view and 1 more",
+        "Out[3]                       hidden   800 MB",
+        "loss (autograd graph)        hidden   500 MB",
+        "last traceback: step.act     hidden            30 MB",
+        "err: step.act                hidden            25 MB",
+        "<script>alert('&')</script>                     7 MB",
+        "2 smaller ones                         <1 MB   <1 MB",
+        "named in all                         2900 MB   82 MB",
+        "not named                             100 MB  218 MB  Python itself, libraries, small objects",
+        caveats,
+        "Not counted, size unknown: lazy",
     ]
+    markup = owners.html(HELD, used, **more)
+    page = read(markup)
+    rows = [[cell.replace(",", "") for cell in row if cell] for row in page.rows]
+    assert rows[1] == ["model", "1600", "20", "also opt tied view and 1 more"]
+    assert [row[0] for row in rows[1:]] == [line.split("  ")[0] for line in plain[1:-2]]
     widths = re.findall(r"width:([\d.]+)%;background:(#\w+)", markup)
-    assert widths == [("98.8", "#4c78a8"), ("1.23", "#9e9e9e"), ("49.4", "#e45756"), ("0.432", "#9e9e9e")]
-    plain = owners.holders(HELD, used, complete=False, uncounted=["lazy"]).splitlines()
+    assert widths[:4] == [("98.8", "#4c78a8"), ("1.23", "#9e9e9e"), ("49.4", "#e45756"), ("30.9", "#e45756")]
     assert page.words.endswith("".join(plain[-2:]))
 
 
+def test_what_is_not_known_is_not_said():
+    """No figure for a device whose use is unknown, nor where more is named than is resident; nothing held is that."""
+    held = [owner("untouched", 500), owner("x", 3, "cuda:0")]
+    lines = owners.holders(held, {"cpu": 200 * MB, "cuda:0": None}).splitlines()
+    assert lines[-1].split() == ["named", "in", "all", "3", "MB", "500", "MB"]
+    assert owners.holders([], {"cpu": 50 * MB}).splitlines()[1] == "named in all   0 MB"
+
+
 def test_what_free_says():
-    """What came back, then what was dropped, the largest with the longest bar."""
-    freed = Freed(HELD[1:2], {"cuda:0": (800 * MB, 790 * MB), "RAM": (12 * MB,)}, complete=False)
-    page = read(freed._repr_html_())
-    assert page.words.startswith("Came back: cuda:0 800 MB (the device 790 MB) · RAM 12 MB")
-    assert page.rows == [["Dropped", "", "Held", ""], ["Out[3]", "", "800", "cuda:0"]]
-    assert page.words.endswith("There was no time to look everywhere.")
-    nothing = read(Freed((), {"RAM": (0,)})._repr_html_())
-    assert nothing.words.endswith("Nothing hidden: no array was in Out or in a traceback.")
+    """What was dropped, and what came back; what is below 1 MB in all is not worth a word; the same in HTML."""
+    small, few = (tuple(owner(f"Out[{i}]", size, kind="output") for i in range(4)) for size in (0.01, 0.5))
+    traceback = owner("last traceback: step.act", 30, kind="traceback")
+    freed = Freed((traceback, HELD[1], *small), {"cuda:0": (1800 * MB, 0), "RAM": (70 * MB,)}, complete=False)
+    assert str(freed) == repr(freed)
+    dropped = "dropped: last traceback (step.act 30 MB), Out[3] 800 MB (there was no time to look everywhere)"
+    assert str(freed).splitlines() == [dropped, "came back: cuda:0 1800 MB (the device 0 MB), RAM 70 MB"]
+    assert read(freed._repr_html_()).words == (
+        f"came back: cuda:0 1.8 GB (the device 0 MB), RAM 70 MB{dropped}"
+    )
+    assert str(Freed(small, {"RAM": (0,)})).startswith("nothing hidden: ")
+    assert str(Freed(few, {"RAM": (0,)})).startswith("dropped: 4 others (2 MB)\n")
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        freed.complete = False
 
 
 FOUND = [
@@ -99,7 +125,8 @@ def test_doctor_and_status():
     page = read(growth.diagnoses_html(FOUND))
     assert page.rows[1:] == [
         ["general RAM", "exact", "peaks from the high-water mark"],
-        ["torch", "absent", f"{HOSTILE}Do this: Install <it>."],
+        ["torch", "absent", HOSTILE],
+        ["", "", "-> Install <it>."],
         ["NVML", "sampled", "whole-device figures"],
     ]
     gpu = DeviceUsage(
@@ -113,15 +140,14 @@ def test_doctor_and_status():
     plain = growth.status("running, 3 cells recorded", "compact=False", FOUND, [gpu]).splitlines()
     assert plain[:2] == [
         "running, 3 cells recorded; compact=False",
-        "general RAM: exact: peaks from the high-water mark",
+        "general RAM  exact    peaks from the high-water mark",
     ]
 
 
-@pytest.mark.parametrize("records", [History()])
-def test_nothing_yet(records):
+def test_nothing_yet():
     """One quiet line."""
-    for markup in (summary.html([], "peak", []), records._repr_html_()):
-        assert unescape(Reader(markup).words) == "no cell has been reported yet"
+    for markup in (summary.html([], "peak", []), History()._repr_html_()):
+        assert Reader(markup).words == "no cell has been reported yet"
 
 
 @given(records())

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import random
+import re
 import types
 import unicodedata
 import warnings
@@ -27,10 +28,18 @@ from ipygpulogger.engine.machine import machine
 from ipygpulogger.owners import roots
 from ipygpulogger.records import MIME, CellRecord, Diagnosis, Timeline
 from ipygpulogger.records.units import printable, printable_lines, without_controls
-from ipygpulogger.render import at_peak, experiments, html, lines, out_of_memory, owners, page, summary, text
-from ipygpulogger.render.growth import diagnoses, ladders
+from ipygpulogger.render import (
+    at_peak,
+    experiments,
+    growth,
+    html,
+    lines,
+    out_of_memory,
+    owners,
+    summary,
+    text,
+)
 from ipygpulogger.render.owners import Freed
-from ipygpulogger.render.summary import comparison
 from ipygpulogger.storage.decode import NAMES
 from ipygpulogger.storage.formats import json_line
 
@@ -57,9 +66,13 @@ def assert_markup(told):
     assert not set(told) & set("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
 
 
+MADE = set()  # the kinds of values that were made
+
+
 def made(hint, choose):
     """A value of a type with hostile words wherever it takes words, and numbers that are worth telling."""
     if dataclasses.is_dataclass(hint) or hint is Diagnosis:
+        MADE.add(hint)
         hints = get_type_hints(hint, localns=vars(values) | NAMES)
         return hint(**{name: made(kind, choose) for name, kind in hints.items()})
     options = get_args(hint)
@@ -96,20 +109,8 @@ LOADED = [  # a file holds no half surrogate pair outside JSON
 
 def test_every_kind_of_value_is_made():
     """The introspection reaches each dataclass of the records, so that a new one cannot be forgotten."""
-    made_kinds = set()
-
-    def walk(value):
-        if dataclasses.is_dataclass(value):
-            made_kinds.add(type(value))
-            for field in dataclasses.fields(value):
-                walk(getattr(value, field.name))
-        elif isinstance(value, tuple):
-            for member in value:
-                walk(member)
-
-    walk((RECORDS[0], DIAGNOSES[0]))
     kinds = {kind for kind in vars(values).values() if dataclasses.is_dataclass(kind)}
-    assert made_kinds >= kinds - {values.Measurement}
+    assert kinds - {values.Measurement} <= MADE
     assert {record.status for record in RECORDS} == set(get_args(values.Status))
 
 
@@ -141,23 +142,22 @@ def test_what_becomes_of_what():
 @pytest.mark.parametrize("record", RECORDS, ids=SEEDS)
 def test_no_field_of_a_record_reaches_a_terminal_as_it_is(record):
     """Each renderer of a measurement, whatever its fields hold."""
-    gpu = record.gpus[0]
+    gpu, peak = record.gpus[0], (record.at_peak, record.peak_times_s, record.notes)
+    changes = tuple(Change(HOSTILE, 1, 5 * MB, 3, at_least=True, regressed=True) for _ in range(2))
     for told in (
-        text.report(record),
-        text.report(record, timelines=True),
-        text.report(record, compact=True),
+        *(text.report(record, compact=compact, timelines=True) for compact in (False, True)),
         text.so_far(record),
         out_of_memory.report(record.out_of_memory),
-        ladders(record.gpus),
-        lines.table(record.lines, record.notes),
-        lines.table((), record.notes),
-        at_peak.text(record.at_peak, record.peak_times_s, record.notes),
+        growth.ladders(record.gpus),
+        growth.diagnoses(DIAGNOSES),
+        *(lines.table(found, record.notes) for found in (record.lines, ())),
+        at_peak.text(*peak),
         owners.holders(record.owners, {HOSTILE: 5 * MB, "cpu": 1}, complete=False, uncounted=[HOSTILE]),
         str(Freed(record.owners, {HOSTILE: (5 * MB, MB)}, complete=False)),
         summary.summary([record, *RECORDS], "peak", [[record] * 3]),
         summary.named(record),
-        experiments.cell(record, gpu),
-        experiments.cell(record, gpu, compact=True),
+        summary.comparison(Comparison((Pair(record, record, changes, 2),), (record,), (record,), 0.05, MB)),
+        *(experiments.cell(record, gpu, compact=compact) for compact in (False, True)),
         experiments.device(gpu),
         experiments.state({"CPU": (1, 2, 3)}, record.notes),
         experiments.variables([HOSTILE], [HOSTILE], [HOSTILE]),
@@ -166,28 +166,11 @@ def test_no_field_of_a_record_reaches_a_terminal_as_it_is(record):
     for told in (
         html.report(record),
         html.so_far(record),
-        lines.html(record.lines, record.notes),
-        lines.html((), record.notes),
-        at_peak.html(record.at_peak, record.peak_times_s, record.notes),
+        *(lines.html(found, record.notes) for found in (record.lines, ())),
+        at_peak.html(*peak),
+        growth.diagnoses_html(DIAGNOSES),
     ):
         assert_markup(told)
-
-
-def test_the_comparison_and_the_diagnoses_neither():
-    """Two runs whose cells and devices have hostile names; sources that say hostile things."""
-    changes = tuple(Change(HOSTILE, 1, 5 * MB, 3, at_least=True, regressed=True) for _ in range(2))
-    pairs = tuple(Pair(record, record, changes, 2) for record in RECORDS)
-    assert_clean(comparison(Comparison(pairs, tuple(RECORDS), tuple(RECORDS), 0.05, MB)))
-    assert_clean(diagnoses(DIAGNOSES))
-
-
-def test_the_page_has_no_control_characters(monkeypatch):
-    """In its title, its sources and its sentences; a tab and a line end of a source stay."""
-    monkeypatch.setattr(page, "_plot", lambda _: "")
-    told = page.page(HOSTILE, RECORDS, source=lambda _: f"{HOSTILE}\n\tx", said=[HOSTILE])
-    assert_markup(told)
-    assert "\n\tx</code>" in told
-    told.encode()
 
 
 # -- the command line ----------------------------------------------------------------------------
@@ -207,6 +190,11 @@ def told_by(capsys, *arguments):
         status = end.code
     out, err = capsys.readouterr()
     return status, out + err
+
+
+def notebook(path, *sources, **fields):
+    cells = [nbformat.v4.new_code_cell(source) for source in sources]
+    path.write_text(json.dumps(nbformat.v4.new_notebook(cells=cells, **fields)))
 
 
 def log(path, *found):
@@ -230,32 +218,29 @@ def test_report_and_compare(here, capsys):
     assert_clean(told)
 
 
-REFUSED = [
-    ["report", "{name}.jsonl"], ["report", "{name}"], ["report", "folder"], ["report", "{name}bad.jsonl"],
-    ["report", "{name}bad.csv"], ["report", "{name}bad.ipynb"], ["report", "{name}bad.parquet"],
-    ["report", "{name}empty.jsonl"], ["report", "{name}huge.jsonl"], ["report", "{name}cut.jsonl"],
-    ["report", "{name}wrong.jsonl"], ["report", "good.jsonl", "--html", "folder"],
-    ["report", "good.jsonl", "--html", "{name}/{name}"], ["report", "good.jsonl", "--by", "{name}"],
-    ["compare", "good.jsonl", "{name}"], ["compare", "good.jsonl", "good.jsonl", "--tolerance", "{name}"],
-    ["compare", "good.jsonl", "good.jsonl", "--floor", "{name}"], ["run", "{name}.ipynb"],
-    ["run", "{name}bad.ipynb"], ["run", "{name}broken.ipynb"], ["run", "{name}kernel.ipynb"],
-    ["run", "{name}language.ipynb"], ["run", "{name}good.ipynb", "--kernel", "{name}"],
-    ["run", "{name}good.ipynb", "--output", "{name}good.ipynb"],
-    ["run", "{name}good.ipynb", "--log", "{name}"],
-    ["run", "{name}good.ipynb", "--log", "{name}/x.jsonl"],
-    ["run", "{name}good.ipynb", "--max-gpu", "{name}"],
-    ["run", "{name}good.ipynb", "--timeout", "{name}"], ["run", "{name}good.ipynb", "-p", "{name}", "1"],
-    ["run", "{name}good.ipynb", "-f", "{name}"], ["run", "{name}good.ipynb", "-f", "{name}bad.jsonl"],
-    ["run", "{name}good.ipynb", "--{name}"], ["{name}"], ["doctor", "{name}"],
-]  # fmt: skip
+REFUSED = """
+report {name}.jsonl | report {name} | report folder | report {name}bad.jsonl | report {name}bad.csv
+report {name}bad.ipynb | report {name}bad.parquet | report {name}empty.jsonl | report {name}huge.jsonl
+report {name}cut.jsonl | report {name}wrong.jsonl | report good.jsonl --html folder
+report good.jsonl --html {name}/{name} | report good.jsonl --by {name} | compare good.jsonl {name}
+compare good.jsonl good.jsonl --tolerance {name} | compare good.jsonl good.jsonl --floor {name}
+run {name}.ipynb | run {name}bad.ipynb | run {name}broken.ipynb | run {name}kernel.ipynb
+run {name}language.ipynb | run {name}good.ipynb --kernel {name} | run {name}good.ipynb --output {name}good.ipynb
+run {name}good.ipynb --log {name} | run {name}good.ipynb --log {name}/x.jsonl | run {name}good.ipynb --max-gpu {name}
+run {name}good.ipynb --timeout {name} | run {name}good.ipynb -p {name} 1 | run {name}good.ipynb -f {name}
+run {name}good.ipynb -f {name}bad.jsonl | run {name}good.ipynb --{name} | {name} | doctor {name}
+"""
+KERNELS = {
+    "good": {},
+    "kernel": {"kernelspec": {"name": HOSTILE, "display_name": "x"}},
+    "language": {"kernelspec": {"name": "x", "display_name": "x", "language": HOSTILE}},
+}
 
 
-@pytest.mark.parametrize("words", REFUSED, ids=" ".join)
+@pytest.mark.parametrize("words", [words.strip() for words in re.split(r"[|\n]", REFUSED) if words.strip()])
 def test_what_is_refused(here, capsys, words):
     """Every error that names a file or a word of the request: one sentence, clean, exit 2."""
-    v4 = nbformat.v4
     (here / "folder").mkdir()
-    (here / "folder.jsonl").mkdir()
     log(here / "good.jsonl", LOADED[0])
     for kind in ("jsonl", "csv", "ipynb", "parquet"):
         (here / f"{NAME}bad.{kind}").write_bytes(b"\x1b[2J garbage\n\x1b[2J more\n")
@@ -264,14 +249,9 @@ def test_what_is_refused(here, capsys, words):
     (here / f"{NAME}cut.jsonl").write_text('{"label": "In')
     (here / f"{NAME}wrong.jsonl").write_text('{"label": 3}\n')
     (here / f"{NAME}broken.ipynb").write_text(json.dumps({"nbformat": 4, "cells": [{"cell_type": NAME}]}))
-    for name, kernelspec in (
-        ("good", {}),
-        ("kernel", {"kernelspec": {"name": HOSTILE, "display_name": "x"}}),
-        ("language", {"kernelspec": {"name": "x", "display_name": "x", "language": HOSTILE}}),
-    ):
-        nb = v4.new_notebook(cells=[v4.new_code_cell("1")], metadata=kernelspec)
-        (here / f"{NAME}{name}.ipynb").write_text(json.dumps(nb))
-    status, told = told_by(capsys, *(word.replace("{name}", NAME) for word in words))
+    for name, metadata in KERNELS.items():
+        notebook(here / f"{NAME}{name}.ipynb", "1", metadata=metadata)
+    status, told = told_by(capsys, *(word.replace("{name}", NAME) for word in words.split()))
     assert_clean(told)
     assert (status, told.count("\n")) == (2, 1), told
 
@@ -291,41 +271,28 @@ def test_a_run(here, capsys):
         f"globals()[{NAME!r}] = b'x' * (20 << 20)",
         "raise type('E\x1b[2J', (Exception,), {})('m\x1b[2J\\n\\x07\\u202e')",
     ]
-    nb = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source) for source in cells])
     path = here / f"{NAME}.ipynb"
-    path.write_text(json.dumps(nb))
+    notebook(path, *cells)
     status, told = told_by(
         capsys, "run", path, "--log", here / f"{NAME}.jsonl", "--html", here / f"{NAME}.html",
         "--max-ram", "1MB",
     )  # fmt: skip
     assert status == 1
     assert_clean(told)
-    for word in (
-        "failed: E?[2J",
-        "x = 'a?[2J??'",
-        "a?[2J?: il.report",
-        "m?[2J",
-        "stopped at the cell that failed",
-        "over --max-ram",
-        "executed notebook: ",
-    ):
+    words = "failed: E?[2J", "x = 'a?[2J??'", "a?[2J?: il.report", "m?[2J", "stopped at the cell that failed"
+    for word in (*words, "over --max-ram", "executed notebook: "):
         assert word in told, told
     assert len(History.load(here / f"{NAME}.jsonl")) == len(cells)
     assert_markup((here / f"{NAME}.html").read_text(encoding="utf-8"))
 
 
-def test_the_line_that_shows_progress():
-    """What stands in it of a source."""
+def test_progress_and_doctor(monkeypatch, capsys):
+    """The line of a source that runs; what a driver or a framework calls itself, as text and as JSON without loss."""
     progress = Progress()
     progress.show(HOSTILE + "x\ny")
     assert_clean(progress.line())
-
-
-def test_doctor(monkeypatch, capsys):
-    """What a driver or a framework calls itself, as text and as JSON; the JSON loses nothing."""
-    monkeypatch.setattr(
-        report, "machine", lambda: types.SimpleNamespace(load=lambda: None, diagnose=lambda: DIAGNOSES)
-    )
+    on = types.SimpleNamespace(load=lambda: None, diagnose=lambda: DIAGNOSES)
+    monkeypatch.setattr(report, "machine", lambda: on)
     assert_clean(told_by(capsys, "doctor")[1])
     told = told_by(capsys, "doctor", "--json")[1]
     assert_clean(told)
@@ -400,12 +367,8 @@ def test_what_went_wrong_is_told(extension, monkeypatch, capsys):
     il._reporter.warn_once(HOSTILE)
     il._failed(OSError(HOSTILE))
     nvml = types.SimpleNamespace(devices=lambda: (), diagnose=lambda: DIAGNOSES[0])
-    monkeypatch.setattr(
-        "ipygpulogger.notebook.report.machine",
-        lambda: types.SimpleNamespace(
-            nvml=nvml, frameworks=types.SimpleNamespace(current_index=lambda: None)
-        ),
-    )
+    on = types.SimpleNamespace(nvml=nvml, frameworks=types.SimpleNamespace(current_index=lambda: None))
+    monkeypatch.setattr("ipygpulogger.notebook.report.machine", lambda: on)
     il._reporter.say_if_no_gpu()
     out, err = capsys.readouterr()
     assert_clean(out + err)
@@ -431,16 +394,16 @@ def test_blocks_and_warnings(capsys, here):
         assert_clean(str(warning.message))
 
 
-@pytest.mark.parametrize("name", [NAME, NAME + ".jsonl", NAME + ".csv", NAME + ".ipynb", NAME + ".parquet"])
-def test_what_is_raised(shell, here, name):
+@pytest.mark.parametrize("end", ["", ".jsonl", ".csv", ".ipynb", ".parquet"])
+def test_what_is_raised(shell, here, end):
     """Errors of ours name files in clean words, for whoever prints them."""
-    path = Path(name)
+    path = Path(NAME + end)
     path.write_bytes(b"\x1b[2J\n")
-    for attempt in (
-        lambda: History.load(path),
-        lambda: History().save(Path(f"{name}.ipynb")),
-        lambda: IPyGPULogger(log=f"{name}/x.jsonl"),
-    ):
-        with pytest.raises(ValueError, match=r".") as caught:
-            attempt()
+    with pytest.raises(ValueError, match=r".") as loaded:
+        History.load(path)
+    with pytest.raises(ValueError, match=r".") as saved:
+        History().save(Path(f"{path}.ipynb"))
+    with pytest.raises(ValueError, match=r".") as logged:
+        IPyGPULogger(log=f"{path}/x.jsonl")
+    for caught in loaded, saved, logged:
         assert_clean(str(caught.value))
