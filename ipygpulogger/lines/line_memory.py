@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections import Counter, deque
+from collections import deque
 from typing import TYPE_CHECKING
 
 from ..engine.sampler import Measuring
@@ -19,7 +19,7 @@ from ..records.usage import above_ends, consumed
 from ..sources import Unavailable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
 
     from ..engine.machine import Machine
     from ..engine.peaks import Interval, PeakTracker
@@ -169,25 +169,10 @@ class LineMemories(Measuring):
                 if line.holders == 1:
                     self._begin(line, continues=continues)
 
-    def repair(self, holders: Iterable[FrameState]) -> None:
-        """Count each line's holders again after a boundary was cut short; peaks are only lower bounds."""
-        with self._lock:
-            held = Counter(holder.held for holder in holders if holder.held is not None)
-            for line in {*self._open, *held}:
-                line.holders = held[line]
-                if line not in self._open:
-                    self._begin(line)
-                self._fill(line)
-                for one in line.sums:
-                    one.hi = math.inf
-                if not line.holders:
-                    self._close(line)
-
     def forget(self) -> None:
-        """Leave out the open interval of each line: its end will not be reported."""
+        """Leave out the open interval of each line, which then has no holders."""
         with self._lock:
-            for line in self._open:
-                line.holders, line.cut_off = 0, True
+            self._ended = None
             self._open.clear()
 
     def _begin(self, line: LineMemory, *, continues: bool = False) -> None:
@@ -195,16 +180,17 @@ class LineMemories(Measuring):
         for gauge, one in zip(self._gauges, line.sums, strict=False):
             (one.resume if continues else one.begin)(gauge.current_bytes)
         self._fill(line)
-        self._open.add(line)  # last: after an interrupt `repair` begins it again
+        self._open.add(line)
 
     def _fill(self, line: LineMemory) -> None:
         line.sums += [_Sum(gauge.current_bytes) for gauge in self._gauges[len(line.sums) :]]
 
     def _close(self, line: LineMemory) -> None:
         self._open.discard(line)
-        self._ended = line
+        was_cut_off, line.cut_off = line.cut_off, True  # in case of an interrupt
         for gauge, one in zip(self._gauges, line.sums, strict=False):
             one.end(gauge.current_bytes)
+        self._ended, line.cut_off = line, was_cut_off
 
     def _read_counters(self) -> None:
         """Read every counter, and add what it read since the last time to every open line."""

@@ -110,6 +110,6 @@ class LineProfiler:
             self._lost.append(sentence)
 
     def cut_off(self, sentence: str) -> None:
-        """Note that nothing more is reported; what the lines that run now used so far is left out."""
+        """Leave out what the lines that run now have used, and note why."""
         self.lost(sentence)
         self._table.forget()
