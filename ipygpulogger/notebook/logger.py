@@ -24,7 +24,7 @@ from .enrichers import enriched, over_budget
 from .live import Live, display_for
 from .measured_cell import Gap, MeasuredCell
 from .options import Options, Threshold, documented
-from .report import Reporter, has_table, is_reported, load_rich, publisher_within
+from .report import Reporter, has_table, is_reported, load_rich
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -252,11 +252,8 @@ class IPyGPULogger(Options):
             if not self._cells and self._only == threading.get_ident():
                 self._halt()  # another cell came than the one that is to be measured
             return
-        gap, self._last.gap = None if cell.nested or self._cells else self._last.gap, None
-        measured = self._measured(cell, gap)
-        if cell.nested and not cell.request.explicit:
-            measured.within = any(one in self._cells for one in cell.around())
-        self._cells[cell] = measured
+        gap, self._last.gap = None if self._cells else self._last.gap, None
+        measured = self._cells[cell] = self._measured(cell, gap)
         # The cell that only loads the extension has no report: it does not wait for the first walk.
         if self._growth.has_walked or not cell.gpulog_only:
             measured.before = self._attempt("tell who holds memory", self._growth.begin)
@@ -270,9 +267,9 @@ class IPyGPULogger(Options):
             garbage=self._garbage if self.gc_collect is True else None,
             clear_cache=self.clear_cache,
             advised=self._advised,
-            publisher=publisher_within(self._shell) if cell.nested else self._shell.display_pub,
+            publisher=self._shell.display_pub,
         )
-        display = None if cell.nested else display_for(self._shell, self.report)
+        display = display_for(self._shell, self.report)
         if display is not None:
             label = "The cell" if cell.execution_count is None else f"In [{cell.execution_count}]"
             measured.live = self._live.cell(label, scope, display)
@@ -369,8 +366,7 @@ class IPyGPULogger(Options):
             show()
 
     def _show(self, record: CellRecord, cell: MeasuredCell) -> None:
-        beside_peak = bool(cell.cell.request.peak)
-        self._reporter.show(record, cell.publisher, within=cell.within, beside_peak=beside_peak)
+        self._reporter.show(record, cell.publisher, beside_peak=bool(cell.cell.request.peak))
 
     def _keep(self, records: Sequence[ProcessRecord]) -> list[ProcessRecord]:
         """Keep the records of other processes as a cell's own is kept; `cluster.watcher` has the contract.

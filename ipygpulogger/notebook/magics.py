@@ -6,7 +6,6 @@ import re
 import sys
 import weakref
 from contextlib import suppress
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -15,7 +14,7 @@ from IPython.display import display
 
 from ..engine.machine import importing, machine
 from ..records.units import printable
-from ..runtime.objects import walk_stack
+from ..runtime.shell import cells_behind
 from ..sources import Unavailable
 from . import completion
 from .cell import options_of, request_in, split_words
@@ -26,8 +25,6 @@ if TYPE_CHECKING:
 
     from ..records import DeviceUsage
     from .logger import IPyGPULogger
-
-_EXECUTION, _BODIES = "IPython.core.magics.execution", ("time", "prun")  # of IPython's own magics
 
 
 class GpulogMagics:
@@ -65,7 +62,9 @@ class GpulogMagics:
         for kind in ("line", "cell"):
             self.shell.magics_manager.magics[kind]["gpulog"] = self.gpulog
         completion.put_in(self.shell)
-        self._see_first_lines()
+        transforms = self.shell.input_transformer_manager.line_transforms
+        if self.first_line not in transforms:  # it sees each cell before IPython makes it a cell magic
+            transforms.insert(0, self.first_line)
 
     def withdraw(self, logger: IPyGPULogger) -> None:
         """Control this logger no more, unless it is the extension's; after an interrupt, do it again."""
@@ -79,17 +78,11 @@ class GpulogMagics:
                 self.shell.magics_manager.magics[kind].pop("gpulog", None)
         self._offered = [one for one in self._offered if one is not logger]
 
-    def _see_first_lines(self) -> None:
-        """Let `first_line` see each cell before IPython turns its first line into a cell magic."""
-        transforms = self.shell.input_transformer_manager.line_transforms
-        if self.first_line not in transforms:
-            transforms.insert(0, self.first_line)
-
     def first_line(self, lines: list[str]) -> list[str]:
         """Remove ``%%gpulog`` from a cell, which then runs as any other; the logger sees the original."""
         first, *body = lines or [""]
         options = options_of(first) if "%%gpulog" in first else None
-        if options is None or _is_a_magics_body():
+        if options is None or any(cells_behind(sys._getframe())):  # of a cell within a cell
             return lines
         filled = next((i for i, line in enumerate(body) if line.strip()), None)
         if filled is None:  # the magic refuses it; without the empty line IPython would
@@ -131,7 +124,7 @@ class GpulogMagics:
     gpulog.__doc__ = HELP  # `%gpulog?` shows it
 
     def _cell(self, line: str, cell: str) -> None:
-        """Handle a cell without code, one with wrong options, and a call of the magic as a function."""
+        """Refuse a cell without code, one with wrong options, and the magic below another or as a function."""
         if any(word in ASKS_FOR_HELP for word in line.split()):
             self._help()
             return
@@ -142,8 +135,9 @@ class GpulogMagics:
             request_in(line)
         except ValueError as error:
             raise _refusal(f"%%gpulog: {error}") from error
-        self._see_first_lines()  # it may have been removed
-        self.shell.run_cell(f"%%gpulog {line}\n{cell}")
+        raise _refusal(
+            "%%gpulog measures a whole cell: write it in the cell's first line, above other magics"
+        )
 
     def _start(self, *options: str) -> None:
         given = dict(map(_option, options))
@@ -272,14 +266,6 @@ class GpulogMagics:
 
     def _help(self) -> None:
         print(HELP)
-
-
-def _is_a_magics_body() -> bool:
-    """Return whether ``%%time`` or ``%%prun`` is the caller, which runs its body without a cell."""
-    return any(
-        frame.f_code.co_name in _BODIES and frame.f_globals.get("__name__") == _EXECUTION
-        for frame in islice(walk_stack(sys._getframe(2)), 4)
-    )
 
 
 def _path(command: str, words: Sequence[str]) -> Path:
