@@ -129,7 +129,7 @@ class Task:
         self._id = task
         _running.add(task)
         _inside.set(task)
-        self._measure = Measure(name, among="task")
+        self._measure = Measure(name, of_task=True)
         self._measure.__enter__()
 
     def __enter__(self) -> None:

@@ -124,7 +124,7 @@ class GpulogMagics:
     gpulog.__doc__ = HELP  # `%gpulog?` shows it
 
     def _cell(self, line: str, cell: str) -> None:
-        """Refuse a cell without code, one with wrong options, and the magic below another or as a function."""
+        """Refuse a cell without code, with wrong options, or below another magic."""
         if any(word in ASKS_FOR_HELP for word in line.split()):
             self._help()
             return

@@ -114,8 +114,7 @@ def test_our_own_work_is_left_out(il, run, monkeypatch):
         one.free()
 
 
-@pytest.mark.parametrize("code", ["%%capture\nb = Block(20)", "aside('b = Block(20)')"])
-def test_cells_within_cells_and_at_the_same_time(shell, il, run, code):
+def test_cells_at_the_same_time(shell, il, run):
     """A cell that begins while another runs has no gap of its own; the outer one and the next have theirs."""
 
     def aside(source):
@@ -126,9 +125,8 @@ def test_cells_within_cells_and_at_the_same_time(shell, il, run, code):
     shell.user_ns["aside"] = aside
     run("x = 1")
     block = Block(30)
-    outer = run(code)
+    outer = run("aside('b = Block(20)')")
     inner = il.history[-2]
-    assert inner.label.startswith("nested") == ("capture" in code)
     assert inner.between == ()
     assert between(outer) == {"cpu": 30}
     block.free()

@@ -9,7 +9,6 @@ from reports import run
 
 from ipygpulogger import IPyGPULogger
 from ipygpulogger.engine.machine import machine
-from ipygpulogger.lines import backends, tracing
 from ipygpulogger.notebook.cell_lines import CellLines
 from ipygpulogger.render.lines import heaviest
 
@@ -119,12 +118,15 @@ def test_functions_of_earlier_cells(shell, il):
 
 
 def test_a_cell_that_a_cell_runs(shell, il):
-    """Nested cells have their lines in their own record, and in the outer one under a name of their own."""
+    """Its lines stand under a name of their own."""
     run(shell, f"x = 1\n{NESTED}")
-    inner, outer = il.history[-2:]
-    nested = f"nested in {outer.label}"
-    assert [(line.place, line.source) for line in inner.lines] == [("", "y = 1"), ("", "z = 2")]
-    assert [(line.place, line.lineno) for line in outer.lines] == [("", 1), ("", 2), (nested, 1), (nested, 2)]
+    nested = f"nested in {il.record.label}"
+    assert [(line.place, line.lineno) for line in il.record.lines] == [
+        ("", 1),
+        ("", 2),
+        (nested, 1),
+        (nested, 2),
+    ]
 
 
 def test_a_cell_on_another_thread_has_its_own_lines(shell, il):
@@ -178,22 +180,6 @@ def test_statements_on_one_line_are_one_line(shell, il):
     assert [line.hits for line in il.record.lines] == [1, 1, 1]
     assert (freed.gen.consumed_bytes / MB, freed.gen.peaked_bytes / MB) == (about(0), about(100))
     assert (kept.gen.consumed_bytes / MB, kept.gen.peaked_bytes / MB) == (about(90), about(0))
-
-
-def test_a_lines_time_is_without_the_hooks_of_the_cells_within(shell, il, clock, monkeypatch):
-    """A line that runs cells takes as long as its code and theirs, at any depth; what we do between is ours."""
-    for module in (backends, tracing):
-        monkeypatch.setattr(module, "monotonic_s", clock.monotonic_s)
-    shell.user_ns.update(clock=clock, shell=shell)
-    run(
-        shell,
-        "clock.work(1)\n"
-        "shell.run_cell('clock.work(2); shell.run_cell(\"clock.work(4)\"); clock.work(8)')\n"
-        "clock.work(16)",
-    )
-    own = [[line.time_s for line in record.lines if not line.place] for record in il.history[-3:]]
-    assert own == [[4], [14], [1, 14, 16]]
-    assert [record.time_s for record in il.history[-3:]] == [4, 14, 31]
 
 
 def test_what_is_not_understood_costs_no_record(shell, il, capsys, monkeypatch):

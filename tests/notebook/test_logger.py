@@ -64,14 +64,6 @@ def test_the_cell_that_stops_prints_nothing_and_leaves_nothing(shell, capsys):
     assert capsys.readouterr().out == ""
 
 
-def test_a_stop_within_a_nested_cell_silences_both(shell, il, capsys):
-    """Neither the nested cell that stops nor the one around it is told."""
-    shell.user_ns["il"] = il
-    run(shell, "%%capture inner\nil.stop()")
-    assert capsys.readouterr() == ("", "")
-    assert (shell.user_ns["inner"].stdout, len(il.history)) == ("", 0)
-
-
 def test_a_second_start_or_stop_changes_nothing(shell, il, capsys):
     """start() returns the logger however often; one report all the same; stop() as well."""
     assert il.start() is il
