@@ -41,8 +41,8 @@ def warn(sentence: str) -> None:
         warnings.warn_explicit(printable(sentence), RuntimeWarning, "ipygpulogger", 1, "ipygpulogger", _shown)
 
 
-# The tasks of an engine that are measured in this process. The lock is reentrant: the garbage collector may run
-# while it is held, and end a generator that is measured.
+# The tasks of an engine that are measured in this process. The lock is reentrant: the garbage collector may
+# run while it is held, and end a generator that is measured.
 _tasks: WeakIdentitySet[_Block] = WeakIdentitySet()
 _tasks_lock = threading.RLock()
 

@@ -1,7 +1,7 @@
 """The lines of one running cell, and of functions that earlier cells defined, numbered as the user sees them.
 
 IPython 7.34 to 9.18 removes leading empty lines before it compiles; a cell magic turns all lines into one;
-``%%capture`` runs its body as a cell of its own, ``%%time`` as a file ``<timed exec>`` (each has a test).
+``%%capture`` runs its body as a cell of its own (each has a test).
 `exec`, dataclasses and templates run code in the user's namespace too, as ``<string>`` and the like.
 """
 
@@ -14,18 +14,15 @@ from inspect import CO_NEWLOCALS
 from typing import TYPE_CHECKING, Any
 
 from ..lines.line_profiler import LineProfiler
-from ..runtime.objects import nested_code
 from ..runtime.shell import cells_behind, is_a_cells, lines_of, place_of_cell
 from .cell import options_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-    from types import CodeType, FrameType
+    from types import FrameType
 
     from ..records import LineUsage
     from .cell import Cell
-
-_TIMED = ("<timed exec>", "<timed eval>")
 
 
 class CellLines:
@@ -43,7 +40,6 @@ class CellLines:
         self._info, self._written = cell.info, lines_of(cell.raw)
         self._above: dict[str, int | None] = {}  # by file: lines of the cell before it; None: not in it
         self._files: dict[str, tuple[str, int]] = {}  # by place: its file, and the lines before that
-        self._timed: set[CodeType] = set()
         self._starting = False
         self._lines = LineProfiler(self._wants, reset_peaks=reset_peaks)
 
@@ -97,7 +93,7 @@ class CellLines:
             return False
         called = code.co_flags & CO_NEWLOCALS or not code.co_name.startswith("<")  # a function or a class
         if called and not self._starting:
-            return code in self._timed or is_a_cells(self._shell, file)
+            return is_a_cells(self._shell, file)
         infos = [info for info, _ in cells_behind(frame)]
         if not any(info is self._info for info in infos):  # another thread's cell, or the caller of this one
             return False
@@ -106,9 +102,8 @@ class CellLines:
         lines = lines_of(infos[0].raw_cell)
         if is_a_cells(self._shell, file):
             self._above[file] = self._within(lines, _taken_off(lines))
-        elif file in _TIMED and (body := _below_time(lines)):
-            self._above[file] = self._within(lines, body)
-            self._timed.update(nested_code(code))
+        elif file == "<timed exec>":
+            self._lines.lost("lines below %%time are not measured")
         return file in self._above
 
     def _within(self, lines: list[str], above: int) -> int | None:
@@ -156,14 +151,6 @@ def _taken_off(lines: list[str]) -> int:
         if after < len(lines) and lines[after].startswith("%%"):
             return after
     return first
-
-
-def _below_time(lines: list[str]) -> int:
-    """Return how many lines come before the body of ``%%time``; 0 without one."""
-    at, magic = _filled(lines, 0), ""
-    while at < len(lines) and lines[at].lstrip().startswith("%%"):
-        magic, at = lines[at], _filled(lines, at + 1)
-    return at if re.match(r"\s*%%time\b", magic) else 0
 
 
 def _filled(lines: list[str], at: int) -> int:

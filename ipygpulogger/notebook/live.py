@@ -1,6 +1,6 @@
 """The live display of a long cell: time, consumed, peaked and used so far.
 
-It is renewed when a figure changed, at most once a second; where none did, the time is renewed every five.
+It is renewed once a second.
 
 What kernels and front ends really do (each has a test):
 
@@ -43,7 +43,6 @@ if TYPE_CHECKING:
 
 AFTER_S = 2.0  # a shorter cell is not shown while it runs
 EVERY_S = 1.0
-_TIME_ALONE = 5  # times as long: how often figures that are still the same are shown with the time
 _RISES = 2  # little RAM is left if that would last for so many rises as since the figures were last shown
 
 
@@ -54,23 +53,17 @@ class Live:
     """
 
     def __init__(self, remarks: Callable[[Measurement], tuple[str, ...]]) -> None:
-        self.remarks = remarks
-        self._renew()
-
-    def _renew(self) -> None:
-        self._pid = os.getpid()
+        self.remarks, self.pid = remarks, os.getpid()
         self.running: dict[LiveCell, None] = {}  # in the order in which they began
         self.ticker = Sampler(partial(_tick, self.running), AFTER_S, EVERY_S, "ipygpulogger live")
 
-    def cell(self, label: str, scope: Scope, place: LiveDisplay) -> LiveCell:
-        """Prepare to show a cell, if it lasts; nothing happens before it begins."""
-        if self._pid != os.getpid():  # in a fork's child: the thread is the parent's, and a lock may be taken
-            self._renew()
-        return LiveCell(self, label, scope, place)
+    def cell(self, label: str, scope: Scope, place: LiveDisplay) -> LiveCell | None:
+        """Prepare to show a cell, if it lasts; None in a forked child, whose parent has the thread."""
+        return LiveCell(self, label, scope, place) if self.pid == os.getpid() else None
 
     def close(self) -> None:
         """End the thread."""
-        if self._pid == os.getpid():
+        if self.pid == os.getpid():
             self.ticker.close()
 
 
@@ -87,13 +80,11 @@ class LiveCell:
 
     def __init__(self, live: Live, label: str, scope: Scope, place: LiveDisplay) -> None:
         self._live, self._label, self._scope, self._place = live, label, scope, place
-        self._pid = os.getpid()
         self._stopped = False
         self.shows = place.shows  # if not, it only follows the cell's output
         self.began_s = 0.0
         self.tightest: MemoryLimit | None = None  # that with the least RAM left so far, if it was little
         self._used_bytes: int | None = None  # of RAM, when it was last read
-        self._shown, self._shown_s = "", 0.0  # the figures that stand at the place, and when they came
 
     def begin(self) -> None:
         """Begin; without a thread the cell is not shown."""
@@ -116,11 +107,7 @@ class LiveCell:
             if limit.is_scarce:
                 self.tightest = least(filter(None, (self.tightest, limit)))
             notes += (left_note(limit),)
-        so_far = replace(so_far, notes=notes)
-        figures = text.so_far(replace(so_far, time_s=0.0))
-        if figures != self._shown or so_far.time_s - self._shown_s >= _TIME_ALONE * EVERY_S:
-            stays = self._place.show(so_far)
-            self._shown, self._shown_s = figures if stays else "", so_far.time_s
+        self._place.show(replace(so_far, notes=notes))
 
     def end(self) -> None:
         """Stop showing figures, because the cell's code has ended."""
@@ -136,7 +123,7 @@ class LiveCell:
     def _stop(self, *steps: Callable[[], None]) -> None:
         if self not in self._live.running:
             return
-        if self._pid == os.getpid():
+        if self._live.pid == os.getpid():
             self._stopped = True
             for step in steps:
                 step()
@@ -188,16 +175,14 @@ class LiveDisplay:
             self._tap = there if isinstance(there, Tap) else Tap(self._session, "send")
             self._tap.open(self._sent)
 
-    def show(self, measurement: Measurement) -> bool:
-        """Display the figures so far, or update the display with them; return whether they are there."""
+    def show(self, measurement: Measurement) -> None:
+        """Display the figures so far, or update the display with them, where nothing stands in the way."""
         from ..render import html  # a rich report has loaded it
 
         bundle = {"text/plain": text.so_far(measurement), "text/html": html.so_far(measurement)}
         with self._lock:
-            if self._ended or self._cleared or self._clears or self._redirects:
-                return False
-            self._put(bundle)
-            return self._is_there
+            if not (self._ended or self._cleared or self._clears or self._redirects):
+                self._put(bundle)
 
     def end(self) -> None:
         """Send no update after this; a clear that still waits when all is printed will clear nothing."""

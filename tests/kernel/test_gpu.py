@@ -78,17 +78,6 @@ def test_what_moves_between_cells(kernel, gpu):
     assert "cells" not in kernel.run("3").stdout
 
 
-def test_two_devices_in_one_cell(kernel):
-    """Each device its own row and numbers; il.data speaks of the current one."""
-    kernel.run("import torch")
-    ran = kernel.run(keep("x", 64, 0) + "; " + keep("y", 32, 1) + "; " + transient(256, 1))
-    assert rows(ran)["GPU0"] == (64, 0, 564, "")
-    assert rows(ran)["GPU1"] == (32, 256, 532, "+ context 500 MB")
-    assert kernel.value("il.data.gpu_mem_used_delta") == 64
-    kernel.run("torch.cuda.set_device(1); del y")
-    assert kernel.value("[il.data.gpu_mem_used_delta, il.record.current_gpu]") == [-32, 1]
-
-
 def test_a_neighbour_is_not_this_cells(kernel, gpu):
     """3000 MB of another process's that appear during a cell: consumed 0, and the row shows them."""
     kernel.run("import torch")

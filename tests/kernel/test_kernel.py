@@ -167,38 +167,7 @@ def test_cells_of_a_subshell_have_their_own_reports(kernel):
     assert labels(long.stdout) == [f"In [{number}]"]
 
 
-@SUBSHELLS
-@without_a_logger
-def test_a_subshell_may_start(kernel):
-    """start() on a subshell while a long cell runs: its own cell is told, then every later one."""
-    subshell = kernel.subshell()
-    kernel.run("go = threading.Event()", silent=True)
-    long = kernel.send("print('under way')\nassert go.wait(60)")
-    kernel.wait_for_print(long, "under way")
-    ran = kernel.run("short = 1\nil = IPyGPULogger().start()\ngo.set()", subshell=subshell)
-    assert len(labels(ran.stdout)) == 1
-    kernel.wait(long)
-    assert kernel.value("[r.source for r in il.history]") == ["short = 1"]
-    assert len(labels(kernel.run("x = 1").stdout)) == 1
-    assert len(labels(kernel.run("x = 2", subshell=subshell).stdout)) == 1
-
-
 # -- the numbers ---------------------------------------------------------------------------------
-
-
-def test_a_moments_need_is_seen_20_times_of_20_without_a_thread(kernel):
-    """A block that lives within one expression peaks at its size, to 2 MB, with no thread of ours."""
-    threads = kernel.value("sorted(t.name for t in threading.enumerate())")
-    figures = "[il.record.gen.peaked_bytes, il.record.gen.consumed_bytes, il.record.gen.peak.quality, seen]"
-    for size_mb in range(40, 440, 20):
-        ran = kernel.run(
-            f"seen = sorted(t.name for t in threading.enumerate()); len(b'x' * ({size_mb} << 20))"
-        )
-        assert ran.result == str(size_mb * MB)
-        peaked, consumed, *others = kernel.value(figures)
-        assert abs(peaked - size_mb * MB) < 2 * MB
-        assert abs(consumed) < 2 * MB
-        assert others == ["exact", threads]
 
 
 def test_500_cells_leave_500_records_and_nothing_else(kernel):

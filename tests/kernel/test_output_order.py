@@ -109,22 +109,6 @@ def test_a_thread_prints_after_the_end(kernel):
     assert MIME not in str(kernel.run("thread.join()").displays[:-1])
 
 
-@pytest.mark.parametrize(
-    "code", ["wait_for(go)", "while True: await asyncio.sleep(0.01)"], ids=["sync", "await"]
-)
-def test_an_interrupted_cell(kernel, code):
-    """What it printed, the KeyboardInterrupt, the report."""
-    asked = kernel.send(f"print('a')\n{code}")
-    kernel.wait_until(asked, is_live)
-    kernel.manager.interrupt_kernel()
-    ran = kernel.wait(asked)
-    *others, (kind, label) = ends_with_the_report(ran)
-    assert others[0] == ("stdout", "a\n")
-    assert [what for what, _ in others[1:]] == ["error"] * (len(others) - 1)
-    assert (kind, label) == ("report", f"In [{kernel.value('il.record.execution_count')}]")
-    assert "  interrupted" in ran.displays[-1]["data"]["text/plain"]
-
-
 # -- clear_output ----------------------------------------------------------------------------------------
 
 
@@ -191,13 +175,6 @@ def test_a_capture_has_what_it_has_without_us(kernel, long):
     assert kernel.value("[inner.stdout, inner.stderr]") == ["mine\n", ""]
     assert 60 << 20 < kernel.value("il.record.gen.consumed_bytes") < 70 << 20
     kernel.run("del block", silent=True)
-
-
-def test_a_nested_cell_has_no_display_of_its_own(kernel):
-    """run_cell within a cell: the outer cell's output is not cut."""
-    ran = kernel.run("print('a'); get_ipython().run_cell('x = 1'); print('b')")
-    number = ran.reply["execution_count"]
-    assert ends_with_the_report(ran) == [("stdout", "a\nb\n"), ("report", f"In [{number}]")]
 
 
 # -- an output widget, two loggers, and saved notebooks ---------------------------------------------------

@@ -59,24 +59,6 @@ after = Block(5)
     )
 
 
-def test_a_hot_loops_memory_is_its_headers():
-    """What hot lines keep and need, once they are only counted, is in the loop's own line, exact."""
-    cell = Cell(
-        """\
-def odd(i):
-    return i == 30_000 and (kept.append(Block(48)), held_transient(100))
-kept = []
-for i in range(40_000):
-    odd(i)
-"""
-    ).run()
-    assert cell.used("for") == about(48, 100)
-    assert cell["for"].gen.peak.quality == "exact"
-    assert cell["return"].hits == cell["odd"].hits == 40_000
-    assert cell["return"].gen.peak.quality == cell["odd"].gen.peak.quality == "sampled"
-    assert len(cell.lines.notes) == 2
-
-
 def test_a_loop_in_a_function_called_often():
     """Calls of a function with a loop of its own degrade as well: no boundaries without end."""
     before = machine().ram.counter.observe

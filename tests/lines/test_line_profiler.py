@@ -21,29 +21,6 @@ def nothing_open(profiler):
     return not (any(line.running or line.memory.holders for line in lines) or profiler._memory._open)
 
 
-def test_the_acceptance():
-    """64 MB kept, 200 MB in a call that holds the GIL, 300 MB in a function of the cell, -64 for the `del`."""
-    cell = Cell(
-        """\
-kept = b"x" * (64 * MB)
-n = len(b"y" * (200 * MB))
-def needs():
-    return len(b"z" * (300 * MB))
-needs()
-del kept
-"""
-    ).run()
-    assert cell.used("kept =") == about(64, 0)
-    assert cell.used("n =") == about(0, 200)
-    assert cell.used("return") == about(0, 300)
-    assert cell.used("needs()") == about(0, 300)
-    assert cell.used("def") == about(0, 0)
-    assert cell.used("del kept") == about(-64, 0)
-    assert {usage.gen.peak.quality for usage in cell.usages} == {"exact"}
-    assert {usage.complete for usage in cell.usages} == {True}
-    assert set(cell.hits().values()) == {1}
-
-
 @pytest.mark.parametrize("end", ["made.close()", "made = None", "made.throw(KeyError)"])
 def test_a_generator_that_ends_half_way(end):
     """Closed, thrown into or collected: its last line ends, and so does the block that cleans up."""
@@ -154,14 +131,6 @@ def test_measurements_nest():
     assert sorted(inside) == [2, 3, 4, 5]
     assert inside[3].gen.consumed_bytes / MB == pytest.approx(20, abs=2)
     assert inside[4].gen.peaked_bytes / MB == pytest.approx(30, abs=2)
-
-
-@pytest.mark.skipif(sys.version_info >= (3, 12), reason="sys.settrace is one for all")
-def test_a_line_cut_off_is_not_said_to_be_hot():
-    """Where tracing was ended, the note says that, and not that the open line ran too often."""
-    cell = Cell("import sys\nsys.settrace(None)\nkept = Block(32)\n").run()
-    (note,) = cell.lines.notes
-    assert note.startswith("tracing was ended")
 
 
 STRUCK = {  # each is struck as it begins and as it ends
@@ -281,33 +250,6 @@ def test_our_own_failure_reaches_nobody(monkeypatch):
     lines.stop()
     assert lines.result(lambda _: CELL) == ()
     assert any("ZeroDivisionError" in note for note in lines.notes)
-
-
-def test_places_and_offsets():
-    """Lines come out under the place and the number the user knows, the cell's own first."""
-    helper = Cell("def f():\n    return Block(4)\n")
-    exec(helper.code, helper.names)
-    cell = Cell("\n\nkept = f()\n", f=helper.names["f"])
-    cell.lines = LineProfiler(lambda frame: frame.f_code.co_filename in (cell.filename, helper.filename))
-    cell.run()
-    found = cell.lines.result(lambda name: ("", -2) if name == cell.filename else ("In [1]", 10))
-    assert [(usage.place, usage.lineno, usage.source) for usage in found] == [
-        ("", 1, "kept = f()"),
-        ("In [1]", 12, "return Block(4)"),
-    ]
-
-
-def test_idempotent():
-    """Starting and stopping twice change nothing; never started is nothing measured."""
-    lines = LineProfiler(lambda _: True)
-    lines.stop()
-    assert lines.result(lambda _: CELL) == ()
-    assert lines.notes == ()
-    cell = Cell("a = Block(3)\n")
-    cell.lines.start()
-    cell.run()
-    cell.lines.stop()
-    assert cell.used("a =") == about(3, 0)
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")

@@ -76,32 +76,6 @@ told.append(torch.cuda.max_memory_allocated() // MB)
     assert torch.cuda.max_memory_allocated() == 50 * MB
 
 
-def test_a_hot_loop_on_the_device(cuda):
-    """What a loop keeps and needs on the device is its header's, once its lines are only counted."""
-    found = measured(
-        """\
-kept = []
-for i in range(30_000):
-    i == 20_000 and (kept.append(block(48)), block(256))
-pass
-""",
-        "<hot>",
-    )
-    assert used(found[2]) == {0: (48, 256, "exact")}
-    assert found[3].hits == 30_000
-    assert not found[3].complete
-
-
-def test_nothing_stays(cuda):
-    """After the last measuring the frameworks have no wrapper of ours."""
-    names = "_cuda_memoryStats", "_cuda_resetPeakMemoryStats"
-    before, during = [getattr(torch._C, name) for name in names], []
-    measured("block(5)\nduring.append(torch._C._cuda_memoryStats)\n", "<stays>", during=during)
-    assert during[0] is not before[0]
-    torch.cuda.reset_peak_memory_stats()  # until then the user's own peak is kept for them
-    assert [getattr(torch._C, name) for name in names] == before
-
-
 def test_first_used_within_a_line(kernel_env):
     """The line that imports torch, and the one that uses a device first, have what that moved."""
     program = """\

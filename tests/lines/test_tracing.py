@@ -220,24 +220,6 @@ def test_library_code_is_not_slowed_down():
     assert names
 
 
-def test_one_code_object_is_asked_about_once():
-    """`wants` hears of each code object once, however often it runs."""
-    code, names = program("<once>")
-    asked = []
-
-    def wants(frame):
-        asked.append(id(frame.f_code))
-        return frame.f_code.co_filename == "<once>"
-
-    lines = LineProfiler(wants)
-    lines.start()
-    exec(code, names)
-    exec(code, names)
-    lines.stop()
-    mine = [one for one in asked if one in {id(code), id(names["f"].__code__)}]
-    assert len(mine) == len(set(mine)) == 2
-
-
 def test_code_that_only_looks_alike_is_told_apart():
     """Two cells of the same text are two, though their code objects compare equal; then nothing of them is kept."""
     (one, names), (other, _) = program("<twin 1>"), program("<twin 2>")

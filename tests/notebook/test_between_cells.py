@@ -13,7 +13,7 @@ from ipygpulogger import IPyGPULogger
 from ipygpulogger.engine.machine import machine
 from ipygpulogger.engine.scope import Scope
 from ipygpulogger.notebook import measured_cell
-from ipygpulogger.records import CPU, DeviceHolding, moved_between
+from ipygpulogger.records import DeviceHolding, moved_between
 
 
 @pytest.fixture
@@ -81,20 +81,6 @@ def test_every_gap(shell, run, steps):
     finally:
         while blocks:
             blocks.pop().free()
-
-
-def test_less_than_a_megabyte_is_not_told(run):
-    """Nor, where the kernel's figure is coarser, less than its grain."""
-    run("x = 1")
-    block = Block(60)
-    assert between(run("x = 1")) == {"cpu": 60}
-    block.free()
-    counter = machine().ram.counter
-    was, counter.current_precision_bytes = counter.current_precision_bytes, 40 * MB
-    try:
-        assert run("x = 1").between == ()
-    finally:
-        counter.current_precision_bytes = was
 
 
 def test_our_own_work_is_left_out(il, run, monkeypatch):
@@ -203,11 +189,3 @@ def test_arithmetic_of_a_device(ended, began, moved_mb):
     was = {"GPU-1": ended} if ended else {}
     now = {"GPU-1": began} if began else {}
     assert moved_between(was, now, 0) == ((("cuda:0", moved_mb * MB),) if moved_mb else ())
-
-
-def test_the_grain_is_general_rams_alone():
-    """A device's figures have none."""
-    was = {CPU: held(CPU, 100), "GPU-1": held("cuda:0", 100)}
-    now = {CPU: held(CPU, 104), "GPU-1": held("cuda:0", 104)}
-    assert moved_between(was, now, 8 * MB) == (("cuda:0", 4 * MB),)
-    assert dict(moved_between(was, now, 0)) == {CPU: 4 * MB, "cuda:0": 4 * MB}

@@ -4,9 +4,7 @@ import asyncio
 import contextlib
 import errno
 import re
-import subprocess
 import sys
-import textwrap
 import time
 import warnings
 from pathlib import Path
@@ -180,20 +178,6 @@ def test_cells_run(broken, shell, capsys):
     run(shell, "%unload_ext ipygpulogger")
 
 
-@ON_LINUX
-def test_where_the_kernel_tells_nobody_asks_psutil(monkeypatch):
-    """With /proc a broken psutil costs nothing: the figures are exact."""
-    monkeypatch.setattr(machines, "_machine", None)
-    monkeypatch.setattr(psutil, "Process", refuse(AttributeError("broken")))
-    monkeypatch.setitem(sys.modules, "psutil", None)
-    with measure() as m:
-        block = Block(10)
-    assert m.gen.peak.quality == "exact"
-    assert abs(m.gen.consumed_bytes - TEN_MB) < 2 * MB
-    block.free()
-    machines._machine.close()
-
-
 def test_descriptors_that_run_out_between_cells(shell, monkeypatch, capsys):
     """Cells that cannot be measured say so once; the next ones are measured again."""
     il, said = IPyGPULogger().start(), ""
@@ -237,43 +221,3 @@ def test_nvml_that_raises_anything(gpu, monkeypatch, function, error):
             assert result.gen.peak.quality == "exact"
             assert not any("Traceback" in note for note in result.notes)
         on.close()
-
-
-@ON_LINUX
-def test_really_no_descriptors():
-    """RLIMIT_NOFILE at what is open: blocks run, one sentence each, and with descriptors back they are measured."""
-    program = textwrap.dedent(
-        """
-        import os, resource, warnings
-        from ipygpulogger import measure
-        import ipygpulogger.engine.machine as machines
-        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-        used = os.dup(0); os.close(used)
-        said = []
-        warnings.showwarning = lambda message, *_, **__: said.append(str(message))
-
-        @measure
-        def answer():
-            return 42
-
-        for made in (False, True):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (used, hard))
-            for _ in range(3):
-                assert answer() == 42
-                with measure("load") as m:
-                    pass
-                assert m.gen is None and m.gpus == () and m.time_s >= 0
-            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-            with measure("load") as m:
-                pass
-            assert m.gen.peak.quality in ("exact", "bounded"), m.gen
-            assert (machines._machine is not None)
-        assert len(said) == len(set(said)) and all("Too many open files" in one for one in said), said
-        print(len(said))
-        """
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60
-    )
-    assert done.returncode == 0, done.stderr
-    assert int(done.stdout) in range(2, 5)

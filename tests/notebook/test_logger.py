@@ -161,16 +161,6 @@ def test_a_fault_of_ours_never_reaches_the_cell(shell, il, capsys, monkeypatch, 
     assert set(machine().scopes.loggers) == holders
 
 
-@pytest.mark.parametrize("fault", ["open", "opened", "close", "result"])
-def test_a_cell_that_could_not_be_measured_has_no_report(shell, il, capsys, monkeypatch, fault):
-    """No figures are better than those of half a measurement."""
-    with monkeypatch.context() as broken:
-        break_(broken, fault, RuntimeError("boom"))
-        run(shell, "x = 1")
-    assert capsys.readouterr().out == ""
-    assert len(il.history) == 0
-
-
 # -- the user's state ----------------------------------------------------------------------------
 
 

@@ -10,12 +10,10 @@ from places import TIMEOUT_S, Recorder, standing
 from reports import run
 
 from ipygpulogger import IPyGPULogger
-from ipygpulogger.analysis.notable import matters
 from ipygpulogger.engine.machine import machine
 from ipygpulogger.notebook.enrichers import little_left
 from ipygpulogger.notebook.live import Live
 from ipygpulogger.records import ChildrenUsage, Peak
-from ipygpulogger.render.headline import is_quiet
 from ipygpulogger.sources.system.ram_limit import RamLimits
 
 
@@ -66,16 +64,6 @@ def test_what_was_seen_while_it_ran_is_said(box):
     box(4096 * MB)
     assert little_left(peaking(100), seen) == ("RAM left at the peak: 192 MB of 8.0 GB (container limit)",)
     assert little_left(peaking(1100), seen) == little_left(peaking(100), seen)
-
-
-def test_the_report_opens_for_it(box):
-    """It is no quiet line, and the reader need not unfold it."""
-    box(7900 * MB)
-    record = peaking(130)
-    assert not matters(record)
-    record = peaking(130, notes=little_left(record, None))
-    assert matters(record)
-    assert not is_quiet(record)
 
 
 def test_a_cell_in_a_tight_container(shell, box, capsys):

@@ -1,14 +1,12 @@
 """Records of other processes reach every logger that runs: its history, its log, its budget."""
 
-from dataclasses import replace
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timezone
 
 import made
 from reports import run
 
 from ipygpulogger import History, IPyGPULogger
 from ipygpulogger.cluster.watcher import keep
-from ipygpulogger.records import Peak, RamUsage
 from ipygpulogger.records.process import Process, ProcessRecord
 
 MB = 2**20
@@ -55,20 +53,6 @@ def test_a_budget_holds_for_each(il):
     kept = keep([*(from_rank(rank, 100 * (rank + 1) * MB, **now) for rank in range(2)), before])
     assert [record.notes for record in kept] == [(), ("Over budget on RAM: peak 200 of 150 MB",), ()]
     assert list(il.history) == kept
-
-
-def test_what_grows_is_told_by_process(il):
-    """The same cell that grows in one process is a suspect there; another process is another cell."""
-    begin = made.plain().started_at
-    for i in range(3):
-        usage = RamUsage(i * 9 * MB, (i + 1) * 9 * MB, Peak((i + 1) * 9 * MB, (i + 1) * 9 * MB, "exact"))
-        fields = {"gen": usage, "started_at": begin + timedelta(minutes=i), "cell_id": None}
-        grows = from_rank(0, **fields)
-        elsewhere = replace(from_rank(0, **fields), process=Process("node", 200 + i, i))
-        kept = keep([grows, elsewhere])
-    assert kept[0].notes == ("grew in each of its last 3 runs",)
-    assert kept[1].notes == ()
-    assert [[record.pid for record in runs] for runs in il.history.suspects()] == [[100] * 3]
 
 
 def test_a_log_that_cannot_be_written_hurts_no_cluster(il, tmp_path, capsys):
