@@ -36,8 +36,6 @@ _INLINE = frozenset(("<lambda>", "<genexpr>", "<listcomp>", "<setcomp>", "<dictc
 class Line:
     """One line of one file: hits, time, and its memory."""
 
-    __slots__ = ("_since_s", "boundaries", "hits", "memory", "running", "skipped", "time_s")
-
     def __init__(self) -> None:
         self.hits = self.boundaries = 0  # how often it started, and the counters were read for it
         self.running = 0  # frames that are at it now
@@ -65,8 +63,6 @@ class Line:
 
 class FrameState:
     """The line that one frame is at."""
-
-    __slots__ = ("held", "line", "offset", "suspended")
 
     def __init__(self, offset: int = -1) -> None:
         self.line: Line | None = None

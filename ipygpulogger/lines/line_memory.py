@@ -31,8 +31,6 @@ if TYPE_CHECKING:
 class _Gauge:
     """One counter, RAM or an allocator on a device, and our open interval on it."""
 
-    __slots__ = ("current_bytes", "device", "interval", "precision_bytes", "tracker")
-
     def __init__(self, tracker: PeakTracker, interval: Interval, device: Device | None) -> None:
         self.tracker, self.interval, self.device = tracker, interval, device
         self.current_bytes = interval.before_bytes()
@@ -41,19 +39,6 @@ class _Gauge:
 
 class _Sum:
     """One counter over one line: all its intervals so far, and the one that is open."""
-
-    __slots__ = (
-        "before_bytes",
-        "consumed_bytes",
-        "earlier",
-        "first_bytes",
-        "hi",
-        "highest_bytes",
-        "lo",
-        "lowest_bytes",
-        "peaked_hi",
-        "peaked_lo",
-    )
 
     def __init__(self, first_bytes: int) -> None:
         self.first_bytes = first_bytes
@@ -89,8 +74,6 @@ class _Sum:
 
 class LineMemory:
     """The memory that one line used."""
-
-    __slots__ = ("cut_off", "holders", "sums")
 
     def __init__(self) -> None:
         self.holders = 0  # how many frames' memory is attributed to it now

@@ -1,4 +1,4 @@
-"""Completion of ``%gpulog`` and ``%%gpulog``: what may stand at the cursor. Where nothing fits IPython's is left.
+"""Completion of ``%gpulog`` and ``%%gpulog``: what may stand at the cursor; where nothing may, IPython's.
 
 IPython merges what all its matchers offer. Only a matcher that offers something can suppress the others:
 

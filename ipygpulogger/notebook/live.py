@@ -43,7 +43,6 @@ if TYPE_CHECKING:
 
 AFTER_S = 2.0  # a shorter cell is not shown while it runs
 EVERY_S = 1.0
-_RISES = 2  # little RAM is left if that would last for so many rises as since the figures were last shown
 
 
 class Live:
@@ -84,7 +83,6 @@ class LiveCell:
         self.shows = place.shows  # if not, it only follows the cell's output
         self.began_s = 0.0
         self.tightest: MemoryLimit | None = None  # that with the least RAM left so far, if it was little
-        self._used_bytes: int | None = None  # of RAM, when it was last read
 
     def begin(self) -> None:
         """Begin; without a thread the cell is not shown."""
@@ -99,13 +97,9 @@ class LiveCell:
         if machine().process.has_children():
             machine().child_peaks.observe()
         so_far = self._scope.so_far(self._label)
-        used_bytes, notes = so_far.gen.after_bytes, self._live.remarks(so_far)
-        rise_bytes = 0 if self._used_bytes is None else used_bytes - self._used_bytes
-        self._used_bytes = used_bytes
-        limit = machine().limits.short(_RISES * rise_bytes, 0)
+        notes, limit = self._live.remarks(so_far), machine().limits.short(0, 0)
         if limit is not None:  # said before Linux kills the process, for afterwards nothing can be said
-            if limit.is_scarce:
-                self.tightest = least(filter(None, (self.tightest, limit)))
+            self.tightest = least(filter(None, (self.tightest, limit)))
             notes += (left_note(limit),)
         self._place.show(replace(so_far, notes=notes))
 

@@ -16,7 +16,6 @@ from ..owners.garbage import Garbage
 from ..owners.growth import Growth
 from ..records import CellRecord, Data
 from ..records.units import truncated_mb
-from ..runtime import clock
 from ..runtime.shell import current_shell
 from ..storage.history import History
 from .cell import CellEvents, body_of
@@ -28,7 +27,6 @@ from .report import Reporter, has_table, is_reported, load_rich
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from datetime import datetime
 
     from ..analysis.group import Group
     from ..records import Owner
@@ -63,7 +61,6 @@ class IPyGPULogger(Options):
 
     _log: Log | None = None
     _threshold: Threshold | None = None  # of `quiet`
-    _budget_since: datetime | None = None
 
     def __init__(
         self, compact: bool | None = None, gc_collect: bool | Literal["full"] | None = None, **options: Any
@@ -95,7 +92,7 @@ class IPyGPULogger(Options):
         self._garbage = Garbage(shell, self._growth)
         self._live = Live(lambda so_far: over_budget(so_far, me.budget))
 
-    @observe("log", "report", "quiet", "budget")
+    @observe("log", "report", "quiet")
     def _set(self, option: Any) -> None:
         """Make what an option needs, now that it was set."""
         if option.name == "log":
@@ -104,8 +101,6 @@ class IPyGPULogger(Options):
             self._log = None if self.log is None else Log(self.log)
         elif option.name == "quiet":
             self._threshold = None if self.quiet is None else Threshold.parse(self.quiet)
-        elif option.name == "budget":
-            self._budget_since = clock.utc_now()
         elif self.report == "rich":
             load_rich()
 
@@ -369,15 +364,11 @@ class IPyGPULogger(Options):
         self._reporter.show(record, cell.publisher, beside_peak=bool(cell.cell.request.peak))
 
     def _keep(self, records: Sequence[ProcessRecord]) -> list[ProcessRecord]:
-        """Keep the records of other processes as a cell's own is kept; `cluster.watcher` has the contract.
-
-        A budget does not hold for what began before it was set.
-        """
-        since = self._budget_since
-        found = self._history.marked_all(records)
-        for i, record in enumerate(found):
-            if since is not None and record.started_at >= since:
-                found[i] = replace(record, notes=(*record.notes, *over_budget(record, self.budget)))
+        """Keep the records of other processes as a cell's own is kept; `cluster.watcher` has the contract."""
+        found = [
+            replace(record, notes=(*record.notes, *over_budget(record, self.budget)))
+            for record in self._history.marked_all(records)
+        ]
         self._history.extend(found)
         if self._log is not None:
             self._reporter.write(self._log, *found)

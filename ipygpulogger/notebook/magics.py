@@ -1,7 +1,8 @@
-"""The magic ``%gpulog``. Each command imports what it shows when it is called."""
+"""The magic ``%gpulog``, whose commands import what they show when they are called, and the extension."""
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 import weakref
@@ -14,7 +15,7 @@ from IPython.display import display
 
 from ..engine.machine import importing, machine
 from ..records.units import printable
-from ..runtime.shell import cells_behind
+from ..runtime.shell import cells_behind, current_shell
 from ..sources import Unavailable
 from . import completion
 from .cell import options_of, request_in, split_words
@@ -311,3 +312,60 @@ def _option(word: str) -> tuple[str, Any]:
     if name == "metrics":
         return name, tuple(filter(None, value.split(",")))
     return name, {"True": True, "False": False, "None": None}.get(value, value)
+
+
+# -- the extension, and what ``ipygpulogger run`` asks it in a kernel -----------------------------------------
+
+
+def load(shell: Any, report: str | None = None) -> None:
+    """Start a logger in IPython's shell, as ``il`` if that name is free; loading twice changes nothing.
+
+    Without a kind of report it is what the user's configuration says, else the rich one.
+    """
+    from .logger import IPyGPULogger
+
+    magics = GpulogMagics.of(shell)
+    if magics.extension is not None:
+        return
+    if report is None and "report" not in shell.config.IPyGPULogger:
+        report = "rich"
+    logger = magics.extension = IPyGPULogger(report=report) if report else IPyGPULogger()
+    try:
+        magics.offer(logger)
+        shell.user_ns.setdefault("il", logger)
+        logger.start()
+    except BaseException:
+        unload(shell)
+        raise
+
+
+def unload(shell: Any) -> None:
+    """Undo all that `load` did."""
+    magics = GpulogMagics.of(shell)
+    logger, magics.extension = magics.extension, None
+    if logger is not None:
+        logger.stop()
+        if shell.user_ns.get("il") is logger:
+            del shell.user_ns["il"]
+
+
+def _logger() -> IPyGPULogger:
+    logger = GpulogMagics.of(current_shell()).extension
+    if logger is None:
+        raise KeyError("the extension is not loaded")
+    return logger
+
+
+def last_record() -> str:
+    """Return the last record of the extension as JSON, null before the first; ``ipygpulogger run`` asks."""
+    record = _logger().record
+    return json.dumps(record and record.to_dict())
+
+
+def process_records(since: int) -> str:
+    """Return the length of the history, and the records of other processes in it from there on, as JSON."""
+    from ..records.cell_record import process_of
+    from ..storage.embed import embedded
+
+    history = _logger().history
+    return json.dumps([len(history), [embedded(one) for one in history[since:] if process_of(one)]])

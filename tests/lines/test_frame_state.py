@@ -141,3 +141,21 @@ def test_the_outermost_loops(text):
     linecache.cache[name] = len(text), None, text.splitlines(keepends=True), name
     assert outermost_loops(f) == []
     del linecache.cache[name]
+
+
+def test_a_hot_loops_memory_is_its_headers():
+    """What hot lines keep and need, once they are only counted, is in the loop's own line, exact."""
+    cell = Cell(
+        """\
+def odd(i):
+    return i == 30_000 and (kept.append(Block(48)), held_transient(100))
+kept = []
+for i in range(40_000):
+    odd(i)
+"""
+    ).run()
+    assert cell.used("for") == about(48, 100)
+    assert cell["for"].gen.peak.quality == "exact"
+    assert cell["return"].hits == cell["odd"].hits == 40_000
+    assert cell["return"].gen.peak.quality == cell["odd"].gen.peak.quality == "sampled"
+    assert len(cell.lines.notes) == 2

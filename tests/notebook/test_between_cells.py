@@ -13,7 +13,7 @@ from ipygpulogger import IPyGPULogger
 from ipygpulogger.engine.machine import machine
 from ipygpulogger.engine.scope import Scope
 from ipygpulogger.notebook import measured_cell
-from ipygpulogger.records import DeviceHolding, moved_between
+from ipygpulogger.records import CPU, DeviceHolding, moved_between
 
 
 @pytest.fixture
@@ -189,3 +189,11 @@ def test_arithmetic_of_a_device(ended, began, moved_mb):
     was = {"GPU-1": ended} if ended else {}
     now = {"GPU-1": began} if began else {}
     assert moved_between(was, now, 0) == ((("cuda:0", moved_mb * MB),) if moved_mb else ())
+
+
+def test_the_grain_is_general_rams_alone():
+    """A device's figures have none."""
+    was = {CPU: held(CPU, 100), "GPU-1": held("cuda:0", 100)}
+    now = {CPU: held(CPU, 104), "GPU-1": held("cuda:0", 104)}
+    assert moved_between(was, now, 8 * MB) == (("cuda:0", 4 * MB),)
+    assert dict(moved_between(was, now, 0)) == {CPU: 4 * MB, "cuda:0": 4 * MB}

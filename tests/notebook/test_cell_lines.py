@@ -220,3 +220,9 @@ def test_the_whole_table_is_shown_where_it_is_asked_for(shell, il, capsys):
         ">    3     2 128      return b'x' * (n << 20)",
     ]
     assert not il.record.notes
+
+
+def test_a_magic_over_several_lines_has_ipythons_lines(shell, il, capsys):
+    """Where IPython makes one line of several, lines are numbered as in its tracebacks, and shown as they run."""
+    run(shell, "%time \\\n  x = 1\ny = 2\nz = 3")
+    assert lines(il)[1:] == [("", 2, "y = 2", 1), ("", 3, "z = 3", 1)]

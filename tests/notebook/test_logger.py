@@ -331,3 +331,13 @@ def test_a_cell_over_its_budget_is_marked(shell, il, capsys):
         said = f"Over budget on RAM: peak {peak_mb} of {allowed_mb} MB"
         assert il.record.notes == ((said,) if size_mb == 300 else ())
         assert (capsys.readouterr().out.splitlines()[-1] == said) == (size_mb == 300)
+
+
+@pytest.mark.parametrize("fault", ["open", "opened", "close", "result"])
+def test_a_cell_that_could_not_be_measured_has_no_report(shell, il, capsys, monkeypatch, fault):
+    """No figures are better than those of half a measurement."""
+    with monkeypatch.context() as broken:
+        break_(broken, fault, RuntimeError("boom"))
+        run(shell, "x = 1")
+    assert capsys.readouterr().out == ""
+    assert len(il.history) == 0

@@ -4,6 +4,8 @@ from dataclasses import replace
 
 import pytest
 from handmade import MB, cell, gpu, ram
+from hypothesis import given
+from hypothesis import strategies as st
 from IPython.utils.capture import capture_output
 from memory import Block, blip
 from reports import REPORT, run
@@ -204,3 +206,22 @@ def test_loading_the_extension_reports_nothing_on_itself(shell, capsys, report):
         run(shell, "%reload_ext ipygpulogger\nx = 1")
     assert len(caught.outputs) + caught.stdout.count("RAM:") == 1
     run(shell, "%unload_ext ipygpulogger")
+
+
+@given(st.text(alphabet="0123456789.,- mMbBsSgh\n"))
+def test_any_text_is_a_threshold_or_refused(text):
+    """Never one without a size and a time, never one that no cell can be under."""
+    try:
+        found = Threshold.parse(text)
+    except ValueError:
+        return
+    assert (found.size_bytes, found.time_s) != (None, None)
+    assert found.size_bytes is None or found.size_bytes > 0
+    assert found.time_s is None or found.time_s > 0
+
+
+def test_of_a_peak_that_is_not_exact_the_lower_bound_counts():
+    """As for a budget: one that is only bounded by what the process once held makes no cell large."""
+    usage = cell(ram()).gen
+    for peak in (Peak(0, 100 * MB, "bounded"), Peak(0, None, "sampled")):
+        assert not reported(cell(type(usage)(0, 0, peak)))
