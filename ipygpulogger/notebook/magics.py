@@ -314,7 +314,7 @@ def _option(word: str) -> tuple[str, Any]:
     return name, {"True": True, "False": False, "None": None}.get(value, value)
 
 
-# -- the extension, and what ``ipygpulogger run`` asks it in a kernel -----------------------------------------
+# -- the extension, and what ``ipygpulogger run`` asks it in a kernel ----------------------------------------
 
 
 def load(shell: Any, report: str | None = None) -> None:

@@ -78,21 +78,6 @@ def test_what_moves_between_cells(kernel, gpu):
     assert "cells" not in kernel.run("3").stdout
 
 
-def test_a_neighbour_is_not_this_cells(kernel, gpu):
-    """3000 MB of another process's that appear during a cell: consumed 0, and the row shows them."""
-    kernel.run("import torch")
-    kernel.run("1")
-    go = kernel.folder / "go"
-    asked = kernel.send(f"print('here', flush=True); wait_for({str(go)!r})")
-    kernel.wait_for_print(asked, "here")
-    gpu.dev[0].add_process(1, 3000 * MB)
-    go.touch()
-    now_mb = 3000 + THEIRS_MB["GPU"]
-    assert rows(kernel.wait(asked))["GPU"] == (0, 0, 3500, f"(other processes {now_mb} MB)")
-    assert rows(kernel.run("1"))["GPU"] == (0, 0, 3500, "")
-    assert kernel.value("il.record.gpus[0].neighbours_bytes >> 20") == now_mb
-
-
 def test_the_size_that_fits(kernel):
     """%gpulog fit: the size at which the room ends is the last that runs; the next one is out of memory."""
     kernel.run("import torch; other = torch.empty(1 << 30, dtype=torch.uint8, device='cuda')")

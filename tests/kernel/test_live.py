@@ -64,27 +64,6 @@ def test_a_cell_of_five_seconds_as_users_have_it(kernel):
     assert kernel.value(OURS) == []
 
 
-def test_a_task_of_an_earlier_cell_clears_whom_the_kernel_says(kernel):
-    """That cell's output on ipykernel 7, this one's on 6: the message tells, and the report is never lost."""
-    code = "while not os.path.exists(go): await asyncio.sleep(0.01)"
-    earlier = (
-        f"async def later():\n    {code}\n    clear_output(); print('after', flush=True); open(go + '1', 'w')"
-    )
-    kernel.run(f"{earlier}\ntask = asyncio.create_task(later())")
-    asked = kernel.send(f"{code.replace('(go)', '(go + chr(50))')}")
-    until(kernel, asked, times(2))
-    kernel.go.touch()
-    kernel.wait_for(kernel.go.with_name("go1").exists)
-    kernel.go.with_name("go2").touch()
-    ran = kernel.wait(asked)
-    if "clear_output" in ran.kinds:
-        assert ran.kinds[-1] == "display_data"
-        assert MIME in shown(ran)[-1][2]
-    else:
-        assert ipykernel.version_info[0] >= 7
-        is_settled(ran)
-
-
 def test_a_stop_in_a_long_cell_wipes_it_out(kernel):
     """stop() within the cell: what stood there is emptied, and nothing comes after."""
     asked = kernel.send(f"wait_for(go); il.stop(); names = {OURS}")

@@ -135,25 +135,6 @@ def test_the_second_failure_in_a_row(kernel, gpu):
     assert "came back: cuda:0 6000 MB" in kernel.run("%gpulog free").stdout
 
 
-FRAGMENTED = "a = gpu(12000); del a; b = gpu(100); c = gpu(11950)"
-
-
-def test_advice_expandable_segments(kernel, kernel_env, tmp_path):
-    """Cached memory would be enough, but lies beside a tensor; not said to those who have them on."""
-    kernel.run("%gpulog start clear_cache=False")
-    ran = kernel.run(FRAGMENTED)
-    assert advice(ran) == (
-        "Restart the kernel and run `%env PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True` before torch is"
-        " imported: 11900 MB lie unused in pieces between tensors."
-    )
-    assert "cached 11900 MB, fragmented 11900 MB" in ran.stdout
-    # The rig has no expandable segments; without the block that was cut up, the same tensors fit.
-    assert kernel.run("del b; torch.cuda.empty_cache(); b = gpu(100); c = gpu(11950)").status == "ok"
-    kernel.run("del c")
-    kernel.run("import os; os.environ['PYTORCH_CUDA_ALLOC_CONF'] = 'expandable_segments:True'")
-    assert "Restart" not in advice(kernel.run("del b; " + FRAGMENTED))
-
-
 def test_advice_other_processes(kernel, gpu):
     """The neighbour is named; without it the cell runs."""
     neighbour = gpu.dev[0].add_process(4242, 9000 * MB)

@@ -1,12 +1,8 @@
 """What a cell's outputs are in the end, in a real kernel: the user's as without us, then the report, last."""
 
-import nbformat
 import pytest
 from kernels import SOON, rich
-from nbclient import NotebookClient
 from outputs import MIME, saved, shown
-
-from ipygpulogger import History
 
 EMPTY = {"text/html": ""}
 OUTPUTS = ("stream", "display_data", "execute_result", "error")
@@ -185,36 +181,3 @@ def test_no_update_comes_after_the_report(kernel):
     for i in range(20):
         ran = kernel.run(f"time.sleep({0.09 + 0.001 * i})")
         assert ends_with_the_report(ran) == [("report", f"In [{ran.reply['execution_count']}]")]
-
-
-def test_an_executed_notebook(driverless_env, tmp_path):
-    """nbclient, as nbconvert and papermill use it: each record once, the last output of its cell."""
-    cells = [
-        SOON,
-        "%load_ext ipygpulogger",
-        "print('a')\ntime.sleep(0.5)\nprint('b')",
-        "%%capture caught\nprint('a')\ntime.sleep(0.5)\ndisplay('b')",
-        "caught.show()",
-        "for i in range(5): display(i); clear_output(wait=True); time.sleep(0.1)",
-        "print('a')\ntime.sleep(0.5)\n1 / 0",
-        "x = 1",
-    ]
-    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(code) for code in cells])
-    notebook.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3", "language": "python"}
-    resources = {"metadata": {"path": str(tmp_path)}}
-    client = NotebookClient(notebook, timeout=60, resources=resources, allow_errors=True)
-    client.execute(env={**driverless_env, "IPYTHONDIR": str(tmp_path)})
-    nbformat.validate(notebook)
-    nbformat.write(notebook, tmp_path / "saved.ipynb")
-    assert [shown(cell.outputs)[:-1] for cell in notebook.cells[2:]] == [
-        [("stdout", "a\nb\n")],
-        [],
-        [("stdout", "a\n"), ("display", "'b'")],
-        [("display", "4")],
-        [("stdout", "a\n"), ("error", "ZeroDivisionError")],
-        [],
-    ]
-    assert [shown(cell.outputs)[-1] for cell in notebook.cells[2:]] == [
-        ("report", f"In [{number}]") for number in range(3, 9)
-    ]
-    assert [record.execution_count for record in History.load(tmp_path / "saved.ipynb")] == list(range(3, 9))

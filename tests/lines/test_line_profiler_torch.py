@@ -58,24 +58,6 @@ pass
     assert used(found[8]) == used(found[3]) == {}
 
 
-def test_the_users_own_peak_is_as_without_us(cuda):
-    """`max_memory_allocated` and its reset answer within lines as they would without."""
-    program = """\
-kept = block(10)
-block(300)
-told.append(torch.cuda.max_memory_allocated() // MB)
-torch.cuda.reset_peak_memory_stats()
-block(40)
-told.append(torch.cuda.max_memory_allocated() // MB)
-"""
-    told = []
-    found = measured(program, "<user>", told=told, MB=MB)
-    assert told == [310, 50]
-    assert used(found[2]) == {0: (0, 300, "exact")}
-    assert used(found[5]) == {0: (0, 40, "exact")}
-    assert torch.cuda.max_memory_allocated() == 50 * MB
-
-
 def test_first_used_within_a_line(kernel_env):
     """The line that imports torch, and the one that uses a device first, have what that moved."""
     program = """\

@@ -10,7 +10,6 @@ import warnings
 from pathlib import Path
 
 import psutil
-import pynvml
 import pytest
 from IPython.core.error import UsageError
 from memory import MB, Block
@@ -19,7 +18,6 @@ from reports import run
 from ipygpulogger import measure, measure_lines
 from ipygpulogger.compat.gpu_mem_trace import gpu_mem_trace
 from ipygpulogger.engine import machine as machines
-from ipygpulogger.notebook.logger import IPyGPULogger
 from ipygpulogger.sources.system import linux
 
 ON_LINUX = pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="there is no /proc here")
@@ -176,48 +174,3 @@ def test_cells_run(broken, shell, capsys):
     run(shell, "x = 1")
     assert shell.user_ns["il"].record.status == "ok"
     run(shell, "%unload_ext ipygpulogger")
-
-
-def test_descriptors_that_run_out_between_cells(shell, monkeypatch, capsys):
-    """Cells that cannot be measured say so once; the next ones are measured again."""
-    il, said = IPyGPULogger().start(), ""
-    for kept in (1, 2):
-        with monkeypatch.context() as patch:
-            no_descriptors(patch)
-            for _ in range(3):
-                assert run(shell, "6 * 7").result == 42
-        said += capsys.readouterr().err
-        run(shell, "1")
-        assert len(il.history) == kept
-    il.stop()
-    sentence = r"ipygpulogger measures nothing for now: [^\n]+Too many open files[^\n]*\n"
-    assert re.fullmatch(sentence, said), said
-
-
-NVML = "Init DeviceGetCount DeviceGetHandleByIndex DeviceGetMemoryInfo DeviceGetComputeRunningProcesses"
-
-
-@pytest.mark.parametrize(
-    "error", [ValueError("broken"), OSError("broken"), AttributeError("broken"), MemoryError()]
-)
-@pytest.mark.parametrize("function", f"{NVML} DeviceGetTotalEnergyConsumption DeviceGetSamples".split())
-def test_nvml_that_raises_anything(gpu, monkeypatch, function, error):
-    """Whatever pynvml raises, at the start or later: RAM is measured, and a note says what is missing."""
-    from ipygpulogger.engine.machine import Machine
-    from ipygpulogger.engine.scope import Scope
-    from ipygpulogger.records import Measurement
-
-    for late in (False, True):
-        on = Machine()
-        with monkeypatch.context() as patch:
-            if not late:
-                patch.setattr(pynvml, f"nvml{function}", refuse(error))
-            scope = Scope(on, all_devices=True, metrics=("energy", "utilization")).open()
-            patch.setattr(pynvml, f"nvml{function}", refuse(error))
-            on.sample()
-            gpu.dev[0].add_process(1, 700 * MB)
-            scope.close()
-            result = scope.result(Measurement, "")
-            assert result.gen.peak.quality == "exact"
-            assert not any("Traceback" in note for note in result.notes)
-        on.close()

@@ -1,7 +1,5 @@
 """A running cell on a device: its figures so far are exact to the byte, and cost no slow question."""
 
-import threading
-
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
@@ -46,34 +44,6 @@ def test_so_far_follows_every_allocation(cuda, steps):
     )
     assert final.peak.quality == "exact"
     held.clear()
-
-
-def test_asking_from_another_thread_never_costs_a_peak(cuda):
-    """A thread asks without a pause while moments of many sizes pass: no peak is lost, all stay exact."""
-    over = threading.Event()
-    scope = Scope().open()
-    asked = []
-
-    def ask():
-        while not over.is_set():
-            gpu = gpu_of(scope.so_far("x"))
-            asked.append(gpu.peak.lo_bytes - gpu.before_bytes)
-
-    thread = threading.Thread(target=ask)
-    thread.start()
-    try:
-        for size_mb in range(2, 120, 2):
-            inner = Scope().open()
-            tensor(size_mb)
-            inner.close()
-            found = gpu_of(inner.result(Measurement, "x"))
-            assert (found.peaked_bytes, found.peak.quality) == (size_mb * MB, "exact")
-    finally:
-        over.set()
-        thread.join()
-    scope.close()
-    assert gpu_of(scope.result(Measurement, "x")).peaked_bytes == 118 * MB
-    assert asked == sorted(asked)
 
 
 def test_asking_neither_lists_processes_nor_calls_cuda(cuda):

@@ -10,7 +10,6 @@ from reports import run
 import ipygpulogger
 from ipygpulogger import IPyGPULogger
 from ipygpulogger.engine.machine import machine
-from ipygpulogger.notebook.magics import GpulogMagics
 
 ROOT = Path(ipygpulogger.__file__).parent
 PAGES = [ROOT.parent / "README.md", *sorted((ROOT.parent / "docs").glob("*.md"))]
@@ -122,27 +121,6 @@ def test_with_the_extension_it_is_about_its_own(shell, earlier):
     assert about(shell) is other
     other.stop()
     assert traces(shell) == before
-
-
-@pytest.mark.parametrize("alone", [True, False])
-def test_interrupted_while_it_goes(shell, monkeypatch, alone):
-    """A `stop` that was interrupted while it took %gpulog out is done again by the next."""
-    before = traces(shell)
-    other = None if alone else IPyGPULogger(report="none").start()
-    il = IPyGPULogger(report="none").start()
-    with monkeypatch.context() as patch:
-        patch.setattr(GpulogMagics, "withdraw", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            il.stop()
-    il.stop()
-    if other:
-        assert about(shell) is other
-        other.stop()
-    assert traces(shell) == before
-
-
-def interrupted(*_):
-    raise KeyboardInterrupt
 
 
 # -- what we tell people to type ------------------------------------------------------------------------
