@@ -28,17 +28,11 @@ if TYPE_CHECKING:
 class CellLines:
     """Measure what each line uses, from `start` to `stop`."""
 
-    def __init__(
-        self, shell: Any, cell: Cell, earlier: dict[str, tuple[str, int]], *, reset_peaks: bool = True
-    ) -> None:
-        """Prepare; nothing is measured before `start`.
-
-        `earlier` has, by file name, the label of an earlier cell and how many lines of its text come before
-        the first compiled one; `result` adds this cell's own.
-        """
-        self._shell, self._cell, self._earlier = shell, cell, earlier
+    def __init__(self, shell: Any, cell: Cell, *, reset_peaks: bool = True) -> None:
+        """Prepare; nothing is measured before `start`."""
+        self._shell = shell
         self._info, self._written = cell.info, lines_of(cell.raw)
-        self._above: dict[str, int | None] = {}  # by file: lines of the cell before it; None: not in it
+        self._above: dict[str, int] = {}  # by file of the cell's code: lines of the cell before it
         self._files: dict[str, tuple[str, int]] = {}  # by place: its file, and the lines before that
         self._starting = False
         self._lines = LineProfiler(self._wants, reset_peaks=reset_peaks)
@@ -60,8 +54,7 @@ class CellLines:
         return self._lines.notes_of(self._place_of)
 
     def result(self) -> tuple[LineUsage, ...]:
-        """Return what each line used, once the cell has ended and knows its number."""
-        self._earlier |= {file: (self._cell.label, above or 0) for file, above in self._above.items()}
+        """Return what each line used, once the cell has ended."""
         found = sorted(self._lines.result(self._place_of), key=_in_order)
         return tuple(
             line if (text := self._text(line)) is None else replace(line, source=text.strip())
@@ -101,36 +94,23 @@ class CellLines:
             return is_a_cells(self._shell, file)
         lines = lines_of(infos[0].raw_cell)
         if is_a_cells(self._shell, file):
-            self._above[file] = self._within(lines, _taken_off(lines))
+            if lines and self._written[-len(lines) :] == lines:  # not another text, run by `run_cell`
+                self._above[file] = len(self._written) - len(lines) + _taken_off(lines)
         elif file == "<timed exec>":
             self._lines.lost("lines below %%time are not measured")
         return file in self._above
 
-    def _within(self, lines: list[str], above: int) -> int | None:
-        """Return how many of this cell's lines come before these; None if these are not in it."""
-        start = len(self._written) - len(lines)
-        return start + above if lines and self._written[-len(lines) :] == lines else None
-
     def _place_of(self, file: str) -> tuple[str, int]:
-        place, above = self._place(file)
+        own = file in self._above
+        place, above = ("", self._above[file]) if own else place_of_cell(self._shell, file)
         self._files[place] = file, above
         return place, above
 
-    def _place(self, file: str) -> tuple[str, int]:
-        if file in self._above:
-            above = self._above[file]
-            return ("", above) if above is not None else (f"nested in {self._cell.label}", 0)
-        if file in self._earlier:
-            return self._earlier[file]
-        return place_of_cell(self._shell, file)
-
     def _straight(self, file: str) -> bool:
         """Return whether the code has the lines of the text; a magic over several lines changes that."""
-        above = self._above[file]
-        if above is None:
-            return True
         compiled = "".join(linecache.getlines(file)).rstrip().splitlines()  # as IPython splits them
-        return len(compiled) <= 1 or len(compiled) == len("\n".join(self._written[above:]).splitlines())
+        written = "\n".join(self._written[self._above[file] :]).splitlines()
+        return len(compiled) <= 1 or len(compiled) == len(written)
 
 
 def _in_order(line: LineUsage) -> tuple[bool, list[int], str, int]:

@@ -86,7 +86,6 @@ class IPyGPULogger(Options):
         self._reporter = Reporter(me)
         self._cells: dict[Cell, MeasuredCell] = {}  # that run now
         self._only: int | None = None  # the thread whose next cell is the only one to be measured
-        self._lines_of_cells: dict[str, tuple[str, int]] = {}  # by file: an earlier cell, and its offset
         self._advised: dict[str, dict[str, int | None]] = {}  # after an out-of-memory error
         self._growth = Growth.of(shell)
         self._garbage = Garbage(shell, self._growth)
@@ -271,7 +270,7 @@ class IPyGPULogger(Options):
         if self.lines or cell.request.lines:
             with importing():
                 from .cell_lines import CellLines
-            measured.lines = CellLines(self._shell, cell, self._lines_of_cells, reset_peaks=self.reset_peaks)
+            measured.lines = CellLines(self._shell, cell, reset_peaks=self.reset_peaks)
         if peak := cell.request.peak or self.peak:
             with importing():
                 from ..breakdown.recording import PeakRecording

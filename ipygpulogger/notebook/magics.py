@@ -130,8 +130,7 @@ class GpulogMagics:
             self._help()
             return
         if not cell.strip():
-            meant = f"; the command is %gpulog {line}" if line.partition(" ")[0] in COMMANDS else ""
-            raise _refusal(f"%%gpulog has nothing to measure: write the cell's code below this line{meant}")
+            raise _refusal("%%gpulog has nothing to measure: write the cell's code below this line")
         try:
             request_in(line)
         except ValueError as error:

@@ -272,7 +272,6 @@ NOTHING = "%%gpulog has nothing to measure: write the cell's code below this lin
 NO_CELLS = {f"%%gpulog {line}\nran = True": f"%%gpulog: {says}" for line, says in NOT_MEANT.items()}
 for below in ("", "\n", "\n\n \n\t\n"):
     NO_CELLS |= {f"%%gpulog{line}{below}": NOTHING for line in ("", " --lines --label x", " --line")}
-    NO_CELLS[f"%%gpulog status{below}"] = f"{NOTHING}; the command is %gpulog status"
 
 
 CALLED = "get_ipython().run_cell_magic('gpulog', '--label x', 'ran = True')"
