@@ -97,7 +97,7 @@ def load_ipython_extension(shell: Any) -> None:
 
     try:
         with undisturbed():  # the user's garbage collector, which would look at everything twice meanwhile
-            from .notebook.magics import load
+            from .notebook.logger import load
 
             load(shell)
     except Exception as reason:

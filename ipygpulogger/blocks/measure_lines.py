@@ -121,7 +121,7 @@ class LineTrace(functools.partial, Generic[P, R]):  # type: ignore[type-arg]
                 return
             self._last = ()  # until the lines are known
             measured.stop()
-            lines, notes = measured.result(_place_of), measured.notes_of(_place_of)
+            lines, notes = measured.result(_place_of), measured.notes(_place_of)
             self._last, self._lines = lines, None
         if self._report:
             if reason := say(render.table(lines, notes)):

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import threading
 from collections import deque
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from ..engine.sampler import Measuring
@@ -229,10 +230,11 @@ class LineMemories(Measuring):
                 _, other, others_bytes = found[key]
                 one, precision_bytes = _both(one, other), precision_bytes + others_bytes  # noqa: PLW2901
             found[key] = gauge.device, one, precision_bytes
-        return tuple(
-            _on_device(device, one.usage(precision_bytes, complete=complete))
-            for _, (device, one, precision_bytes) in sorted(found.items())
-        )
+        usages = []
+        for _, (device, one, precision_bytes) in sorted(found.items()):
+            usage = one.usage(precision_bytes, complete=complete)
+            usages.append(DeviceUsage(usage.before_bytes, usage.after_bytes, usage.peak, **asdict(device)))
+        return tuple(usages)
 
     def risen(self, line: LineMemory) -> Sizes:
         """Return, by device, the rise from the lowest start of a line's intervals to their highest moment."""
@@ -260,17 +262,3 @@ def _both(one: _Sum, other: _Sum) -> _Sum:
     both.peaked_lo = max(one.peaked_lo, other.peaked_lo)
     both.peaked_hi = one.peaked_hi + other.peaked_hi
     return both
-
-
-def _on_device(device: Device, usage: Usage) -> DeviceUsage:
-    return DeviceUsage(
-        usage.before_bytes,
-        usage.after_bytes,
-        usage.peak,
-        index=device.index,
-        name=device.name,
-        uuid=device.uuid,
-        backend=device.backend,
-        unified=device.unified,
-        total_bytes=device.total_bytes,
-    )

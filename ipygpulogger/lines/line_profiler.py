@@ -67,13 +67,8 @@ class LineProfiler:
         self._memory.stop()
         self._running = False
 
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """What is not measured as it should be, and why; lines are numbered as in their files."""
-        return self.notes_of(lambda _: ("", 0))
-
-    def notes_of(self, place_of: Callable[[str], tuple[str, int]]) -> tuple[str, ...]:
-        """Return the notes, with places and line numbers as `result` has them."""
+    def notes(self, place_of: Callable[[str], tuple[str, int]]) -> tuple[str, ...]:
+        """Return what is not measured as it should be, with places and line numbers as `result` has them."""
         return *self._lost, *self._table.notes(place_of)
 
     def result(self, place_of: Callable[[str], tuple[str, int]]) -> tuple[LineUsage, ...]:

@@ -1,7 +1,7 @@
 """The lines of one running cell, and of functions that earlier cells defined, numbered as the user sees them.
 
 IPython 7.34 to 9.18 removes leading empty lines before it compiles; a cell magic turns all lines into one;
-``%%capture`` runs its body as a cell of its own (each has a test).
+``%%capture`` runs its body as a cell of its own, ``%%time`` as a file ``<timed exec>`` (each has a test).
 `exec`, dataclasses and templates run code in the user's namespace too, as ``<string>`` and the like.
 """
 
@@ -32,7 +32,8 @@ class CellLines:
         """Prepare; nothing is measured before `start`."""
         self._shell = shell
         self._info, self._written = cell.info, lines_of(cell.raw)
-        self._above: dict[str, int] = {}  # by file of the cell's code: lines of the cell before it
+        self._file: str | None = None  # of the cell's own code, once it has run
+        self._above = _taken_off(self._written)  # lines of the cell before the first that is compiled
         self._files: dict[str, tuple[str, int]] = {}  # by place: its file, and the lines before that
         self._starting = False
         self._lines = LineProfiler(self._wants, reset_peaks=reset_peaks)
@@ -51,7 +52,7 @@ class CellLines:
     @property
     def notes(self) -> tuple[str, ...]:
         """A sentence for each thing that could not be measured."""
-        return self._lines.notes_of(self._place_of)
+        return self._lines.notes(self._place_of)
 
     def result(self) -> tuple[LineUsage, ...]:
         """Return what each line used, once the cell has ended."""
@@ -74,9 +75,8 @@ class CellLines:
 
     def _text(self, line: LineUsage) -> str | None:
         """Return a line of the cell as the user wrote it; None if it is another's or IPython changed it."""
-        if line.place or line.lineno > len(self._written) or not all(map(self._straight, self._above)):
-            return None
-        return self._written[line.lineno - 1]
+        own = not line.place and line.lineno <= len(self._written)
+        return self._written[line.lineno - 1] if own and self._straight() else None
 
     # -- which code belongs to a cell, and to which lines of it ---------------------------------------------
 
@@ -92,24 +92,24 @@ class CellLines:
             return False
         if called:
             return is_a_cells(self._shell, file)
-        lines = lines_of(infos[0].raw_cell)
-        if is_a_cells(self._shell, file):
-            if lines and self._written[-len(lines) :] == lines:  # not another text, run by `run_cell`
-                self._above[file] = len(self._written) - len(lines) + _taken_off(lines)
-        elif file == "<timed exec>":
-            self._lines.lost("lines below %%time are not measured")
-        return file in self._above
+        if infos[0] is self._info and is_a_cells(self._shell, file):
+            self._file = file
+            first = self._written[self._above]
+            if first.startswith("%%") and options_of(first) is None:
+                self._lines.lost("lines below another cell magic are not measured")
+        return file == self._file
 
     def _place_of(self, file: str) -> tuple[str, int]:
-        own = file in self._above
-        place, above = ("", self._above[file]) if own else place_of_cell(self._shell, file)
+        own = file == self._file
+        place, above = ("", self._above) if own else place_of_cell(self._shell, file)
         self._files[place] = file, above
         return place, above
 
-    def _straight(self, file: str) -> bool:
+    def _straight(self) -> bool:
         """Return whether the code has the lines of the text; a magic over several lines changes that."""
-        compiled = "".join(linecache.getlines(file)).rstrip().splitlines()  # as IPython splits them
-        written = "\n".join(self._written[self._above[file] :]).splitlines()
+        source = "".join(linecache.getlines(self._file or ""))
+        compiled = source.rstrip().splitlines()  # as IPython splits them
+        written = "\n".join(self._written[self._above :]).splitlines()
         return len(compiled) <= 1 or len(compiled) == len(written)
 
 

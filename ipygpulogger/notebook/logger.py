@@ -376,3 +376,25 @@ class IPyGPULogger(Options):
     def _reports(self, group: Group) -> bool:
         """Return whether they have a table; `cluster.watcher` calls this."""
         return has_table(group, self._threshold, requested=self._last.requested)
+
+
+def load(shell: Any, report: str | None = None) -> None:
+    """Start a logger in IPython's shell, as ``il`` if that name is free; loading twice changes nothing.
+
+    Without a kind of report it is what the user's configuration says, else the rich one.
+    """
+    from .magics import GpulogMagics, unload
+
+    magics = GpulogMagics.of(shell)
+    if magics.extension is not None:
+        return
+    if report is None and "report" not in shell.config.IPyGPULogger:
+        report = "rich"
+    logger = magics.extension = IPyGPULogger(report=report) if report else IPyGPULogger()
+    try:
+        magics.offer(logger)
+        shell.user_ns.setdefault("il", logger)
+        logger.start()
+    except BaseException:
+        unload(shell)
+        raise

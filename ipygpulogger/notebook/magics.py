@@ -1,4 +1,4 @@
-"""The magic ``%gpulog``, whose commands import what they show when they are called, and the extension."""
+"""The magic ``%gpulog``. Each command imports what it shows when it is called."""
 
 from __future__ import annotations
 
@@ -135,9 +135,7 @@ class GpulogMagics:
             request_in(line)
         except ValueError as error:
             raise _refusal(f"%%gpulog: {error}") from error
-        raise _refusal(
-            "%%gpulog measures a whole cell: write it in the cell's first line, above other magics"
-        )
+        raise _refusal("%%gpulog: write it in the first line of the cell, above other magics")
 
     def _start(self, *options: str) -> None:
         given = dict(map(_option, options))
@@ -313,29 +311,7 @@ def _option(word: str) -> tuple[str, Any]:
     return name, {"True": True, "False": False, "None": None}.get(value, value)
 
 
-# -- the extension, and what ``ipygpulogger run`` asks it in a kernel ----------------------------------------
-
-
-def load(shell: Any, report: str | None = None) -> None:
-    """Start a logger in IPython's shell, as ``il`` if that name is free; loading twice changes nothing.
-
-    Without a kind of report it is what the user's configuration says, else the rich one.
-    """
-    from .logger import IPyGPULogger
-
-    magics = GpulogMagics.of(shell)
-    if magics.extension is not None:
-        return
-    if report is None and "report" not in shell.config.IPyGPULogger:
-        report = "rich"
-    logger = magics.extension = IPyGPULogger(report=report) if report else IPyGPULogger()
-    try:
-        magics.offer(logger)
-        shell.user_ns.setdefault("il", logger)
-        logger.start()
-    except BaseException:
-        unload(shell)
-        raise
+# -- the extension, and what ``ipygpulogger run`` asks it in a kernel ---------------------------------------
 
 
 def unload(shell: Any) -> None:

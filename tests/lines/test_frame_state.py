@@ -53,7 +53,7 @@ after = Block(5)
     assert sum(usage.gen.consumed_bytes for usage in loop) / MB == pytest.approx(64, abs=2)
     assert cell.used("after") == about(5, 0)
     assert [usage.complete for usage in cell.usages] == [True, True, False, False, True, True]
-    (note,) = cell.lines.notes
+    (note,) = cell.lines.notes(lambda _: ("", 0))
     assert note == (
         "lines 3-4: measured until 1,000 lines had run there, from then on their memory is added up in line 2"
     )
@@ -85,7 +85,7 @@ def test_a_hot_expression_within_its_own_line_misses_nothing():
     assert cell.used("total = sum(bool") == about(16, 0)
     complete = {usage.lineno: usage.complete for usage in cell.usages}
     assert complete == {1: True, 2: True, 3: True, 4: False, 5: True, 6: True}
-    (note,) = cell.lines.notes
+    (note,) = cell.lines.notes(lambda _: ("", 0))
     assert note.startswith("line 4: measured until 1,000 lines had run there")
 
 
@@ -158,4 +158,4 @@ for i in range(40_000):
     assert cell["for"].gen.peak.quality == "exact"
     assert cell["return"].hits == cell["odd"].hits == 40_000
     assert cell["return"].gen.peak.quality == cell["odd"].gen.peak.quality == "sampled"
-    assert len(cell.lines.notes) == 2
+    assert len(cell.lines.notes(lambda _: ("", 0))) == 2

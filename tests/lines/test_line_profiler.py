@@ -188,10 +188,12 @@ held_transient(27)
         cell.run()
         assert cell.names["caught"] == 1
         if sys.version_info < (3, 12):  # there Python ends the tracing when an exception passes through it
-            assert "tracing was ended" in cell.lines.notes[-1]
+            assert "tracing was ended" in cell.lines.notes(lambda _: CELL)[-1]
         else:
             assert [
-                note for note in cell.lines.notes if "an exception cut the measuring short" not in note
+                note
+                for note in cell.lines.notes(lambda _: CELL)
+                if "an exception cut the measuring short" not in note
             ] == []
             assert {usage.complete for usage in cell.usages if usage.lineno > 8} == {True}
             assert cell.used("kept") == about(18, 0)
@@ -243,13 +245,13 @@ def test_our_own_failure_reaches_nobody(monkeypatch):
     cell.names["break_it"] = break_it
     cell.run()
     assert cell.names["b"] == 2
-    assert any("measured no further" in note for note in cell.lines.notes)
+    assert any("measured no further" in note for note in cell.lines.notes(lambda _: CELL))
     lines = LineProfiler(lambda _: 1 / 0)  # nor a question that fails
     lines.start()
     json.dumps([1])
     lines.stop()
     assert lines.result(lambda _: CELL) == ()
-    assert any("ZeroDivisionError" in note for note in lines.notes)
+    assert any("ZeroDivisionError" in note for note in lines.notes(lambda _: CELL))
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
@@ -292,4 +294,4 @@ def test_a_counter_that_fails_is_said():
     assert cell["broken.append"].gen.peak.quality == "sampled"
     assert cell["a ="].gen.peak.quality == cell["c ="].gen.peak.quality == "exact"
     assert cell.used("c =") == about(6, 0)
-    assert any("gone" in note for note in cell.lines.notes)
+    assert any("gone" in note for note in cell.lines.notes(lambda _: CELL))

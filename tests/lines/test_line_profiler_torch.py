@@ -77,7 +77,7 @@ other = torch.empty(16 * 2**20, dtype=torch.uint8, device="cuda:1")
         "for line in lines.result(lambda _: ('', 0)):\n"
         "    print(line.lineno, [(g.index, g.consumed_bytes >> 20, g.peaked_bytes >> 20, g.peak.quality)"
         " for g in line.gpus])\n"
-        "print(lines.notes)\n"
+        "print(lines.notes(lambda _: ('', 0)))\n"
     )
     told = subprocess.check_output([sys.executable, "-c", script, program], env=kernel_env, text=True)
     assert told.splitlines() == [

@@ -65,8 +65,8 @@ NESTED = "get_ipython().run_cell('y = 1\\nz = 2')"
         ("\n \n\nx = 1\n\ny = 2\n\n", {4: "x = 1", 6: "y = 2"}),
         ("%%gpulog\nx = 1", {2: "x = 1"}),
         ("\n%%gpulog --lines\n\n\nx = 1", {5: "x = 1"}),
-        ("%%capture out\nx = 1\n\ny = 2", {1: "%%capture out", 2: "x = 1", 4: "y = 2"}),
-        ("%%gpulog\n\n%%capture out\n\nx = 1", {3: "%%capture out", 5: "x = 1"}),
+        ("%%capture out\nx = 1\n\ny = 2", {1: "%%capture out"}),
+        ("%%gpulog\n\n%%capture out\n\nx = 1", {3: "%%capture out"}),
         ("\n%%gpulog\n%%time\n\nx = 1", {3: "%%time"}),
         ("%time x = 1\n!true\ny = 2", {1: "%time x = 1", 2: "!true", 3: "y = 2"}),
         ("x = 1; y = 2", {1: "x = 1; y = 2"}),
@@ -92,6 +92,8 @@ def test_lines_are_numbered_and_shown_as_the_user_wrote_them(shell, il, capsys, 
     assert {number: source for number, source in found.items() if number in own} == own
     assert all(written[number - 1].strip() == source for number, source in found.items())
     assert {line.place for line in record.lines} == {""}
+    below = "%%time" in code or "%%capture" in code
+    assert bool([note for note in record.notes if "below another cell magic" in note]) == below
 
 
 def test_functions_of_earlier_cells(shell, il):

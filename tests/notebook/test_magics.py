@@ -276,7 +276,7 @@ for below in ("", "\n", "\n\n \n\t\n"):
 
 CALLED = "get_ipython().run_cell_magic('gpulog', '--label x', 'ran = True')"
 for above in ("%%time\n%%gpulog", "%%prun\n%%gpulog --lines", f"{CALLED} #"):
-    NO_CELLS[f"{above}\nran = True"] = "%%gpulog measures a whole cell: write it in the cell's first line"
+    NO_CELLS[f"{above}\nran = True"] = "%%gpulog: write it in the first line of the cell, above other magics"
 
 
 @pytest.mark.parametrize("cell", NO_CELLS)
