@@ -126,17 +126,19 @@ class LiveCell:
 
 
 def display_for(shell: Any, report: str) -> LiveDisplay | None:
-    """Return what can show a running cell of this shell, with this kind of report; None outside a kernel."""
+    """Return what can show a running cell of this shell, with this kind of report; None where nothing can."""
     if report == "none" or getattr(shell, "kernel", None) is None:
         return None
     publisher = shell.display_pub
-    seen = getattr(publisher, "session", None) is not None and hasattr(publisher, "parent_header")
-    return LiveDisplay(publisher, shows=report == "rich") if seen else None
+    session = getattr(publisher, "session", None)
+    if session is None or not hasattr(publisher, "parent_header"):
+        return None
+    taken = "send" in vars(session)  # by the display of another logger, or of a cell on another thread
+    return None if taken else LiveDisplay(publisher, shows=report == "rich")
 
 
 _OUTPUTS = ("stream", "display_data", "execute_result", "error")  # what sets off a clear that waits
 _EMPTY = {"text/html": ""}
-_ID = "ipygpulogger-"  # the ids of all live displays begin with it
 
 
 class LiveDisplay:
@@ -152,22 +154,19 @@ class LiveDisplay:
         self._cell = _message_id(publisher.parent_header)
         self._pid = os.getpid()
         self._lock = threading.RLock()
-        self._id = _ID + os.urandom(16).hex()
+        self._id = "ipygpulogger-" + os.urandom(16).hex()
         self._is_there = False
         self._ended = self._cleared = False
         self._within_line = False  # the cell's last output is text without a newline at its end
         self._clears: list[tuple[tuple[Any, ...], dict[str, Any]]] = []  # the withheld clear, as it was sent
         self._clearing = threading.RLock()
         self._redirects: set[Any] = set()  # the output widgets that capture the cell's output
-        self._session = publisher.session
-        self._tap: Tap | None = None
+        self._session, self._tap = publisher.session, self._send  # the same object when it is removed
+        self._send_on: Callable[..., Any] = publisher.session.send
 
     def begin(self) -> None:
         """Follow what is sent from now on."""
-        with Tap.lock:
-            there = vars(self._session).get("send")
-            self._tap = there if isinstance(there, Tap) else Tap(self._session, "send")
-            self._tap.open(self._sent)
+        self._session.send = self._tap
 
     def show(self, measurement: Measurement) -> None:
         """Display the figures so far, or update the display with them, where nothing stands in the way."""
@@ -200,12 +199,19 @@ class LiveDisplay:
                     raise
             self._is_there = False
             self._send_clear()
-            if self._tap is not None:
-                self._tap.close(self._sent)
+            if vars(self._session).get("send") is self._tap:
+                del self._session.send
 
     def _put(self, bundle: dict[str, Any]) -> None:
         transient, update = {"display_id": self._id}, self._is_there
         self._context.run(self._publish, bundle, {}, transient=transient, update=update)
+
+    def _send(self, *args: Any, **kwargs: Any) -> Any:
+        """Take the place of the session's method: send a message, unless it must wait."""
+        withheld = False
+        with suppress(Exception):  # the call is the user's
+            withheld = self._sent(*args, **kwargs)
+        return None if withheld else self._send_on(*args, **kwargs)
 
     def _sent(
         self, stream: Any, message: Any, content: Any = None, parent: Any = None, *more: Any, **named: Any
@@ -247,9 +253,8 @@ class LiveDisplay:
         if name == self._id:  # ours, for the first time
             self._is_there = not self._within_line
             return self._within_line
-        if not name.startswith(_ID):  # a live display of another logger's comes only where ours would
-            self._send_clear()
-            self._within_line = kind == "stream" and content["text"][-1:] not in ("", "\n")
+        self._send_clear()
+        self._within_line = kind == "stream" and content["text"][-1:] not in ("", "\n")
         return False
 
     def _send_clear(self) -> None:
@@ -258,51 +263,9 @@ class LiveDisplay:
             while self._clears:
                 self._cleared = True
                 sent, named = self._clears.pop()
-                send = self._session.send
-                (send.call if isinstance(send, Tap) else send)(*sent, **named)
+                self._send_on(*sent, **named)
 
 
 def _message_id(parent: Any) -> Any:
     """Return the id of the message that asked for a cell, from that message or from its header."""
     return parent.get("header", parent).get("msg_id") if parent else None
-
-
-class Tap:
-    """Replaces a method of one object; each call of it, on any thread, first calls the callbacks.
-
-    A callback that returns True withholds the call. Without callbacks the object has its own method again.
-    """
-
-    lock = threading.RLock()  # of all taps
-
-    def __init__(self, owner: Any, name: str) -> None:
-        self._owner, self._name = owner, name
-        self._was = vars(owner).get(name)  # None: the method of its class
-        self.call = getattr(owner, name)
-        self._callbacks: list[Callable[..., object]] = []
-
-    def open(self, callback: Callable[..., object]) -> None:
-        """Add a callback."""
-        with self.lock:
-            self._callbacks.append(callback)
-            if vars(self._owner).get(self._name) is not self:
-                setattr(self._owner, self._name, self)
-
-    def close(self, callback: Callable[..., object]) -> None:
-        """Remove a callback; removing it again changes nothing."""
-        with self.lock:
-            if callback in self._callbacks:
-                self._callbacks.remove(callback)
-            if not self._callbacks and vars(self._owner).get(self._name) is self:
-                if self._was is None:
-                    delattr(self._owner, self._name)
-                else:
-                    setattr(self._owner, self._name, self._was)
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the callbacks, then the method, unless one of them withholds the call."""
-        withheld = False
-        for callback in tuple(self._callbacks):
-            with suppress(Exception):  # the call is the user's
-                withheld = callback(*args, **kwargs) is True or withheld
-        return None if withheld else self.call(*args, **kwargs)
