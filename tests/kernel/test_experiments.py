@@ -66,22 +66,6 @@ def test_a_session(kernel):
     kernel.run("del data", silent=True)
 
 
-@pytest.mark.parametrize("sleep", ["time.sleep", "await asyncio.sleep"])
-def test_an_interrupt_ends_the_block(kernel, sleep):
-    """Interrupted within `with`: the experiment has finished, and the interrupt is the user's."""
-    asked = kernel.send(
-        "import asyncio, time\nwith IPyExperimentsCPU() as one:\n    a = 1\n    print('under way')\n"
-        f"    while True: {sleep}(0.01)"
-    )
-    kernel.wait_for_print(asked, "under way")
-    kernel.manager.interrupt_kernel()
-    ran = kernel.wait(asked)
-    assert ran.status == "error"
-    assert "a" in deleted(ran)[0].split(", ")
-    assert kernel.value("'a' in globals()") is False
-    assert kernel.run("pass").kinds == []
-
-
 @pytest.mark.torch
 @pytest.mark.kernel(gpu=True)
 def test_the_gpu_in_a_kernel(kernel):

@@ -135,16 +135,6 @@ def test_the_second_failure_in_a_row(kernel, gpu):
     assert "came back: cuda:0 6000 MB" in kernel.run("%gpulog free").stdout
 
 
-def test_advice_other_processes(kernel, gpu):
-    """The neighbour is named; without it the cell runs."""
-    neighbour = gpu.dev[0].add_process(4242, 9000 * MB)
-    ran = kernel.run("y = gpu(10000)")
-    assert f"without the {9000 + theirs_mb(gpu)} MB of other processes it would have fit." in advice(ran)
-    assert "4242" in advice(ran)
-    neighbour.kind = neighbour.used = 0
-    assert kernel.run("y = gpu(10000)").status == "ok"
-
-
 BATCH = {
     "an argument": "def step(batch_size):\n    a, b = gpu({a} * batch_size), gpu({b} * batch_size)\n"
     "    return gpu({c} * batch_size)\nstep({n})",

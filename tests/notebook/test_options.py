@@ -107,3 +107,12 @@ def test_a_bad_value_is_refused_in_the_same_words_everywhere(shell, name, value)
     assert sentences.pop().startswith(f"{name} takes " if name not in ("budget", "quiet", "log") else name)
     assert not machine().scopes.loggers
     assert il.trait_values(config=True) == before
+
+
+def test_the_nearest_option_is_told(shell):
+    """A slip of the finger is answered with what was meant; a word like none of them is not."""
+    il = IPyGPULogger()
+    with pytest.raises(TypeError, match=r"no option 'bugdet' \(did you mean 'budget'\?\); it has budget,"):
+        il.bugdet = "1GB"
+    with pytest.raises(TypeError, match=r"no option 'colour'; it has budget,"):
+        il.colour = True

@@ -175,25 +175,6 @@ def test_small_cells_say_nothing_and_are_recorded(shell, il, said, tmp_path, way
     assert len(said("x = 1")) == 1
 
 
-OURS = [*(f"%gpulog {word}" for word in ("status", "summary", "vars", "free", "doctor", "fly", "start"))]
-OURS += [
-    "%config IPyGPULogger.compact = False",
-    "%%gpulog",
-    "%gpulog?",
-    "# mine\n%gpulog free\n\n%gpulog status",
-]
-
-
-@pytest.mark.parametrize("magic", OURS)
-def test_our_own_magics_report_nothing_on_themselves(shell, il, said, magic):
-    """They are recorded, and marked; with a line of the user's the cell is the user's."""
-    before = len(il.history)
-    assert said(magic) == []
-    assert [record.gpulog_only for record in il.history[before:]] == [True]
-    if not magic.startswith("%%"):
-        assert len(said(f"{magic}\nx = 1")) == 1
-
-
 @pytest.mark.parametrize("report", ["rich", "text"])
 def test_loading_the_extension_reports_nothing_on_itself(shell, capsys, report):
     """The next cell is the first that has a report; the cell that loads it and does more has one."""
