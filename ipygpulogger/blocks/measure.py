@@ -75,31 +75,31 @@ class _Block:
         self._began_s = clock.monotonic_s()
 
     def __exit__(self, kind: object = None, *error: object) -> None:
-        scope, time_s = self._scope, clock.monotonic_s() - self._began_s
+        measurement, time_s = None, clock.monotonic_s() - self._began_s
         _entered_here.set(tuple(known for known in _entered_here.get() if known() not in (self, None)))
-        if scope is None:
-            self.measure.missed(self._label, time_s)
-            self.close()
-            return
         try:
-            scope.close()
-            if self._recording is not None:
-                self._recording.end()
-                self._recording.keep_failure(self._label, ended=kind is not None)
-            measurement = scope.result(Measurement, self._label)
-            if self._recording is not None:
-                measurement = self._recording.result(measurement)
-            if self.others:
-                said = f"shared with {self.others} other task{'s' * (self.others > 1)} of its process"
-                note = Note(NoteKind.SHARED_WITH_TASKS, said)
-                measurement = replace(measurement, notes=(*measurement.notes, note))
+            if self._scope is not None:
+                measurement = self._measurement(self._scope, failed=kind is not None)
+                time_s = measurement.time_s
         except Exception as reason:
-            self.measure.missed(self._label, time_s)
             warn(f"{self._label} is not measured: {reason}")
-        else:
-            self.measure.finished(measurement)
         finally:
             self.close()
+        self.measure.ended(self._label, time_s, measurement)
+
+    def _measurement(self, scope: Scope, *, failed: bool) -> Measurement:
+        scope.close()
+        if self._recording is not None:
+            self._recording.end()
+            self._recording.keep_failure(self._label, ended=failed)
+        measurement = scope.result(Measurement, self._label)
+        if self._recording is not None:
+            measurement = self._recording.result(measurement)
+        if self.others:
+            said = f"shared with {self.others} other task{'s' * (self.others > 1)} of its process"
+            note = Note(NoteKind.SHARED_WITH_TASKS, said)
+            measurement = replace(measurement, notes=(*measurement.notes, note))
+        return measurement
 
     def close(self) -> None:
         """Close the scope and the recording, also after their end has failed."""
@@ -179,15 +179,13 @@ class Measure:
 
         return PeakRecording(ram=True if self._peak == "all" else None)
 
-    def missed(self, label: str, time_s: float) -> None:
-        """Keep the name and time of a block or call that could not be measured."""
-        self._last, self._last_label, self._time_s = None, label, time_s
-
-    def finished(self, measurement: Measurement) -> None:
-        """Keep, and report if asked, the measurement of a block or call that has ended."""
-        self._last, self._last_label, self._time_s = measurement, measurement.label, measurement.time_s
-        if self._report and (reason := say(text.report(measurement, compact=self._compact))):
-            warn(f"{measurement.label} is measured, and its report cannot be written: {reason}")
+    def ended(self, label: str, time_s: float, measurement: Measurement | None) -> None:
+        """Keep, and report if asked, what a block or call used; None if it could not be measured."""
+        self._last, self._last_label, self._time_s = measurement, label, time_s
+        if measurement is None or not self._report:
+            return
+        if reason := say(text.report(measurement, compact=self._compact)):
+            warn(f"{label} is measured, and its report cannot be written: {reason}")
 
     @property
     def label(self) -> str:
