@@ -152,11 +152,11 @@ class TracingBackend:
         if followed is None:
             return
         now_s = began_s - overhead.s
-        try:
-            if self._unsure and what == "line":  # the exception that caused it is dealt with
+        if self._unsure and what == "line":  # the exception that caused it is dealt with
+            try:
                 self._cut_off_unsure()
-        except RecursionError:  # the stack still is full: later
-            pass
+            except RecursionError:  # the stack still is full: later
+                pass
         try:
             for subscriber, follower in followed.followers:
                 try:
