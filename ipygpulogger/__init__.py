@@ -97,7 +97,7 @@ def load_ipython_extension(shell: Any) -> None:
 
     try:
         with undisturbed():  # the user's garbage collector, which would look at everything twice meanwhile
-            from .notebook.extension import load
+            from .notebook.logger import load
 
             load(shell)
     except Exception as reason:
@@ -112,7 +112,7 @@ def load_ipython_extension(shell: Any) -> None:
 
 def unload_ipython_extension(shell: Any) -> None:
     """Stop the reports and remove ``%gpulog``; IPython calls this for ``%unload_ext ipygpulogger``."""
-    from .notebook.extension import unload
+    from .notebook.magics import unload
 
     unload(shell)
 

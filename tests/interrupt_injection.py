@@ -156,7 +156,6 @@ class Struck(SourceFileLoader, MetaPathFinder):
 
 KEEP = "kept = Block(4)\nblip(12)\n"
 BY_LINE = "def work():\n    blip(12)\n    return Block(4)\nkept = work()\n"
-NESTED = "get_ipython().run_cell('blip(12)')\nkept = Block(4)\n"
 DIES = "kept = Block(4)\nblip(12)\nraise ValueError('mine')\n"
 ON_GPU = (
     "held = torch.empty(32 << 20, dtype=torch.uint8, device='cuda')\n"
@@ -165,8 +164,6 @@ ON_GPU = (
 SCENARIOS = {  # the cell that is struck, the logger's options
     "plain": (KEEP, {}),
     "lines": (BY_LINE, {"lines": True}),
-    "nested": (NESTED, {}),
-    "nested lines": (NESTED, {"lines": True}),
     "fails": (DIES, {}),
     "live": ("import time\n" + KEEP + "time.sleep(0.02)\n", {"report": "rich"}),
     "gpu": (KEEP, {"devices": "all", "metrics": ("energy", "utilization")}),

@@ -60,7 +60,6 @@ OUTSIDE = {  # what else a module may import at its top
     "callbacks.transformers": {"transformers"},
     "callbacks.keras": {"keras"},
     "notebook.magics": {"IPython"},
-    "notebook.extension": {"IPython"},
     "notebook.completion": {"IPython"},
 }
 

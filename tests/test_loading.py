@@ -11,7 +11,7 @@ from ipygpulogger import cluster, records
 from ipygpulogger.sources.system.ram_limit import RamLimits
 
 # Of the package: the modules behind `%load_ext`, the rich report and the walk of names. Raise it knowingly.
-MOST_OF_OURS = 62
+MOST_OF_OURS = 61
 # Of the standard library, in a kernel: what neither IPython nor ipykernel has imported.
 FEW_OTHERS = {"mmap", "resource", "gc", "array", "IPython.core.magics.extension"}
 NEVER = {

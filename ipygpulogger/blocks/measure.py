@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import warnings
 import weakref
@@ -22,13 +21,12 @@ from ..runtime.objects import WeakIdentitySet
 from ..runtime.wrappers import around_calls
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable
 
     from ..breakdown.recording import PeakRecording
     from ..records import AtPeak, DeviceUsage, RamUsage
 
 F = TypeVar("F", bound="Callable[..., Any]")
-Noun = Literal["block", "task"]
 
 # As `warnings` keeps it for each module; one for all of ours, as each sentence names what it is about.
 _shown: dict[str | tuple[str, type[Warning], int], int] = {}
@@ -43,72 +41,28 @@ def warn(sentence: str) -> None:
         warnings.warn_explicit(printable(sentence), RuntimeWarning, "ipygpulogger", 1, "ipygpulogger", _shown)
 
 
-class Overlapping:
-    """Something that runs: a block or call of the user's, or a task of an engine."""
+# The tasks of an engine that are measured in this process. The lock is reentrant: the garbage collector may
+# run while it is held, and end a generator that is measured.
+_tasks: WeakIdentitySet[_Block] = WeakIdentitySet()
+_tasks_lock = threading.RLock()
 
-    def __init__(self, noun: Noun | None) -> None:
-        self.noun = noun  # what it is among; None for nothing
-        self.others = 0  # that ran meanwhile
-
-
-class Overlaps:
-    """Counts, for each of those that run in this process, the others of its kind meanwhile; for any thread.
-
-    They are held weakly: one that never ends, because an interrupt cut it short, ends with its last referrer.
-    """
-
-    def __init__(self) -> None:
-        self.forget()
-
-    def forget(self) -> None:
-        """Forget those that run, as a forked child does."""
-        # Reentrant: the garbage collector may run while it is held, and end a generator that is measured.
-        self._lock = threading.RLock()
-        self._running: WeakIdentitySet[Overlapping] = WeakIdentitySet()
-
-    def begin(self, one: Overlapping, around: Collection[Overlapping] = ()) -> None:
-        """Note that one begins; it is a part of those around it, and does not count as another of theirs."""
-        with self._lock:
-            for other in self._running:
-                if other.noun == one.noun and other not in around:
-                    other.others += 1
-                    one.others += 1
-            if one.noun is not None:
-                self._running.add(one)
-
-    def end(self, one: Overlapping) -> tuple[str, ...]:
-        """Note that it ended, and return what its record says of the others: a note, or nothing."""
-        with self._lock:
-            self._running.discard(one)
-        if not one.others:
-            return ()
-        kind = NoteKind.SHARED_WITH_BLOCKS if one.noun == "block" else NoteKind.SHARED_WITH_TASKS
-        whom = f"{one.others} other {one.noun}{'s' * (one.others > 1)} of its process"
-        return (Note(kind, f"shared with {whom}"),)
-
-
-_overlaps = Overlaps()
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_overlaps.forget)
-
-
-# The blocks and calls entered in this thread or task, outermost first, and those around a task's creation.
+# The blocks and calls entered in this thread or task, outermost first.
 _entered_here: ContextVar[tuple[weakref.ref[_Block], ...]] = ContextVar("entered here", default=())
 
 
-class _Block(Overlapping):
+class _Block:
     """One run of a block or one call; if it cannot be measured, it warns, and the user's code runs on."""
 
-    def __init__(self, measure: Measure, label: str, noun: Noun | None) -> None:
-        super().__init__(noun)
+    def __init__(self, measure: Measure, label: str) -> None:
         self.measure, self._label = measure, label
+        self.others = 0  # other tasks that ran meanwhile, if it is one
         self._scope: Scope | None = None
         self._recording = measure.recording()
         self._began_s = 0.0
 
     def __enter__(self) -> None:
-        around = _entered_here.get()
-        _overlaps.begin(self, [block for known in around if (block := known()) is not None])
+        if self.measure.of_task:
+            self._begin_task()
         try:
             self._scope = Scope()
             if self._recording is not None:
@@ -117,33 +71,35 @@ class _Block(Overlapping):
         except Exception as reason:
             self._scope = None
             warn(f"{self._label} is not measured: {reason}")
-        _entered_here.set((*around, weakref.ref(self)))
+        _entered_here.set((*_entered_here.get(), weakref.ref(self)))
         self._began_s = clock.monotonic_s()
 
     def __exit__(self, kind: object = None, *error: object) -> None:
-        scope, time_s = self._scope, clock.monotonic_s() - self._began_s
+        measurement, time_s = None, clock.monotonic_s() - self._began_s
         _entered_here.set(tuple(known for known in _entered_here.get() if known() not in (self, None)))
-        if scope is None:
-            self.measure.missed(self._label, time_s)
-            self.close()
-            return
         try:
-            scope.close()
-            if self._recording is not None:
-                self._recording.end()
-                self._recording.keep_failure(self._label)
-            measurement = scope.result(Measurement, self._label)
-            if self._recording is not None:
-                measurement = self._recording.result(measurement)
-            if shared := _overlaps.end(self):
-                measurement = replace(measurement, notes=(*measurement.notes, *shared))
+            if self._scope is not None:
+                measurement = self._measurement(self._scope)
+                time_s = measurement.time_s
         except Exception as reason:
-            self.measure.missed(self._label, time_s)
             warn(f"{self._label} is not measured: {reason}")
-        else:
-            self.measure.finished(measurement)
         finally:
             self.close()
+        self.measure.ended(self._label, time_s, measurement)
+
+    def _measurement(self, scope: Scope) -> Measurement:
+        scope.close()
+        if self._recording is not None:
+            self._recording.end()
+            self._recording.keep_failure(self._label)
+        measurement = scope.result(Measurement, self._label)
+        if self._recording is not None:
+            measurement = self._recording.result(measurement)
+        if self.others:
+            said = f"shared with {self.others} other task{'s' * (self.others > 1)} of its process"
+            note = Note(NoteKind.SHARED_WITH_TASKS, said)
+            measurement = replace(measurement, notes=(*measurement.notes, note))
+        return measurement
 
     def close(self) -> None:
         """Close the scope and the recording, also after their end has failed."""
@@ -153,7 +109,15 @@ class _Block(Overlapping):
         with suppress(Exception):
             if self._scope is not None:
                 self._scope.close()
-        _overlaps.end(self)
+        with _tasks_lock:
+            _tasks.discard(self)
+
+    def _begin_task(self) -> None:
+        with _tasks_lock:
+            for other in _tasks:
+                other.others += 1
+                self.others += 1
+            _tasks.add(self)
 
 
 @final
@@ -167,18 +131,18 @@ class Measure:
         report: bool = False,
         compact: bool = False,
         peak: bool | Literal["all"] = False,
-        among: Noun | None = "block",
+        of_task: bool = False,
     ) -> None:
-        # `measure` describes the first four; others of this kind that ran meanwhile are told in a note.
+        # `measure` describes the first four. A task of an engine notes how many others ran meanwhile.
         self._label, self._report, self._compact, self._peak = label, report, compact, peak
-        self._among = among
+        self.of_task = of_task
         self._last: Measurement | None = None
         self._last_label = label or "block"
         self._time_s: float | None = None  # None until a block or call has ended
         self._open: list[_Block] = []
 
     def __enter__(self) -> Measure:
-        block = _Block(self, self._label or "block", self._among)
+        block = _Block(self, self._label or "block")
         self._open.append(block)
         try:
             block.__enter__()
@@ -205,7 +169,7 @@ class Measure:
     def __call__(self, function: F) -> F:
         """Measure every call of a function, coroutine function or generator function; else TypeError."""
         label = self._label or str(getattr(function, "__qualname__", "call"))
-        return around_calls(function, lambda: _Block(self, label, self._among), "measure")  # type: ignore[no-any-return]
+        return around_calls(function, lambda: _Block(self, label), "measure")  # type: ignore[no-any-return]
 
     def recording(self) -> PeakRecording | None:
         """Return what records the allocations of one block or call; None where they are not recorded."""
@@ -215,15 +179,13 @@ class Measure:
 
         return PeakRecording(ram=True if self._peak == "all" else None)
 
-    def missed(self, label: str, time_s: float) -> None:
-        """Keep the name and time of a block or call that could not be measured."""
-        self._last, self._last_label, self._time_s = None, label, time_s
-
-    def finished(self, measurement: Measurement) -> None:
-        """Keep, and report if asked, the measurement of a block or call that has ended."""
-        self._last, self._last_label, self._time_s = measurement, measurement.label, measurement.time_s
-        if self._report and (reason := say(text.report(measurement, compact=self._compact))):
-            warn(f"{measurement.label} is measured, and its report cannot be written: {reason}")
+    def ended(self, label: str, time_s: float, measurement: Measurement | None) -> None:
+        """Keep, and report if asked, what a block or call used; None if it could not be measured."""
+        self._last, self._last_label, self._time_s = measurement, label, time_s
+        if measurement is None or not self._report:
+            return
+        if reason := say(text.report(measurement, compact=self._compact)):
+            warn(f"{label} is measured, and its report cannot be written: {reason}")
 
     @property
     def label(self) -> str:

@@ -28,21 +28,11 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-class _SharedRun:
-    """Overlapping calls of one function, which are measured as one."""
-
-    def __init__(self, lines: LineProfiler) -> None:
-        self.lines, self.over = lines, False
-        self.calls: set[_Call] = set()
-        self.joined: set[int] = set()  # threads that were running before it began
-
-
 class _Call:
     """One call; if it cannot be measured, it warns, and the user's code goes on."""
 
     def __init__(self, trace: LineTrace[..., Any]) -> None:
-        self._trace, self.thread = trace, threading.get_ident()
-        self.shared: _SharedRun | None = None
+        self._trace = trace
 
     def __enter__(self) -> None:
         try:
@@ -58,6 +48,7 @@ class _Call:
         try:
             self._trace._end(self)
         except Exception as reason:
+            self._trace._lines = None
             warn(f"the lines of {self._trace.__name__} are not measured: {reason}")
         except BaseException:
             self._trace._end(self)  # interrupted: finish what the first attempt left
@@ -67,7 +58,7 @@ class _Call:
 class LineTrace(functools.partial, Generic[P, R]):  # type: ignore[type-arg]
     """What `measure_lines` returns: the function, and what the lines of its last call used.
 
-    Overlapping calls (recursion, generators, tasks, threads) are measured together. A `functools.partial`
+    Overlapping calls (recursion, generators, tasks, threads) are measured as one. A `functools.partial`
     without arguments is a coroutine function if the function is one, and adds no frame to tracebacks.
     """
 
@@ -84,7 +75,8 @@ class LineTrace(functools.partial, Generic[P, R]):  # type: ignore[type-arg]
         functools.update_wrapper(self, self.func).__wrapped__ = function
         self._report = report
         self._lock = threading.RLock()
-        self._shared: _SharedRun | None = None
+        self._lines: LineProfiler | None = None
+        self._calls: set[_Call] = set()  # that are measured together now
         self._last: tuple[LineUsage, ...] | None = None
 
     if TYPE_CHECKING:
@@ -111,41 +103,26 @@ class LineTrace(functools.partial, Generic[P, R]):  # type: ignore[type-arg]
 
     def _begin(self, call: _Call) -> None:
         with self._lock:
-            shared = self._shared
-            if shared is not None:
-                shared.calls.add(call)  # first: the garbage collector may run here, and end another call
-                call.shared = shared
-                if not shared.over:
-                    if backend.trace_this_thread():
-                        shared.joined.add(call.thread)
-                    return
+            self._calls.add(call)  # first: the garbage collector may run here, and end another call
+            if self._lines is not None:
+                if why_not := backend.why_not_here():
+                    self._lines.lost(why_not)
+                return
             # Looked up at each call: autoreload and other profilers replace a function's code.
             codes = list(nested_code(_code_of(self.__wrapped__)))
-            shared = _SharedRun(LineProfiler(lambda frame: any(code is frame.f_code for code in codes)))
-            shared.calls.add(call)
-            call.shared = self._shared = shared
-            shared.lines.start()
+            self._lines = LineProfiler(lambda frame: any(code is frame.f_code for code in codes))
+            self._lines.start()
 
     def _end(self, call: _Call) -> None:
-        shared = call.shared
-        if shared is None:
-            return
         with self._lock:
-            shared.calls.discard(call)
-            here = threading.get_ident()
-            if here in shared.joined and here not in {other.thread for other in shared.calls}:
-                backend.untrace_this_thread()
-                shared.joined.discard(here)
-            if shared.calls or shared.over:
-                call.shared = None
+            self._calls.discard(call)
+            measured = self._lines
+            if self._calls or measured is None:
                 return
-            self._shared = None
             self._last = ()  # until the lines are known
-            shared.lines.stop()
-            shared.over = True
-            call.shared = None
-            lines, notes = shared.lines.result(_place_of), shared.lines.notes_of(_place_of)
-            self._last = lines
+            measured.stop()
+            lines, notes = measured.result(_place_of), measured.notes(_place_of)
+            self._last, self._lines = lines, None
         if self._report:
             if reason := say(render.table(lines, notes)):
                 warn(f"the lines of {self.__name__} are measured, and cannot be written: {reason}")

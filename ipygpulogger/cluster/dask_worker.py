@@ -55,7 +55,7 @@ class Tasks:
         """Follow a task from one state to another."""
         if finish == "executing" and key not in self._open:
             # In a context of its own: that of the event loop would remember each measurement it entered.
-            running, context = self._open[key] = Measure(str(key)[:_NAME], among="task"), copy_context()
+            running, context = self._open[key] = Measure(str(key)[:_NAME], of_task=True), copy_context()
             context.run(running.__enter__)
         elif key in self._open and finish in _ENDS:
             cancelled = start in ("cancelled", "released") or finish == "rescheduled"

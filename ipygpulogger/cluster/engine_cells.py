@@ -86,7 +86,7 @@ class EngineCells:
                 return
             self._drop()
             if self._shell.data_pub.parent_header.get("session") in self.sessions:
-                running = Measure(f"In [{self._shell.execution_count}]", among=None)
+                running = Measure(f"In [{self._shell.execution_count}]")
                 running.__enter__()
                 self._running = running
         except BaseException:  # interrupted, or no descriptors are left: the cell runs unmeasured

@@ -89,7 +89,7 @@ class Task:
         self._name = name
         self._id, label = _new_task(name)
         if self._id:
-            self._measure = Measure(label, among="task")
+            self._measure = Measure(label, of_task=True)
             _running.add(self._id)
             try:
                 self._measure.__enter__()

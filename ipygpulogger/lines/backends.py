@@ -109,18 +109,11 @@ class SysMonitoring(TracingBackend):
         return None
 
     def _on_line(self, code: CodeType, lineno: int) -> Any:
-        began_s, overhead = monotonic_s(), this_thread.overhead
-        followed = self._followed.get(id(code))
-        if followed is None or len(followed[1]) > 1 or self._unsure:
-            return self._api.DISABLE if self._report("line", sys._getframe(1), began_s, lineno) else None
-        (subscriber, follower), enough = followed[1][0], False
-        try:  # `_report`, written out: this is what runs most
-            enough = follower.line(sys._getframe(1), lineno, began_s - overhead.s)
-        except BaseException as error:
-            self._failed(subscriber, follower, error)
-        finally:
-            overhead.s += monotonic_s() - began_s
-        return self._api.DISABLE if enough else None
+        began_s = monotonic_s()
+        if id(code) not in self._followed:
+            return self._api.DISABLE
+        self._report("line", sys._getframe(1), began_s, lineno)
+        return None
 
     def _on_yield(self, code: CodeType, _: int, value: object) -> None:
         began_s, flags = monotonic_s(), code.co_flags
@@ -138,9 +131,9 @@ class SysMonitoring(TracingBackend):
         began_s = monotonic_s()
         followed = self._followed.get(id(code))
         if followed is not None:
-            if isinstance(error, (RecursionError, KeyboardInterrupt)):
+            if isinstance(error, RecursionError):
                 # It may have been raised as one of our callbacks was entered, before anything was reported.
-                self._unsure.update(follower for _, follower in followed.followers)
+                self._unsure.update(subscriber for subscriber, _ in followed.followers)
             self._report("ended", sys._getframe(1), began_s)
 
     def _on_throw(self, code: CodeType, _: int, __: BaseException) -> None:
@@ -161,6 +154,14 @@ def _starts_on_its_def_line(code: CodeType) -> bool:
 
 
 _CO_SUSPENDS = CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR
+_YIELD_VALUE, _YIELD_FROM = dis.opmap["YIELD_VALUE"], dis.opmap.get("YIELD_FROM")
+
+
+def _at_a_yield(frame: FrameType) -> bool:
+    """Return whether a frame is suspended, or about to be."""
+    code, at = frame.f_code.co_code, frame.f_lasti
+    # Python 3.10 steps back before YIELD_FROM, so as to run it again.
+    return at >= 0 and (code[at] == _YIELD_VALUE or (at + 2 < len(code) and code[at + 2] == _YIELD_FROM))
 
 
 class SysSetTrace(TracingBackend):
@@ -168,9 +169,7 @@ class SysSetTrace(TracingBackend):
 
     def __init__(self) -> None:
         super().__init__()
-        self._yields: dict[int, frozenset[int]] = {}
         self._raised: set[int] = set()  # frames that an exception is about to leave
-        self._enough: dict[int, set[int]] = {}  # by the code's id, lines not to be reported any more
         self._threads: dict[LineProfiler, int] = {}  # the thread that each subscribed on
         # One object each: a bound method is a new one every time.
         self._trace_calls, self._trace_events = self._on_call, self._on_event
@@ -202,40 +201,26 @@ class SysSetTrace(TracingBackend):
         for frame in running_frames():
             if frame.f_trace is self._trace_events:
                 frame.f_trace = None
-        self._yields.clear()
         self._raised.clear()
-        self._enough.clear()
 
     def unsubscribe(self, subscriber: LineProfiler) -> None:
         """Unsubscribe as in any back end; a trace function that another tool has set since stays."""
-        if (
-            subscriber in self.subscribers
-            and threading.get_ident() == self._threads.get(subscriber)
-            and sys.gettrace() is not self._trace_calls
-        ):
-            subscriber.cut_off(ENDED)
-        super().unsubscribe(subscriber)
         here = threading.get_ident()
-        others = [thread for other, thread in self._threads.items() if other is not subscriber]
-        was_alone_here = self._threads.get(subscriber) == here and here not in others
-        if was_alone_here and sys.gettrace() is self._trace_calls:
-            sys.settrace(None)
-        self._threads.pop(subscriber, None)
+        if self._threads.pop(subscriber, None) == here:
+            if sys.gettrace() is not self._trace_calls:
+                subscriber.cut_off(ENDED)
+            elif here not in self._threads.values():
+                sys.settrace(None)
+        super().unsubscribe(subscriber)
 
-    def trace_this_thread(self) -> bool:
-        """Trace the calling thread too, if it has no trace function; return whether that is new."""
-        is_new = bool(self.subscribers) and sys.gettrace() is None
-        if is_new:
-            sys.settrace(self._trace_calls)
-        return is_new
-
-    def untrace_this_thread(self) -> None:
-        """Trace the calling thread no longer."""
+    def why_not_here(self) -> str | None:
+        """Return why this thread is not traced: it has another trace function, or ran before."""
         if sys.gettrace() is self._trace_calls:
-            sys.settrace(None)
-
-    def _ask_again(self) -> None:
-        self._enough.clear()
+            return None
+        return (
+            "calls on other threads that ran before are not measured; that takes Python 3.12, or"
+            " a thread that is started within the first call"
+        )
 
     def _already_runs(self, frame: FrameType) -> None:
         if frame.f_trace is None:
@@ -255,7 +240,7 @@ class SysSetTrace(TracingBackend):
                 return None
         finally:
             overhead.s += monotonic_s() - began_s
-        if event == "call" and code.co_flags & _CO_SUSPENDS and frame.f_lasti > self._first(code):
+        if event == "call" and code.co_flags & _CO_SUSPENDS and _at_a_yield(frame):
             self._report("resumed", frame, monotonic_s())
         return self._trace_events
 
@@ -265,18 +250,15 @@ class SysSetTrace(TracingBackend):
             frame.f_trace = None
             return None
         if event == "line":
-            code, lineno = frame.f_code, frame.f_lineno
-            if lineno in self._enough.get(id(code), ()):
-                return self._trace_events
             self._raised.discard(id(frame))
-            if self._report("line", frame, began_s, lineno):
-                self._enough.setdefault(id(code), set()).add(lineno)
+            self._report("line", frame, began_s, frame.f_lineno)
         elif event == "exception":
             if not issubclass(arg[0], StopIteration):  # with which any loop or await ends
                 self._raised.add(id(frame))
         elif event == "return":
             flags = frame.f_code.co_flags
-            if not (flags & _CO_SUSPENDS and self._suspends(frame, arg)):
+            leaves = arg is None and id(frame) in self._raised
+            if leaves or not (flags & _CO_SUSPENDS and _at_a_yield(frame)):
                 self._raised.discard(id(frame))
                 self._report("ended", frame, began_s)
             elif flags & CO_GENERATOR or (
@@ -284,25 +266,3 @@ class SysSetTrace(TracingBackend):
             ):
                 self._report("suspended", frame, began_s)
         return self._trace_events
-
-    def _suspends(self, frame: FrameType, value: object) -> bool:
-        """Return whether a frame that returns a value to its caller will be resumed."""
-        if value is None and id(frame) in self._raised:
-            return False
-        return frame.f_lasti in self._yields_of(frame.f_code)
-
-    def _first(self, code: CodeType) -> int:
-        """Return the offset in the bytecode of a frame that was never resumed, as it is called."""
-        return min(self._yields_of(code), default=sys.maxsize) - 1
-
-    def _yields_of(self, code: CodeType) -> frozenset[int]:
-        """Return the offsets in the bytecode at which a frame of this code is suspended."""
-        offsets = self._yields.get(id(code))
-        if offsets is None:
-            offsets = self._yields[id(code)] = frozenset(
-                # Python 3.10 steps back before YIELD_FROM, so as to run it again.
-                instruction.offset - (2 if instruction.opname == "YIELD_FROM" else 0)
-                for instruction in dis.get_instructions(code)
-                if instruction.opname in {"YIELD_VALUE", "YIELD_FROM"}
-            )
-        return offsets

@@ -1,7 +1,7 @@
 """The line that each frame is at: hits and time of each line, and the line that its memory is attributed to.
 
 Reading the counters at a line boundary takes some 40 us, more with devices. Lines that run very often are
-therefore measured for a while and then only counted. From then on a loop's memory is attributed to its header
+therefore measured for a while and then only counted. From then on a loop's memory is attributed to its first
 line as a whole. Outside a loop, in a small function that is called very often, it is attributed to the lines
 that call the function.
 
@@ -13,34 +13,28 @@ from __future__ import annotations
 
 import ast
 import linecache
-from collections import Counter
-from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE, CO_GENERATOR, CO_OPTIMIZED
-from typing import TYPE_CHECKING
+from inspect import CO_ASYNC_GENERATOR, CO_GENERATOR, CO_OPTIMIZED
+from typing import TYPE_CHECKING, NamedTuple
 
 from . import tracing
 from .line_memory import LineMemory
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from types import CodeType, FrameType
 
     from .line_memory import LineMemories
 
-MEASURED = 1_000  # boundaries in one section of the code; after that its lines are only counted
+MEASURED = 1_000  # boundaries in one code object; after that its lines are only counted
 RARE = 50  # but a line with no more boundaries than this is measured all the same
-HELD = 3 * MEASURED  # boundaries after which not even the loop's memory as a whole is read
-COUNTED = 2_000_000  # lines started in one section; after that they are not even counted
-_LOOPS_FROM = MEASURED // 4  # boundaries in one code object before its loops are looked for
+HELD = 3 * MEASURED  # changes between lines and loops after which a loop is not measured as a whole either
 
 _LOOPS = (ast.For, ast.While, ast.AsyncFor)
-_SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 _INLINE = frozenset(("<lambda>", "<genexpr>", "<listcomp>", "<setcomp>", "<dictcomp>"))
 
 
 class Line:
     """One line of one file: hits, time, and its memory."""
-
-    __slots__ = ("_since_s", "boundaries", "hits", "memory", "running", "skipped", "time_s")
 
     def __init__(self) -> None:
         self.hits = self.boundaries = 0  # how often it started, and the counters were read for it
@@ -70,8 +64,6 @@ class Line:
 class FrameState:
     """The line that one frame is at."""
 
-    __slots__ = ("held", "line", "offset", "suspended")
-
     def __init__(self, offset: int = -1) -> None:
         self.line: Line | None = None
         self.held: LineMemory | None = None  # that its memory is attributed to; `LineMemories` alone sets it
@@ -79,18 +71,12 @@ class FrameState:
         self.suspended = False
 
 
-class _Section:
-    """Lines of one code object that are measured or counted together: an outermost loop, or all others."""
+class _Loop(NamedTuple):
+    """An outermost loop: its lines, and the entry of its first one, which has the memory of the whole."""
 
-    __slots__ = ("boundaries", "first", "header", "last", "measured", "started", "uncounted")
-
-    def __init__(self, first: int = 0, last: int = 0, header: Line | None = None) -> None:
-        self.first, self.last = first, last  # the loop's lines
-        # The loop's first line, which has the memory once the lines are only counted; None leaves that to
-        # the lines that called this code.
-        self.header = header
-        self.measured, self.uncounted = True, False  # counters are read for every line; nothing is counted
-        self.boundaries = self.started = 0  # how often the counters were read, and lines started
+    first: int
+    last: int
+    header: Line
 
 
 class LineTable:
@@ -119,28 +105,13 @@ class LineTable:
             code.end_all(stopped_s)
 
     def forget(self) -> None:
-        """Forget the lines that run now: their ends will not be reported."""
+        """Leave out what the lines that run now have used: their ends will not be reported."""
         for code in self._codes:
             code.states.clear()
         for line in tuple(self._lines.values()):
-            line.running = 0
+            line.memory.cut_off |= bool(line.running or line.memory.holders)
+            line.running = line.memory.holders = 0
         self.memory.forget()
-
-    def repair(self) -> None:
-        """Count again which frames are at which line, after an exception cut short what we did."""
-        repaired_s = tracing.now_s()
-        running_ids = {id(frame) for frame in tracing.running_frames()}
-        for code in self._codes:
-            code.forget_ended(running_ids)
-        states = [state for code in self._codes for state in tuple(code.states.values())]
-        running = Counter(state.line for state in states if state.line is not None)
-        for line in tuple(self._lines.values()):
-            count = running[line]
-            if bool(line.running) != bool(count):
-                line.running = not count
-                (line.enter if count else line.leave)(repaired_s)
-            line.running = count
-        self.memory.repair(states)
 
     def ran(self) -> Iterator[tuple[str, int, Line]]:
         """Yield file, line number and entry of each line that ran."""
@@ -159,26 +130,25 @@ class CodeFrames:
 
     def __init__(self, table: LineTable, code: CodeType) -> None:
         self._line_of, self._memory = table.line, table.memory
-        self.repair = table.repair
-        self.filename, self._name, self._first = code.co_filename, code.co_name, code.co_firstlineno
-        self._can_suspend = bool(code.co_flags & (CO_GENERATOR | CO_ASYNC_GENERATOR | CO_COROUTINE))
+        self.filename = code.co_filename
         # What is allocated while a generator is suspended is not attributed to it.
         self._is_generator = bool(code.co_flags & (CO_GENERATOR | CO_ASYNC_GENERATOR))
         self._is_function = bool(code.co_flags & CO_OPTIMIZED)
         self._inline = code.co_name in _INLINE or not self._is_function  # a class's body: by its first line
         self.states: dict[int, FrameState] = {}  # by the frame's id
-        self._outside_loops = _Section()
-        self._loops: list[_Section] | None = None  # None: not looked for yet
-        self._lines: dict[int, tuple[Line, _Section]] = {}
+        self._boundaries = self._changes = 0  # how often the counters were read: in all, and for a whole loop
+        self._measured = True  # the counters are read for every line
+        self._loops: tuple[_Loop, ...] = ()  # once the lines are only counted; a generator has none
+        self._lines: dict[int, tuple[Line, _Loop | None]] = {}
 
     # -- what the tracing back end reports ---------------------------------------------------------
 
-    def line(self, frame: FrameType, lineno: int, now_s: float) -> bool:
+    def line(self, frame: FrameType, lineno: int, now_s: float) -> None:
         """Start a line: a hit if it is a new line, or the same one by a jump back."""
-        line, section = self._lines.get(lineno) or self._add(lineno)
+        line, loop = self._lines.get(lineno) or self._add(lineno)
         state, offset = self.states.get(id(frame)), frame.f_lasti
         if state is not None and state.line is line and offset > state.offset:
-            return False
+            return
         # No hit: an expression with a frame of its own, on the line that runs it; nor a cell's next statement
         # on the same line, which IPython runs as a code object of its own.
         continues = not self._is_function and state is None and self._memory.ended_last(line.memory)
@@ -192,17 +162,14 @@ class CodeFrames:
             if old is not None:
                 old.leave(now_s)
             line.enter(now_s)
-        section.started += 1
-        if section.measured or line.boundaries < RARE:
-            self._count(section)
+        if self._measured or line.boundaries < RARE:
+            self._count(frame.f_code)
             self._attribute(state, line, continues=continues)
-            return False
-        header = section.header
-        if line is not header and not (self._inline and line.memory.held_by_others(state)):
-            line.skipped = True  # within a line that is measured as a whole nothing is missed
+            return
+        header = None if loop is None else loop.header
+        self._skip(state, line, header)
         if state.held is not (header and header.memory):
-            self._attribute_to_header(state, section)
-        return section.started > COUNTED and self._stop_counting(state, section, now_s)
+            self._attribute_to_loop(state, header)
 
     def resumed(self, frame: FrameType, now_s: float) -> None:
         """Resume a line, which is not a new hit."""
@@ -212,14 +179,14 @@ class CodeFrames:
         if state is None:
             state = self.states[id(frame)] = FrameState(frame.f_lasti)
         state.suspended = False
-        line, section = self._lines.get(lineno) or self._add(lineno)
+        line, _ = self._lines.get(lineno) or self._add(lineno)
         state.line = line
         line.enter(now_s)
-        if section.measured or line.boundaries < RARE:
-            self._count(section)
+        if self._measured or line.boundaries < RARE:
+            self._count(frame.f_code)
             self._attribute(state, line)
-        elif not (self._inline and line.memory.held_by_others(state)):
-            line.skipped = True
+        else:
+            self._skip(state, line, None)
 
     def suspended(self, frame: FrameType, now_s: float) -> None:
         """Suspend a generator's line."""
@@ -237,11 +204,6 @@ class CodeFrames:
 
     # ----------------------------------------------------------------------------------------------
 
-    def forget_ended(self, running: set[int]) -> None:
-        """Forget the frames that neither run nor can be resumed, whose end was not reported."""
-        for key in () if self._can_suspend else self.states.keys() - running:
-            del self.states[key]
-
     def end_all(self, now_s: float) -> None:
         """End every line: nothing is reported any more."""
         for state in tuple(self.states.values()):
@@ -256,13 +218,15 @@ class CodeFrames:
         if state.held is not None:
             self._attribute(state, None)
 
-    def _add(self, lineno: int) -> tuple[Line, _Section]:
-        found = self._lines[lineno] = self._line_of(self.filename, lineno), self._section_of(lineno)
+    def _add(self, lineno: int) -> tuple[Line, _Loop | None]:
+        loop = next((loop for loop in self._loops if loop.first <= lineno <= loop.last), None)
+        found = self._lines[lineno] = self._line_of(self.filename, lineno), loop
         return found
 
-    def _section_of(self, lineno: int) -> _Section:
-        loops = self._loops or ()
-        return next((loop for loop in loops if loop.first <= lineno <= loop.last), self._outside_loops)
+    def _skip(self, state: FrameState, line: Line, header: Line | None) -> None:
+        """Note that a line is only counted; within a line that is measured as a whole nothing is missed."""
+        if line is not header and not (self._inline and line.memory.held_by_others(state)):
+            line.skipped = True
 
     def _attribute(self, state: FrameState, line: Line | None, *, continues: bool = False) -> None:
         """Read the counters, and attribute what the frame uses from here on to a line; None for none."""
@@ -272,53 +236,35 @@ class CodeFrames:
             line.boundaries += 1
             self._memory.hold(state, line.memory, continues=continues)
 
-    def _attribute_to_header(self, state: FrameState, section: _Section) -> None:
+    def _attribute_to_loop(self, state: FrameState, header: Line | None) -> None:
         """Attribute what the frame uses from here on to the loop as a whole, or to no line of this code."""
-        section.boundaries += 1
-        if section.boundaries > HELD:
-            section.header = None
-        self._attribute(state, section.header)
+        self._changes += 1
+        if self._changes > HELD and self._loops:
+            header = None
+            self._set_loops(())
+        self._attribute(state, header)
 
-    def _count(self, section: _Section) -> None:
-        """Count one more boundary; loops get sections of their own once that matters."""
-        section.boundaries += 1
-        if section.boundaries >= _LOOPS_FROM and self._loops is None:
-            found = outermost_loops(self.filename, self._name, self._first, is_function=self._is_function)
-            self._loops = [
-                _Section(first, last, None if self._is_generator else self._line_of(self.filename, first))
-                for first, last in found
-            ]
-            self._lines = {
-                lineno: (line, self._section_of(lineno)) for lineno, (line, _) in self._lines.items()
-            }
-        section.measured = section.boundaries < MEASURED
+    def _count(self, code: CodeType) -> None:
+        """Count one more boundary; after the last its loops are looked for."""
+        self._boundaries += 1
+        if self._measured and self._boundaries >= MEASURED:
+            self._measured = False
+            self._set_loops(() if self._is_generator else outermost_loops(code))
 
-    def _stop_counting(self, state: FrameState, section: _Section, now_s: float) -> bool:
-        """Stop counting hits too; the loop's time goes to its header until the frame leaves it."""
-        section.uncounted = True
-        line, state.line = state.line, section.header
-        if line is not None:
-            line.leave(now_s)
-        if section.header is not None:
-            section.header.enter(now_s)
-        return True
+    def _set_loops(self, loops: Iterable[tuple[int, int]]) -> None:
+        self._loops = tuple(_Loop(*lines, self._line_of(self.filename, lines[0])) for lines in loops)
+        for lineno in tuple(self._lines):
+            self._add(lineno)
 
     def notes(self, place: str, offset: int) -> Iterator[str]:
-        """Yield a sentence for each section that was only counted; as `LineTable.notes`."""
-        for section in (self._outside_loops, *(self._loops or ())):
-            if section.measured:  # what is not complete there has another reason
-                continue
-            lines = {n + offset: line for n, (line, other) in self._lines.items() if other is section}
-            if section.uncounted:
-                yield (
-                    f"{_named(list(lines), place)} ran over {COUNTED:,} times in all: after that they are not"
-                    " counted, and their hits are more than shown"
-                )
-            counted = [lineno for lineno, line in lines.items() if not line.complete]
-            if not counted:
-                continue
+        """Yield a sentence for each group of lines that were only counted; as `LineTable.notes`."""
+        groups: dict[_Loop | None, list[int]] = {}
+        for lineno, (line, loop) in self._lines.items():
+            if not (self._measured or line.complete):  # before, what is not complete has another reason
+                groups.setdefault(loop, []).append(lineno + offset)
+        for loop, counted in groups.items():
             its = "its" if len(counted) == 1 else "their"
-            holder = f"line {section.first + offset}" if section.header else "the lines that run them"
+            holder = f"line {loop.first + offset}" if loop else "the lines that run them"
             yield (
                 f"{_named(counted, place)}: measured until {MEASURED:,} lines had run there,"
                 f" from then on {its} memory is added up in {holder}"
@@ -331,27 +277,18 @@ def _named(linenos: Sequence[int], place: str) -> str:
     return f"{lines} of {place}" if place else lines
 
 
-def outermost_loops(
-    filename: str, name: str, first_lineno: int, *, is_function: bool
-) -> list[tuple[int, int]]:
+def outermost_loops(code: CodeType) -> list[tuple[int, int]]:
     """Return first and last line of each outermost loop of a code object, as far as there is source."""
-    source = "".join(linecache.getlines(filename))
+    source = "".join(linecache.getlines(code.co_filename))
     flags = ast.PyCF_ONLY_AST | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
     try:
-        tree = compile(source, filename, "exec", flags, dont_inherit=True)
+        tree = compile(source, code.co_filename, "exec", flags, dont_inherit=True)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return []
-    scope: ast.AST | None = None if is_function else tree
-    for node in ast.walk(tree):
-        if isinstance(node, _SCOPES) and node.name == name:
-            starts = (node.lineno, *(decorator.lineno for decorator in node.decorator_list))
-            if min(starts) == first_lineno:
-                scope = node
-    found, waiting = [], list(ast.iter_child_nodes(scope)) if scope is not None else []
-    while waiting:
-        node = waiting.pop()
-        if isinstance(node, _LOOPS):
-            found.append((node.lineno, node.end_lineno or node.lineno))
-        elif not isinstance(node, (*_SCOPES, ast.Lambda)):
-            waiting.extend(ast.iter_child_nodes(node))
+    linenos = [lineno for _, _, lineno in code.co_lines() if lineno]
+    loops = [(node.lineno, node.end_lineno or 0) for node in ast.walk(tree) if isinstance(node, _LOOPS)]
+    found: list[tuple[int, int]] = []
+    for first, last in sorted(loops):
+        if min(linenos) <= first <= max(linenos) and not (found and first <= found[-1][1]):
+            found.append((first, last))
     return found

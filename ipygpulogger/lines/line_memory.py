@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import math
 import threading
-from collections import Counter, deque
+from collections import deque
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from ..engine.sampler import Measuring
@@ -19,7 +20,7 @@ from ..records.usage import above_ends, consumed
 from ..sources import Unavailable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
 
     from ..engine.machine import Machine
     from ..engine.peaks import Interval, PeakTracker
@@ -31,8 +32,6 @@ if TYPE_CHECKING:
 class _Gauge:
     """One counter, RAM or an allocator on a device, and our open interval on it."""
 
-    __slots__ = ("current_bytes", "device", "interval", "precision_bytes", "tracker")
-
     def __init__(self, tracker: PeakTracker, interval: Interval, device: Device | None) -> None:
         self.tracker, self.interval, self.device = tracker, interval, device
         self.current_bytes = interval.before_bytes()
@@ -41,19 +40,6 @@ class _Gauge:
 
 class _Sum:
     """One counter over one line: all its intervals so far, and the one that is open."""
-
-    __slots__ = (
-        "before_bytes",
-        "consumed_bytes",
-        "earlier",
-        "first_bytes",
-        "hi",
-        "highest_bytes",
-        "lo",
-        "lowest_bytes",
-        "peaked_hi",
-        "peaked_lo",
-    )
 
     def __init__(self, first_bytes: int) -> None:
         self.first_bytes = first_bytes
@@ -89,8 +75,6 @@ class _Sum:
 
 class LineMemory:
     """The memory that one line used."""
-
-    __slots__ = ("cut_off", "holders", "sums")
 
     def __init__(self) -> None:
         self.holders = 0  # how many frames' memory is attributed to it now
@@ -169,25 +153,10 @@ class LineMemories(Measuring):
                 if line.holders == 1:
                     self._begin(line, continues=continues)
 
-    def repair(self, holders: Iterable[FrameState]) -> None:
-        """Count each line's holders again after a boundary was cut short; peaks are only lower bounds."""
-        with self._lock:
-            held = Counter(holder.held for holder in holders if holder.held is not None)
-            for line in {*self._open, *held}:
-                line.holders = held[line]
-                if line not in self._open:
-                    self._begin(line)
-                self._fill(line)
-                for one in line.sums:
-                    one.hi = math.inf
-                if not line.holders:
-                    self._close(line)
-
     def forget(self) -> None:
-        """Leave out the open interval of each line: its end will not be reported."""
+        """Leave out the open interval of each line, which then has no holders."""
         with self._lock:
-            for line in self._open:
-                line.holders, line.cut_off = 0, True
+            self._ended = None
             self._open.clear()
 
     def _begin(self, line: LineMemory, *, continues: bool = False) -> None:
@@ -195,16 +164,17 @@ class LineMemories(Measuring):
         for gauge, one in zip(self._gauges, line.sums, strict=False):
             (one.resume if continues else one.begin)(gauge.current_bytes)
         self._fill(line)
-        self._open.add(line)  # last: after an interrupt `repair` begins it again
+        self._open.add(line)
 
     def _fill(self, line: LineMemory) -> None:
         line.sums += [_Sum(gauge.current_bytes) for gauge in self._gauges[len(line.sums) :]]
 
     def _close(self, line: LineMemory) -> None:
         self._open.discard(line)
-        self._ended = line
+        was_cut_off, line.cut_off = line.cut_off, True  # in case of an interrupt
         for gauge, one in zip(self._gauges, line.sums, strict=False):
             one.end(gauge.current_bytes)
+        self._ended, line.cut_off = line, was_cut_off
 
     def _read_counters(self) -> None:
         """Read every counter, and add what it read since the last time to every open line."""
@@ -260,10 +230,11 @@ class LineMemories(Measuring):
                 _, other, others_bytes = found[key]
                 one, precision_bytes = _both(one, other), precision_bytes + others_bytes  # noqa: PLW2901
             found[key] = gauge.device, one, precision_bytes
-        return tuple(
-            _on_device(device, one.usage(precision_bytes, complete=complete))
-            for _, (device, one, precision_bytes) in sorted(found.items())
-        )
+        usages = []
+        for _, (device, one, precision_bytes) in sorted(found.items()):
+            usage = one.usage(precision_bytes, complete=complete)
+            usages.append(DeviceUsage(usage.before_bytes, usage.after_bytes, usage.peak, **asdict(device)))
+        return tuple(usages)
 
     def risen(self, line: LineMemory) -> Sizes:
         """Return, by device, the rise from the lowest start of a line's intervals to their highest moment."""
@@ -291,17 +262,3 @@ def _both(one: _Sum, other: _Sum) -> _Sum:
     both.peaked_lo = max(one.peaked_lo, other.peaked_lo)
     both.peaked_hi = one.peaked_hi + other.peaked_hi
     return both
-
-
-def _on_device(device: Device, usage: Usage) -> DeviceUsage:
-    return DeviceUsage(
-        usage.before_bytes,
-        usage.after_bytes,
-        usage.peak,
-        index=device.index,
-        name=device.name,
-        uuid=device.uuid,
-        backend=device.backend,
-        unified=device.unified,
-        total_bytes=device.total_bytes,
-    )

@@ -67,13 +67,8 @@ class LineProfiler:
         self._memory.stop()
         self._running = False
 
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """What is not measured as it should be, and why; lines are numbered as in their files."""
-        return self.notes_of(lambda _: ("", 0))
-
-    def notes_of(self, place_of: Callable[[str], tuple[str, int]]) -> tuple[str, ...]:
-        """Return the notes, with places and line numbers as `result` has them."""
+    def notes(self, place_of: Callable[[str], tuple[str, int]]) -> tuple[str, ...]:
+        """Return what is not measured as it should be, with places and line numbers as `result` has them."""
         return *self._lost, *self._table.notes(place_of)
 
     def result(self, place_of: Callable[[str], tuple[str, int]]) -> tuple[LineUsage, ...]:
@@ -110,6 +105,6 @@ class LineProfiler:
             self._lost.append(sentence)
 
     def cut_off(self, sentence: str) -> None:
-        """Note that nothing more is reported; what the lines that run now used so far is left out."""
+        """Leave out what the lines that run now have used, and note why."""
         self.lost(sentence)
         self._table.forget()

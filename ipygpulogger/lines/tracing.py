@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from .frame_state import CodeFrames
     from .line_profiler import LineProfiler
 
+CUT_SHORT = "an exception cut the measuring short: what the lines that ran then had used is left out"
 ENDED = "tracing was ended or taken over meanwhile: lines that ran after that are not measured"
 name_of = type.__dict__["__name__"].__get__  # without asking a metaclass, which is the user's
 
@@ -50,7 +51,7 @@ class TracingBackend:
         self._lock = threading.RLock()
         self.subscribers: tuple[LineProfiler, ...] = ()
         self._followed: dict[int, Followed] = {}
-        self._unsure: set[CodeFrames] = set()  # to be repaired once the stack has room
+        self._unsure: set[LineProfiler] = set()  # to be cut off once the stack has room
         self._unwanted: dict[int, weakref.ref[CodeType]] = {}  # without followers; not kept alive
 
     def subscribe(self, subscriber: LineProfiler) -> str | None:
@@ -82,12 +83,9 @@ class TracingBackend:
                 self._followed.clear()
                 self._unwanted.clear()
 
-    def trace_this_thread(self) -> bool:
-        """Trace the calling thread too, whose frames began before; return whether to untrace it."""
-        return False
-
-    def untrace_this_thread(self) -> None:
-        """Trace the calling thread no longer."""
+    def why_not_here(self) -> str | None:
+        """Return why the calling thread is not traced, though there are subscribers; None where it is."""
+        return None
 
     def _begin(self) -> str | None:
         """Begin to trace for the first subscriber; return why not, where that is impossible."""
@@ -148,43 +146,41 @@ class TracingBackend:
                 self._follow(code)
             return True
 
-    def _report(self, what: str, frame: FrameType, began_s: float, *more: Any) -> bool:
-        """Report to every follower of a frame; return whether none of them needs this event again."""
+    def _report(self, what: str, frame: FrameType, began_s: float, *more: Any) -> None:
+        """Report to every follower of a frame."""
         followed, overhead = self._followed.get(id(frame.f_code)), this_thread.overhead
         if followed is None:
-            return True
-        now_s, enough = began_s - overhead.s, True
-        try:
-            if self._unsure and what == "line":  # the exception that caused it is dealt with
-                self._repair_unsure()
-        except RecursionError:
-            pass
+            return
+        now_s = began_s - overhead.s
+        if self._unsure and what == "line":  # the exception that caused it is dealt with
+            try:
+                self._cut_off_unsure()
+            except RecursionError:  # the stack still is full: later
+                pass
         try:
             for subscriber, follower in followed.followers:
                 try:
-                    enough &= bool(getattr(follower, what)(frame, *more, now_s))
+                    getattr(follower, what)(frame, *more, now_s)
                 except BaseException as error:
-                    enough = False
-                    self._failed(subscriber, follower, error)
+                    self._failed(subscriber, error)
         finally:
             overhead.s += monotonic_s() - began_s
-        return enough
 
-    def _failed(self, subscriber: LineProfiler, follower: CodeFrames, error: BaseException) -> None:
+    def _failed(self, subscriber: LineProfiler, error: BaseException) -> None:
         """Raise what a signal handler of the user's raised in us; any error of ours ends the subscription."""
         if isinstance(error, RecursionError):  # the user's stack is full: no fault of ours
-            self._unsure.add(follower)
+            self._unsure.add(subscriber)
         elif isinstance(error, Exception) and not is_from_a_handler(error):
             self._fail(subscriber, error)
         else:
-            follower.repair()
+            subscriber.cut_off(CUT_SHORT)
             raise error
 
-    def _repair_unsure(self) -> None:
-        """Repair what a full stack cut short; while it still is full, that is done later."""
-        for follower in tuple(self._unsure):
-            follower.repair()
-            self._unsure.discard(follower)
+    def _cut_off_unsure(self) -> None:
+        """Cut off those whose lines a full stack left in disorder."""
+        for subscriber in tuple(self._unsure):
+            subscriber.cut_off(CUT_SHORT)
+            self._unsure.discard(subscriber)
 
     def _fail(self, subscriber: LineProfiler, error: Exception) -> None:
         """End the subscription of one that failed, with the reason."""

@@ -2,8 +2,8 @@
 
 What IPython 7.34 to 9.18 really does (each has a test): an empty cell, and one that registers the callbacks,
 fires ``post_run_cell`` alone; one that removes them, or an awaited ``run_cell_async``, ``pre_run_cell``.
-A nested `run_cell`, as of `%%capture`, fires both between those of its outer cell; a cell on a subshell fires
-them on a thread of its own. Nested cells, and those that a front end runs silently, store no history.
+A nested `run_cell`, as of `%%capture`, fires both between those of its outer cell, of which it is a part; a
+cell on a subshell fires them on a thread of its own. What a front end runs silently stores no history.
 Both events of a cell have the same ``info``, but if an exception went through IPython itself: then it is an
 equal one, or none. The right execution counts are in the frames of IPython's functions, with their infos.
 """
@@ -18,12 +18,11 @@ import weakref
 from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
-from ..runtime import clock, collector
-from ..runtime.clock import this_thread
+from ..runtime import collector
 from ..runtime.shell import cells_behind, error_of, first_line, was_interrupted
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
     from ..records import Status
     from .logger import IPyGPULogger
@@ -125,51 +124,51 @@ def split_words(line: str) -> list[str]:
 class Cell:
     """One running cell."""
 
-    def __init__(self, info: Any, count: int | None, outer: Cell | None) -> None:
-        """Take IPython's description of a cell, its execution count, and the cell that runs already.
-
-        What is run without being stored is not measured, unless a measured cell runs it, as `%%capture` does.
-        """
-        stored = bool(getattr(info, "store_history", True))
-        self.info, self._outer = info, None if stored else outer  # both None once it has ended
-        self.ours: bool = self._outer.ours if self._outer else stored  # it is to be measured
-        self.nested = self._outer is not None
-        self.label = "?"  # "In [4]", or "nested in In [4]", once the cell was named
-        self.execution_count = None if self._outer else count
+    def __init__(self, info: Any, count: int | None) -> None:
+        """Take IPython's description of a cell, and its execution count, which may be unknown yet."""
+        self.info = info  # None once it has ended
+        self.execution_count = count
         self.cell_id: str | None = getattr(info, "cell_id", None)  # the front end's, where it sends one
         self.raw = getattr(info, "raw_cell", None) or ""
         self.request = request_of(self.raw)
         self.gpulog_only = is_gpulog_only(self.raw)
         self.source = first_line(body_of(self.raw))
+        self.nested = 0  # cells within it that have begun and not ended
         self.status: Status = "ok"
         self.error: str | None = None  # the class of the exception that ended the cell
         self.exception: BaseException | None = None  # that, while subscribers handle that it ended the cell
-        self.hooks_s = 0.0  # of its time our hooks of nested cells; negative before its own clock began
 
-    def around(self) -> Iterator[Cell]:
-        """Yield the cells in which this one is nested, the innermost first; none once it has ended."""
-        cell = self._outer
-        while cell is not None:
-            yield cell
-            cell = cell._outer
+    @property
+    def label(self) -> str:
+        """The name of the cell, such as "In [4]"."""
+        return f"In [{'?' if self.execution_count is None else self.execution_count}]"
 
-    def name(self) -> None:
-        """Set the label."""
-        outermost = [self, *self.around()][-1] if self.nested else self
-        number = "?" if outermost.execution_count is None else outermost.execution_count
-        self.label = f"nested in In [{number}]" if self._outer else f"In [{number}]"
+    def is_ended_by(self, result: Any) -> bool:
+        """Return whether an event with this result ends the cell, and not an empty one or one within it."""
+        info = getattr(result, "info", None)
+        if info is self.info:
+            return True
+        if self.nested:
+            self.nested -= 1
+            return False
+        # An exception went through IPython: another info, or none.
+        return result is None or (self.raw != "" and getattr(info, "raw_cell", None) == self.raw)
 
     def end(self, result: Any) -> None:
         """Set the attributes that are known only at the end; IPython's result would keep the cell's value."""
-        if self._outer is None and self.execution_count is None:
+        if self.execution_count is None:
             self.execution_count = getattr(result, "execution_count", None)
-        self.name()
-        self.info = self._outer = None
+        self.info = None
         error = error_of(result)
         if error is not None:
             self.status = "interrupted" if was_interrupted(error) else "error"
             self.error = type(error).__name__
             self.exception = error
+
+
+def _is_stored(info: Any) -> bool:
+    """Return whether a cell goes into the history; others a front end runs for itself."""
+    return bool(getattr(info, "store_history", True)) and not getattr(info, "silent", False)
 
 
 class CellEvents:
@@ -186,7 +185,7 @@ class CellEvents:
     def __init__(self, shell: Any) -> None:
         self._shell = weakref.ref(shell)
         self._subscribers: list[IPyGPULogger] = []
-        self._running: dict[int, list[Cell]] = {}  # by thread, the innermost last
+        self._running: dict[int, Cell] = {}  # by thread
 
     @classmethod
     def of(cls, shell: Any) -> CellEvents:
@@ -201,14 +200,12 @@ class CellEvents:
                 shell.events.register(event, callback)
         if subscriber not in self._subscribers:
             self._subscribers.append(subscriber)
-        stack = self._running.setdefault(threading.get_ident(), [])
-        if not stack:
-            for info, count in reversed(list(cells_behind(sys._getframe()))):
-                if not getattr(info, "silent", False):  # IPython fires no event at the end of a silent one
-                    stack.append(Cell(info, count, stack[-1] if stack else None))
-        for cell in stack:
-            if cell.ours and running:
-                self._do("_begin", cell, of=[subscriber])
+        here = threading.get_ident()
+        outermost = [one for one in cells_behind(sys._getframe()) if _is_stored(one[0])][-1:]
+        if here not in self._running and outermost:
+            self._running[here] = Cell(*outermost[0])
+        if here in self._running and running:
+            self._do("_begin", self._running[here], of=[subscriber])
 
     def unsubscribe(self, subscriber: IPyGPULogger) -> None:
         """Send a subscriber no more events, not even the end of the cell that runs now."""
@@ -226,11 +223,8 @@ class CellEvents:
                 pass
 
     def running_here(self) -> Cell | None:
-        """Return the outermost cell that runs on this thread, with the label that it will have."""
-        cell = next((one for one in self._running.get(threading.get_ident(), []) if one.ours), None)
-        if cell is not None:
-            cell.name()
-        return cell
+        """Return the cell that runs on this thread."""
+        return self._running.get(threading.get_ident())
 
     def _callbacks(self) -> tuple[tuple[str, Callable[..., None]], ...]:
         return ("pre_run_cell", self._pre_run_cell), ("post_run_cell", self._post_run_cell)
@@ -256,69 +250,41 @@ class CellEvents:
             pass
 
     def _began(self, info: Any) -> None:
-        began_s, spent_s = clock.monotonic_s(), this_thread.overhead.s
-        stack = self._running.setdefault(threading.get_ident(), [])
-        here = list(cells_behind(sys._getframe()))
-        nested = not getattr(info, "store_history", True)  # as `%%capture` nests
-        while stack and not (stack[-1].info and (nested or any(stack[-1].info is one for one, _ in here))):
-            self._drop_last(stack)  # its end was not reported by any event
-        counts = [count for running, count in here if running is info]
-        cell = Cell(info, counts[0] if counts else None, stack[-1] if stack else None)
-        stack.append(cell)
-        if cell.ours:
+        here, running = threading.get_ident(), list(cells_behind(sys._getframe()))
+        cell = self._running.get(here)
+        if cell is not None:
+            if any(cell.info is one for one, _ in running):
+                cell.nested += 1
+                return
+            self._do("_drop", cell)  # its end was not reported by any event
+            del self._running[here]
+        if _is_stored(info):
+            cell = self._running[here] = Cell(
+                info, next((count for one, count in running if one is info), None)
+            )
             self._do("_preload")
             self._do("_settle")
             self._do("_begin", cell)
-            if stack[:-1]:  # the cells around it wait for us, their lines too; its own clock began last
-                cell.hooks_s -= _exclude(began_s, spent_s)
 
     def _over(self, result: Any) -> None:
-        began_s, spent_s = clock.monotonic_s(), this_thread.overhead.s
-        cell = self._ended(result)
-        if cell is None:
+        here = threading.get_ident()
+        cell, finished = self._running.get(here), False
+        if cell is None or not cell.is_ended_by(result):
             return
-        stack, finished = self._running[threading.get_ident()], False
         try:
-            if cell.ours:
-                self._do("_end", cell)
-                cell.end(result)
-                if cell.exception is not None:
-                    try:
-                        self._do("_on_error", cell)
-                    finally:
-                        cell.exception = None
-                self._do("_settle", cell)
-                finished = self._do("_finish", cell)
+            self._do("_end", cell)
+            cell.end(result)
+            if cell.exception is not None:
+                try:
+                    self._do("_on_error", cell)
+                finally:
+                    cell.exception = None
+            self._do("_settle", cell)
+            finished = self._do("_finish", cell)
         finally:
-            if finished:
-                stack.pop()
-            else:
-                self._drop_last(stack)
-            if not stack:
-                self._running.pop(threading.get_ident(), None)
-            elif cell.ours:
-                _exclude(began_s, spent_s)
-
-    def _drop_last(self, stack: list[Cell]) -> None:
-        """Drop the innermost cell. It leaves the stack last: after an interrupt it is dropped again."""
-        self._do("_drop", stack[-1])
-        stack.pop()
-
-    def _ended(self, result: Any) -> Cell | None:
-        """Return the cell that this event ends, by then the innermost; None for an empty cell."""
-        stack = self._running.get(threading.get_ident(), [])
-        info = getattr(result, "info", None)
-        if stack and stack[-1].info is info:
-            return stack[-1]
-        depth = next((i for i, cell in enumerate(stack) if cell.info is info), -1)
-        if depth < 0 and stack:  # an exception went through IPython: another info, or none
-            raw = stack[-1].raw if result is None else getattr(info, "raw_cell", None)
-            depth = next((i for i, cell in reversed(list(enumerate(stack))) if raw and cell.raw == raw), -1)
-        if depth < 0:
-            return None
-        while len(stack) > depth + 1:
-            self._drop_last(stack)  # its end was not reported by any event
-        return stack[-1]
+            if not finished:
+                self._do("_drop", cell)
+            self._running.pop(here, None)  # last: after an interrupt it is dropped again
 
     def _do(self, step: str, *args: Any, of: Sequence[IPyGPULogger] = ()) -> bool:
         """Do one step of each subscriber, or of some, and return whether none failed.
@@ -336,13 +302,3 @@ class CellEvents:
                 except BaseException:  # there is nowhere left to report it
                     pass
         return succeeded
-
-
-def _exclude(began_s: float, spent_s: float) -> float:
-    """Exclude a hook's time from this thread's running cells and lines, and return the seconds.
-
-    It began then, when so much was excluded already; tracing excludes its own part of the hook itself.
-    """
-    took_s = clock.monotonic_s() - began_s - (this_thread.overhead.s - spent_s)
-    this_thread.overhead.s += took_s
-    return took_s

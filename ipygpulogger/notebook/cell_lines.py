@@ -14,36 +14,27 @@ from inspect import CO_NEWLOCALS
 from typing import TYPE_CHECKING, Any
 
 from ..lines.line_profiler import LineProfiler
-from ..runtime.objects import nested_code
 from ..runtime.shell import cells_behind, is_a_cells, lines_of, place_of_cell
 from .cell import options_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-    from types import CodeType, FrameType
+    from types import FrameType
 
     from ..records import LineUsage
     from .cell import Cell
-
-_TIMED = ("<timed exec>", "<timed eval>")
 
 
 class CellLines:
     """Measure what each line uses, from `start` to `stop`."""
 
-    def __init__(
-        self, shell: Any, cell: Cell, earlier: dict[str, tuple[str, int]], *, reset_peaks: bool = True
-    ) -> None:
-        """Prepare; nothing is measured before `start`.
-
-        `earlier` has, by file name, the label of an earlier cell and how many lines of its text come before
-        the first compiled one; `result` adds this cell's own.
-        """
-        self._shell, self._cell, self._earlier = shell, cell, earlier
+    def __init__(self, shell: Any, cell: Cell, *, reset_peaks: bool = True) -> None:
+        """Prepare; nothing is measured before `start`."""
+        self._shell = shell
         self._info, self._written = cell.info, lines_of(cell.raw)
-        self._above: dict[str, int | None] = {}  # by file: lines of the cell before it; None: not in it
+        self._file: str | None = None  # of the cell's own code, once it has run
+        self._above = _taken_off(self._written)  # lines of the cell before the first that is compiled
         self._files: dict[str, tuple[str, int]] = {}  # by place: its file, and the lines before that
-        self._timed: set[CodeType] = set()
         self._starting = False
         self._lines = LineProfiler(self._wants, reset_peaks=reset_peaks)
 
@@ -61,11 +52,10 @@ class CellLines:
     @property
     def notes(self) -> tuple[str, ...]:
         """A sentence for each thing that could not be measured."""
-        return self._lines.notes_of(self._place_of)
+        return self._lines.notes(self._place_of)
 
     def result(self) -> tuple[LineUsage, ...]:
-        """Return what each line used, once the cell has ended and knows its number."""
-        self._earlier |= {file: (self._cell.label, above or 0) for file, above in self._above.items()}
+        """Return what each line used, once the cell has ended."""
         found = sorted(self._lines.result(self._place_of), key=_in_order)
         return tuple(
             line if (text := self._text(line)) is None else replace(line, source=text.strip())
@@ -85,9 +75,8 @@ class CellLines:
 
     def _text(self, line: LineUsage) -> str | None:
         """Return a line of the cell as the user wrote it; None if it is another's or IPython changed it."""
-        if line.place or line.lineno > len(self._written) or not all(map(self._straight, self._above)):
-            return None
-        return self._written[line.lineno - 1]
+        own = not line.place and line.lineno <= len(self._written)
+        return self._written[line.lineno - 1] if own and self._straight() else None
 
     # -- which code belongs to a cell, and to which lines of it ---------------------------------------------
 
@@ -97,45 +86,31 @@ class CellLines:
             return False
         called = code.co_flags & CO_NEWLOCALS or not code.co_name.startswith("<")  # a function or a class
         if called and not self._starting:
-            return code in self._timed or is_a_cells(self._shell, file)
+            return is_a_cells(self._shell, file)
         infos = [info for info, _ in cells_behind(frame)]
         if not any(info is self._info for info in infos):  # another thread's cell, or the caller of this one
             return False
         if called:
             return is_a_cells(self._shell, file)
-        lines = lines_of(infos[0].raw_cell)
-        if is_a_cells(self._shell, file):
-            self._above[file] = self._within(lines, _taken_off(lines))
-        elif file in _TIMED and (body := _below_time(lines)):
-            self._above[file] = self._within(lines, body)
-            self._timed.update(nested_code(code))
-        return file in self._above
-
-    def _within(self, lines: list[str], above: int) -> int | None:
-        """Return how many of this cell's lines come before these; None if these are not in it."""
-        start = len(self._written) - len(lines)
-        return start + above if lines and self._written[-len(lines) :] == lines else None
+        if infos[0] is self._info and is_a_cells(self._shell, file):
+            self._file = file
+            first = self._written[self._above]
+            if first.startswith("%%") and options_of(first) is None:
+                self._lines.lost("lines below another cell magic are not measured")
+        return file == self._file
 
     def _place_of(self, file: str) -> tuple[str, int]:
-        place, above = self._place(file)
+        own = file == self._file
+        place, above = ("", self._above) if own else place_of_cell(self._shell, file)
         self._files[place] = file, above
         return place, above
 
-    def _place(self, file: str) -> tuple[str, int]:
-        if file in self._above:
-            above = self._above[file]
-            return ("", above) if above is not None else (f"nested in {self._cell.label}", 0)
-        if file in self._earlier:
-            return self._earlier[file]
-        return place_of_cell(self._shell, file)
-
-    def _straight(self, file: str) -> bool:
+    def _straight(self) -> bool:
         """Return whether the code has the lines of the text; a magic over several lines changes that."""
-        above = self._above[file]
-        if above is None:
-            return True
-        compiled = "".join(linecache.getlines(file)).rstrip().splitlines()  # as IPython splits them
-        return len(compiled) <= 1 or len(compiled) == len("\n".join(self._written[above:]).splitlines())
+        source = "".join(linecache.getlines(self._file or ""))
+        compiled = source.rstrip().splitlines()  # as IPython splits them
+        written = "\n".join(self._written[self._above :]).splitlines()
+        return len(compiled) <= 1 or len(compiled) == len(written)
 
 
 def _in_order(line: LineUsage) -> tuple[bool, list[int], str, int]:
@@ -156,14 +131,6 @@ def _taken_off(lines: list[str]) -> int:
         if after < len(lines) and lines[after].startswith("%%"):
             return after
     return first
-
-
-def _below_time(lines: list[str]) -> int:
-    """Return how many lines come before the body of ``%%time``; 0 without one."""
-    at, magic = _filled(lines, 0), ""
-    while at < len(lines) and lines[at].lstrip().startswith("%%"):
-        magic, at = lines[at], _filled(lines, at + 1)
-    return at if re.match(r"\s*%%time\b", magic) else 0
 
 
 def _filled(lines: list[str], at: int) -> int:

@@ -1,6 +1,6 @@
 """The live display of a long cell: time, consumed, peaked and used so far.
 
-It is renewed when a figure changed, at most once a second; where none did, the time is renewed every five.
+It is renewed once a second.
 
 What kernels and front ends really do (each has a test):
 
@@ -43,8 +43,6 @@ if TYPE_CHECKING:
 
 AFTER_S = 2.0  # a shorter cell is not shown while it runs
 EVERY_S = 1.0
-_TIME_ALONE = 5  # times as long: how often figures that are still the same are shown with the time
-_RISES = 2  # little RAM is left if that would last for so many rises as since the figures were last shown
 
 
 class Live:
@@ -54,23 +52,17 @@ class Live:
     """
 
     def __init__(self, remarks: Callable[[Measurement], tuple[str, ...]]) -> None:
-        self.remarks = remarks
-        self._renew()
-
-    def _renew(self) -> None:
-        self._pid = os.getpid()
+        self.remarks, self.pid = remarks, os.getpid()
         self.running: dict[LiveCell, None] = {}  # in the order in which they began
         self.ticker = Sampler(partial(_tick, self.running), AFTER_S, EVERY_S, "ipygpulogger live")
 
-    def cell(self, label: str, scope: Scope, place: LiveDisplay) -> LiveCell:
-        """Prepare to show a cell, if it lasts; nothing happens before it begins."""
-        if self._pid != os.getpid():  # in a fork's child: the thread is the parent's, and a lock may be taken
-            self._renew()
-        return LiveCell(self, label, scope, place)
+    def cell(self, label: str, scope: Scope, place: LiveDisplay) -> LiveCell | None:
+        """Prepare to show a cell, if it lasts; None in a forked child, whose parent has the thread."""
+        return LiveCell(self, label, scope, place) if self.pid == os.getpid() else None
 
     def close(self) -> None:
         """End the thread."""
-        if self._pid == os.getpid():
+        if self.pid == os.getpid():
             self.ticker.close()
 
 
@@ -87,13 +79,10 @@ class LiveCell:
 
     def __init__(self, live: Live, label: str, scope: Scope, place: LiveDisplay) -> None:
         self._live, self._label, self._scope, self._place = live, label, scope, place
-        self._pid = os.getpid()
         self._stopped = False
         self.shows = place.shows  # if not, it only follows the cell's output
         self.began_s = 0.0
         self.tightest: MemoryLimit | None = None  # that with the least RAM left so far, if it was little
-        self._used_bytes: int | None = None  # of RAM, when it was last read
-        self._shown, self._shown_s = "", 0.0  # the figures that stand at the place, and when they came
 
     def begin(self) -> None:
         """Begin; without a thread the cell is not shown."""
@@ -108,19 +97,11 @@ class LiveCell:
         if machine().process.has_children():
             machine().child_peaks.observe()
         so_far = self._scope.so_far(self._label)
-        used_bytes, notes = so_far.gen.after_bytes, self._live.remarks(so_far)
-        rise_bytes = 0 if self._used_bytes is None else used_bytes - self._used_bytes
-        self._used_bytes = used_bytes
-        limit = machine().limits.short(_RISES * rise_bytes, 0)
+        notes, limit = self._live.remarks(so_far), machine().limits.short(0, 0)
         if limit is not None:  # said before Linux kills the process, for afterwards nothing can be said
-            if limit.is_scarce:
-                self.tightest = least(filter(None, (self.tightest, limit)))
+            self.tightest = least(filter(None, (self.tightest, limit)))
             notes += (left_note(limit),)
-        so_far = replace(so_far, notes=notes)
-        figures = text.so_far(replace(so_far, time_s=0.0))
-        if figures != self._shown or so_far.time_s - self._shown_s >= _TIME_ALONE * EVERY_S:
-            stays = self._place.show(so_far)
-            self._shown, self._shown_s = figures if stays else "", so_far.time_s
+        self._place.show(replace(so_far, notes=notes))
 
     def end(self) -> None:
         """Stop showing figures, because the cell's code has ended."""
@@ -136,7 +117,7 @@ class LiveCell:
     def _stop(self, *steps: Callable[[], None]) -> None:
         if self not in self._live.running:
             return
-        if self._pid == os.getpid():
+        if self._live.pid == os.getpid():
             self._stopped = True
             for step in steps:
                 step()
@@ -145,17 +126,19 @@ class LiveCell:
 
 
 def display_for(shell: Any, report: str) -> LiveDisplay | None:
-    """Return what can show a running cell of this shell, with this kind of report; None outside a kernel."""
+    """Return what can show a running cell of this shell, with this kind of report; None where nothing can."""
     if report == "none" or getattr(shell, "kernel", None) is None:
         return None
     publisher = shell.display_pub
-    seen = getattr(publisher, "session", None) is not None and hasattr(publisher, "parent_header")
-    return LiveDisplay(publisher, shows=report == "rich") if seen else None
+    session = getattr(publisher, "session", None)
+    if session is None or not hasattr(publisher, "parent_header"):
+        return None
+    taken = "send" in vars(session)  # by the display of another logger, or of a cell on another thread
+    return None if taken else LiveDisplay(publisher, shows=report == "rich")
 
 
 _OUTPUTS = ("stream", "display_data", "execute_result", "error")  # what sets off a clear that waits
 _EMPTY = {"text/html": ""}
-_ID = "ipygpulogger-"  # the ids of all live displays begin with it
 
 
 class LiveDisplay:
@@ -171,33 +154,28 @@ class LiveDisplay:
         self._cell = _message_id(publisher.parent_header)
         self._pid = os.getpid()
         self._lock = threading.RLock()
-        self._id = _ID + os.urandom(16).hex()
+        self._id = "ipygpulogger-" + os.urandom(16).hex()
         self._is_there = False
         self._ended = self._cleared = False
         self._within_line = False  # the cell's last output is text without a newline at its end
         self._clears: list[tuple[tuple[Any, ...], dict[str, Any]]] = []  # the withheld clear, as it was sent
         self._clearing = threading.RLock()
         self._redirects: set[Any] = set()  # the output widgets that capture the cell's output
-        self._session = publisher.session
-        self._tap: Tap | None = None
+        self._session, self._tap = publisher.session, self._send  # the same object when it is removed
+        self._send_on: Callable[..., Any] = publisher.session.send
 
     def begin(self) -> None:
         """Follow what is sent from now on."""
-        with Tap.lock:
-            there = vars(self._session).get("send")
-            self._tap = there if isinstance(there, Tap) else Tap(self._session, "send")
-            self._tap.open(self._sent)
+        self._session.send = self._tap
 
-    def show(self, measurement: Measurement) -> bool:
-        """Display the figures so far, or update the display with them; return whether they are there."""
+    def show(self, measurement: Measurement) -> None:
+        """Display the figures so far, or update the display with them, where nothing stands in the way."""
         from ..render import html  # a rich report has loaded it
 
         bundle = {"text/plain": text.so_far(measurement), "text/html": html.so_far(measurement)}
         with self._lock:
-            if self._ended or self._cleared or self._clears or self._redirects:
-                return False
-            self._put(bundle)
-            return self._is_there
+            if not (self._ended or self._cleared or self._clears or self._redirects):
+                self._put(bundle)
 
     def end(self) -> None:
         """Send no update after this; a clear that still waits when all is printed will clear nothing."""
@@ -221,12 +199,19 @@ class LiveDisplay:
                     raise
             self._is_there = False
             self._send_clear()
-            if self._tap is not None:
-                self._tap.close(self._sent)
+            if vars(self._session).get("send") is self._tap:
+                del self._session.send
 
     def _put(self, bundle: dict[str, Any]) -> None:
         transient, update = {"display_id": self._id}, self._is_there
         self._context.run(self._publish, bundle, {}, transient=transient, update=update)
+
+    def _send(self, *args: Any, **kwargs: Any) -> Any:
+        """Take the place of the session's method: send a message, unless it must wait."""
+        withheld = False
+        with suppress(Exception):  # the call is the user's
+            withheld = self._sent(*args, **kwargs)
+        return None if withheld else self._send_on(*args, **kwargs)
 
     def _sent(
         self, stream: Any, message: Any, content: Any = None, parent: Any = None, *more: Any, **named: Any
@@ -268,9 +253,8 @@ class LiveDisplay:
         if name == self._id:  # ours, for the first time
             self._is_there = not self._within_line
             return self._within_line
-        if not name.startswith(_ID):  # a live display of another logger's comes only where ours would
-            self._send_clear()
-            self._within_line = kind == "stream" and content["text"][-1:] not in ("", "\n")
+        self._send_clear()
+        self._within_line = kind == "stream" and content["text"][-1:] not in ("", "\n")
         return False
 
     def _send_clear(self) -> None:
@@ -279,51 +263,9 @@ class LiveDisplay:
             while self._clears:
                 self._cleared = True
                 sent, named = self._clears.pop()
-                send = self._session.send
-                (send.call if isinstance(send, Tap) else send)(*sent, **named)
+                self._send_on(*sent, **named)
 
 
 def _message_id(parent: Any) -> Any:
     """Return the id of the message that asked for a cell, from that message or from its header."""
     return parent.get("header", parent).get("msg_id") if parent else None
-
-
-class Tap:
-    """Replaces a method of one object; each call of it, on any thread, first calls the callbacks.
-
-    A callback that returns True withholds the call. Without callbacks the object has its own method again.
-    """
-
-    lock = threading.RLock()  # of all taps
-
-    def __init__(self, owner: Any, name: str) -> None:
-        self._owner, self._name = owner, name
-        self._was = vars(owner).get(name)  # None: the method of its class
-        self.call = getattr(owner, name)
-        self._callbacks: list[Callable[..., object]] = []
-
-    def open(self, callback: Callable[..., object]) -> None:
-        """Add a callback."""
-        with self.lock:
-            self._callbacks.append(callback)
-            if vars(self._owner).get(self._name) is not self:
-                setattr(self._owner, self._name, self)
-
-    def close(self, callback: Callable[..., object]) -> None:
-        """Remove a callback; removing it again changes nothing."""
-        with self.lock:
-            if callback in self._callbacks:
-                self._callbacks.remove(callback)
-            if not self._callbacks and vars(self._owner).get(self._name) is self:
-                if self._was is None:
-                    delattr(self._owner, self._name)
-                else:
-                    setattr(self._owner, self._name, self._was)
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the callbacks, then the method, unless one of them withholds the call."""
-        withheld = False
-        for callback in tuple(self._callbacks):
-            with suppress(Exception):  # the call is the user's
-                withheld = callback(*args, **kwargs) is True or withheld
-        return None if withheld else self.call(*args, **kwargs)

@@ -16,7 +16,6 @@ from ..owners.garbage import Garbage
 from ..owners.growth import Growth
 from ..records import CellRecord, Data
 from ..records.units import truncated_mb
-from ..runtime import clock
 from ..runtime.shell import current_shell
 from ..storage.history import History
 from .cell import CellEvents, body_of
@@ -24,11 +23,10 @@ from .enrichers import enriched, over_budget
 from .live import Live, display_for
 from .measured_cell import Gap, MeasuredCell
 from .options import Options, Threshold, documented
-from .report import Reporter, has_table, is_reported, load_rich, publisher_within
+from .report import Reporter, has_table, is_reported, load_rich
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from datetime import datetime
 
     from ..analysis.group import Group
     from ..records import Owner
@@ -63,7 +61,6 @@ class IPyGPULogger(Options):
 
     _log: Log | None = None
     _threshold: Threshold | None = None  # of `quiet`
-    _budget_since: datetime | None = None
 
     def __init__(
         self, compact: bool | None = None, gc_collect: bool | Literal["full"] | None = None, **options: Any
@@ -89,13 +86,12 @@ class IPyGPULogger(Options):
         self._reporter = Reporter(me)
         self._cells: dict[Cell, MeasuredCell] = {}  # that run now
         self._only: int | None = None  # the thread whose next cell is the only one to be measured
-        self._lines_of_cells: dict[str, tuple[str, int]] = {}  # by file: an earlier cell, and its offset
         self._advised: dict[str, dict[str, int | None]] = {}  # after an out-of-memory error
         self._growth = Growth.of(shell)
         self._garbage = Garbage(shell, self._growth)
         self._live = Live(lambda so_far: over_budget(so_far, me.budget))
 
-    @observe("log", "report", "quiet", "budget")
+    @observe("log", "report", "quiet")
     def _set(self, option: Any) -> None:
         """Make what an option needs, now that it was set."""
         if option.name == "log":
@@ -104,8 +100,6 @@ class IPyGPULogger(Options):
             self._log = None if self.log is None else Log(self.log)
         elif option.name == "quiet":
             self._threshold = None if self.quiet is None else Threshold.parse(self.quiet)
-        elif option.name == "budget":
-            self._budget_since = clock.utc_now()
         elif self.report == "rich":
             load_rich()
 
@@ -252,11 +246,8 @@ class IPyGPULogger(Options):
             if not self._cells and self._only == threading.get_ident():
                 self._halt()  # another cell came than the one that is to be measured
             return
-        gap, self._last.gap = None if cell.nested or self._cells else self._last.gap, None
-        measured = self._measured(cell, gap)
-        if cell.nested and not cell.request.explicit:
-            measured.within = any(one in self._cells for one in cell.around())
-        self._cells[cell] = measured
+        gap, self._last.gap = None if self._cells else self._last.gap, None
+        measured = self._cells[cell] = self._measured(cell, gap)
         # The cell that only loads the extension has no report: it does not wait for the first walk.
         if self._growth.has_walked or not cell.gpulog_only:
             measured.before = self._attempt("tell who holds memory", self._growth.begin)
@@ -270,16 +261,16 @@ class IPyGPULogger(Options):
             garbage=self._garbage if self.gc_collect is True else None,
             clear_cache=self.clear_cache,
             advised=self._advised,
-            publisher=publisher_within(self._shell) if cell.nested else self._shell.display_pub,
+            publisher=self._shell.display_pub,
         )
-        display = None if cell.nested else display_for(self._shell, self.report)
+        display = display_for(self._shell, self.report)
         if display is not None:
             label = "The cell" if cell.execution_count is None else f"In [{cell.execution_count}]"
             measured.live = self._live.cell(label, scope, display)
         if self.lines or cell.request.lines:
             with importing():
                 from .cell_lines import CellLines
-            measured.lines = CellLines(self._shell, cell, self._lines_of_cells, reset_peaks=self.reset_peaks)
+            measured.lines = CellLines(self._shell, cell, reset_peaks=self.reset_peaks)
         if peak := cell.request.peak or self.peak:
             with importing():
                 from ..breakdown.recording import PeakRecording
@@ -369,19 +360,13 @@ class IPyGPULogger(Options):
             show()
 
     def _show(self, record: CellRecord, cell: MeasuredCell) -> None:
-        beside_peak = bool(cell.cell.request.peak)
-        self._reporter.show(record, cell.publisher, within=cell.within, beside_peak=beside_peak)
+        self._reporter.show(record, cell.publisher, beside_peak=bool(cell.cell.request.peak))
 
     def _keep(self, records: Sequence[ProcessRecord]) -> list[ProcessRecord]:
-        """Keep the records of other processes as a cell's own is kept; `cluster.watcher` has the contract.
-
-        A budget does not hold for what began before it was set.
-        """
-        since = self._budget_since
-        found = list(records)
-        for i, record in enumerate(found):
-            if since is not None and record.started_at >= since:
-                found[i] = replace(record, notes=(*record.notes, *over_budget(record, self.budget)))
+        """Keep the records of other processes as a cell's own is kept; `cluster.watcher` has the contract."""
+        found = [
+            replace(record, notes=(*record.notes, *over_budget(record, self.budget))) for record in records
+        ]
         self._history.extend(found)
         if self._log is not None:
             self._reporter.write(self._log, *found)
@@ -390,3 +375,25 @@ class IPyGPULogger(Options):
     def _reports(self, group: Group) -> bool:
         """Return whether they have a table; `cluster.watcher` calls this."""
         return has_table(group, self._threshold, requested=self._last.requested)
+
+
+def load(shell: Any, report: str | None = None) -> None:
+    """Start a logger in IPython's shell, as ``il`` if that name is free; loading twice changes nothing.
+
+    Without a kind of report it is what the user's configuration says, else the rich one.
+    """
+    from .magics import GpulogMagics, unload
+
+    magics = GpulogMagics.of(shell)
+    if magics.extension is not None:
+        return
+    if report is None and "report" not in shell.config.IPyGPULogger:
+        report = "rich"
+    logger = magics.extension = IPyGPULogger(report=report) if report else IPyGPULogger()
+    try:
+        magics.offer(logger)
+        shell.user_ns.setdefault("il", logger)
+        logger.start()
+    except BaseException:
+        unload(shell)
+        raise

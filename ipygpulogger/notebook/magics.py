@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 import weakref
 from contextlib import suppress
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -15,7 +15,7 @@ from IPython.display import display
 
 from ..engine.machine import importing, machine
 from ..records.units import printable
-from ..runtime.objects import walk_stack
+from ..runtime.shell import cells_behind, current_shell
 from ..sources import Unavailable
 from . import completion
 from .cell import options_of, request_in, split_words
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
     from ..records import DeviceUsage
     from .logger import IPyGPULogger
-
-_EXECUTION, _BODIES = "IPython.core.magics.execution", ("time", "prun")  # of IPython's own magics
 
 
 class GpulogMagics:
@@ -65,7 +63,9 @@ class GpulogMagics:
         for kind in ("line", "cell"):
             self.shell.magics_manager.magics[kind]["gpulog"] = self.gpulog
         completion.put_in(self.shell)
-        self._see_first_lines()
+        transforms = self.shell.input_transformer_manager.line_transforms
+        if self.first_line not in transforms:  # it sees each cell before IPython makes it a cell magic
+            transforms.insert(0, self.first_line)
 
     def withdraw(self, logger: IPyGPULogger) -> None:
         """Control this logger no more, unless it is the extension's; after an interrupt, do it again."""
@@ -79,17 +79,11 @@ class GpulogMagics:
                 self.shell.magics_manager.magics[kind].pop("gpulog", None)
         self._offered = [one for one in self._offered if one is not logger]
 
-    def _see_first_lines(self) -> None:
-        """Let `first_line` see each cell before IPython turns its first line into a cell magic."""
-        transforms = self.shell.input_transformer_manager.line_transforms
-        if self.first_line not in transforms:
-            transforms.insert(0, self.first_line)
-
     def first_line(self, lines: list[str]) -> list[str]:
         """Remove ``%%gpulog`` from a cell, which then runs as any other; the logger sees the original."""
         first, *body = lines or [""]
         options = options_of(first) if "%%gpulog" in first else None
-        if options is None or _is_a_magics_body():
+        if options is None or any(cells_behind(sys._getframe())):  # of a cell within a cell
             return lines
         filled = next((i for i, line in enumerate(body) if line.strip()), None)
         if filled is None:  # the magic refuses it; without the empty line IPython would
@@ -131,19 +125,17 @@ class GpulogMagics:
     gpulog.__doc__ = HELP  # `%gpulog?` shows it
 
     def _cell(self, line: str, cell: str) -> None:
-        """Handle a cell without code, one with wrong options, and a call of the magic as a function."""
+        """Refuse a cell without code, with wrong options, or below another magic."""
         if any(word in ASKS_FOR_HELP for word in line.split()):
             self._help()
             return
         if not cell.strip():
-            meant = f"; the command is %gpulog {line}" if line.partition(" ")[0] in COMMANDS else ""
-            raise _refusal(f"%%gpulog has nothing to measure: write the cell's code below this line{meant}")
+            raise _refusal("%%gpulog has nothing to measure: write the cell's code below this line")
         try:
             request_in(line)
         except ValueError as error:
             raise _refusal(f"%%gpulog: {error}") from error
-        self._see_first_lines()  # it may have been removed
-        self.shell.run_cell(f"%%gpulog {line}\n{cell}")
+        raise _refusal("%%gpulog: write it in the first line of the cell, above other magics")
 
     def _start(self, *options: str) -> None:
         given = dict(map(_option, options))
@@ -273,14 +265,6 @@ class GpulogMagics:
         print(HELP)
 
 
-def _is_a_magics_body() -> bool:
-    """Return whether ``%%time`` or ``%%prun`` is the caller, which runs its body without a cell."""
-    return any(
-        frame.f_code.co_name in _BODIES and frame.f_globals.get("__name__") == _EXECUTION
-        for frame in islice(walk_stack(sys._getframe(2)), 4)
-    )
-
-
 def _path(command: str, words: Sequence[str]) -> Path:
     """Return the one path that a command takes."""
     if len(words) != 1:
@@ -324,3 +308,38 @@ def _option(word: str) -> tuple[str, Any]:
     if name == "metrics":
         return name, tuple(filter(None, value.split(",")))
     return name, {"True": True, "False": False, "None": None}.get(value, value)
+
+
+# -- the extension, and what ``ipygpulogger run`` asks it in a kernel ---------------------------------------
+
+
+def unload(shell: Any) -> None:
+    """Undo all that `load` did."""
+    magics = GpulogMagics.of(shell)
+    logger, magics.extension = magics.extension, None
+    if logger is not None:
+        logger.stop()
+        if shell.user_ns.get("il") is logger:
+            del shell.user_ns["il"]
+
+
+def _logger() -> IPyGPULogger:
+    logger = GpulogMagics.of(current_shell()).extension
+    if logger is None:
+        raise KeyError("the extension is not loaded")
+    return logger
+
+
+def last_record() -> str:
+    """Return the last record of the extension as JSON, null before the first; ``ipygpulogger run`` asks."""
+    record = _logger().record
+    return json.dumps(record and record.to_dict())
+
+
+def process_records(since: int) -> str:
+    """Return the length of the history, and the records of other processes in it from there on, as JSON."""
+    from ..records.cell_record import process_of
+    from ..storage.embed import embedded
+
+    history = _logger().history
+    return json.dumps([len(history), [embedded(one) for one in history[since:] if process_of(one)]])

@@ -125,7 +125,6 @@ class MeasuredCell:
     live: LiveCell | None = None
     lines: CellLines | None = None
     recording: PeakRecording | None = None
-    within: bool = False  # the report of a cell around it has its figures as well
     publisher: Any = None  # displays its report
     advised: dict[str, dict[str, int | None]] = field(default_factory=dict)  # see `owners.out_of_memory`
     budget: str | None = None  # the option, as the cell ends
@@ -148,12 +147,12 @@ class MeasuredCell:
             self.recording.begin()
         self.scope.open()
         # What tracing cost before the clock started is not in the cell's time.
-        self._ours_before_s = self.cell.hooks_s + this_thread.overhead.s
+        self._ours_before_s = this_thread.overhead.s
 
     def end(self) -> None:
         """Stop the clock and read the peaks, because the cell's code has ended."""
         # First: what tracing costs after the clock stopped is not in it either.
-        ours_s = self.cell.hooks_s + this_thread.overhead.s - self._ours_before_s
+        ours_s = this_thread.overhead.s - self._ours_before_s
         self.scope.close()
         if not self._ended:
             self._ended = True

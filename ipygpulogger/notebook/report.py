@@ -49,17 +49,13 @@ class Reporter:
         self._options = options
         self._warned: set[str] = set()
 
-    def show(
-        self, record: CellRecord, publisher: Any, *, within: bool = False, beside_peak: bool = False
-    ) -> None:
+    def show(self, record: CellRecord, publisher: Any, *, beside_peak: bool = False) -> None:
         """Report a cell; a rich report is the last output of the cell when the cell ends.
 
-        A cell `within` another has its figures in that one's report, too, which a rich report would only cut
-        in two; so it is displayed if the cell failed, as IPython then calls the cell around it successful.
         Beside the peak, `show_peak` shows the whole table of what was alive then.
         """
         report, compact = self._options.report, self._options.compact
-        if report == "none" or (within and report == "rich" and record.status == "ok"):
+        if report == "none":
             return
         told = replace(record, at_peak=()) if beside_peak else record
         plain = text.report(told, compact=compact, timelines=True)
@@ -172,17 +168,6 @@ class Reporter:
 
     def _cannot_show(self, reason: str) -> None:
         self.warn_once(f"ipygpulogger cannot show its reports and goes on measuring: {reason}")
-
-
-def publisher_within(shell: Any) -> Any:
-    """Return what displays the report of a nested cell: within ``%%capture`` the shell's own publisher."""
-    from IPython.core.displaypub import CapturingDisplayPublisher
-
-    publisher = shell.display_pub
-    if isinstance(publisher, CapturingDisplayPublisher):
-        own = (one for one in shell.configurables if isinstance(one, shell.display_pub_class))
-        return next(own, publisher)
-    return publisher
 
 
 # -- which cells have one -----------------------------------------------------------------------------------

@@ -1,7 +1,9 @@
 """`measure`: blocks and calls of every kind, nested, overlapping and forgotten."""
 
 import asyncio
+import copy
 import gc
+import pickle
 import threading
 import warnings
 
@@ -9,7 +11,7 @@ import pytest
 from memory import MB, blip
 
 from ipygpulogger import measure
-from ipygpulogger.blocks.measure import warn
+from ipygpulogger.blocks.measure import Measure, warn
 from ipygpulogger.engine.machine import machine
 from ipygpulogger.runtime import clock
 from ipygpulogger.sources.system import linux
@@ -203,3 +205,26 @@ def test_a_warning_is_shown_once():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         warn("another sentence of this test")
+
+
+def test_tasks_of_an_engine_that_overlap_say_so():
+    """Each says how many others ran in its process between its ends; one that ran alone, or a block, says nothing."""
+    tasks, block = {name: Measure(name, of_task=True) for name in "abcde"}, measure("block")
+    with block:
+        for event in ("+a", "-a", "+b", "+c", "+d", "-c", "+e", "-b", "-d", "-e"):
+            task = tasks[event[1]]
+            task.__enter__() if event[0] == "+" else task.__exit__(None, None, None)
+    said = {name: [*map(str, task.last.notes)] for name, task in tasks.items()}
+    assert said.pop("a") == [*block.last.notes] == []
+    others = {"b": 3, "c": 2, "d": 3, "e": 2}
+    assert said == {name: [f"shared with {n} other tasks of its process"] for name, n in others.items()}
+
+
+def test_a_measure_that_has_ended_is_copied():
+    """Measured functions travel to the workers of engines, which pickle them; a copy measures for itself."""
+    with measure("copied") as m:
+        pass
+    for again in (copy.deepcopy(m), pickle.loads(pickle.dumps(m))):
+        with again:
+            blip(20)
+        assert mb(again.gen.peaked_bytes) in range(18, 23) and mb(m.gen.peaked_bytes) < 18

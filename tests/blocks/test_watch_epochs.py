@@ -2,7 +2,6 @@
 
 import copy
 import gc
-import pickle
 import re
 import weakref
 
@@ -13,7 +12,7 @@ from hypothesis import strategies as st
 from memory import MB, Block, blip
 
 from ipygpulogger import watch_epochs
-from ipygpulogger.blocks.watch_epochs import EpochMemory, EpochRecord, EpochScope, caller
+from ipygpulogger.blocks.watch_epochs import EpochRecord, EpochScope, caller
 from ipygpulogger.engine.machine import machine
 from ipygpulogger.engine.scope import Scope
 from ipygpulogger.records import Peak, RamUsage
@@ -45,22 +44,6 @@ def test_any_training_has_its_figures(plan):
         block.free()
     for figures, (keep_mb, blip_mb) in zip(memories(watched), plan, strict=True):
         near(figures, (keep_mb, max(0, blip_mb - keep_mb), 0, 0))
-
-
-def test_what_fetching_an_item_takes_is_in_its_epoch():
-    """Nothing falls between two epochs: an item is made within the epoch that uses it."""
-
-    def blocks():
-        for size_mb in (32, 64):
-            block = Block(size_mb)
-            yield block
-            block.free()
-
-    watched = watch_epochs(blocks(), report=False)
-    for _ in watched:
-        pass
-    near(memories(watched)[0], (32, 0, 0, 0))
-    near(memories(watched)[1], (32, 0, 0, 0))  # the first went as the second came
 
 
 def test_the_items_pass_untouched():
@@ -348,9 +331,7 @@ def test_no_epoch_outlives_its_call(error, then):
     assert nothing_left()
 
 
-@pytest.mark.parametrize(
-    "copied", [copy.copy, copy.deepcopy, lambda scope: pickle.loads(pickle.dumps(scope))]
-)
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy])
 def test_a_copy_measures_nothing(copied):
     """An open epoch does not stand in the way of copying its callback, and stays with the original."""
     scope = EpochScope()
@@ -379,14 +360,6 @@ def test_the_nearest_call_is_found():
     fit(0)
 
 
-@pytest.mark.parametrize("device", ["cpu", None, "cuda:0", "cuda", "cuda:1", "mps:0"])
-def test_without_a_device_its_figures_are_0(device):
-    """Where there is no accelerator, whatever a framework says it trains on, the GPU figures are 0."""
-    scope = EpochScope()
-    scope.begin()
-    assert scope.end("epoch 0", device).memory()[2:] == (0, 0)
-
-
 @given(st.integers(-(2**50), 2**50), st.integers(0, 2**50))
 def test_megabytes_are_truncated_toward_zero(consumed, extra):
     """The four figures are whole megabytes of 2**20 bytes, truncated toward zero; no peak is negative."""
@@ -401,13 +374,3 @@ def test_megabytes_are_truncated_toward_zero(consumed, extra):
     assert (used >= 0) == (consumed > -MB)
     assert over == extra // MB >= 0
     assert record.memory()[2:] == (0, 0)
-
-
-def test_loggers_can_keep_the_figures_apart():
-    """Four figures have four names, whatever the prefix."""
-    assert EpochMemory(1, 2, -3, 4).named("mem_") == {
-        "mem_cpu_used_mb": 1,
-        "mem_cpu_peak_mb": 2,
-        "mem_gpu_used_mb": -3,
-        "mem_gpu_peak_mb": 4,
-    }

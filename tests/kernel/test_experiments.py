@@ -8,7 +8,6 @@ from kernels import LEFT, NOTHING_LEFT, SERVANTS
 
 MB = 2**20
 STARTED = "*** Experiment started with the CPU-only backend"
-FINISHED = "*** Experiment finished in "
 REPORT = re.compile(
     r"^･ RAM:  △Consumed    △Peaked    Used Total \| Exec time \d:\d\d:\d\d\.\d{3}\n"
     r"･ CPU: ([ \d,-]{10}) ([ \d,]{10}) [ \d,]{10} MB \|(.*)\n",
@@ -65,58 +64,6 @@ def test_a_session(kernel):
     assert abs(reclaimed - 300 * MB) < 4 * MB
     assert kernel.run("pass").kinds == []
     kernel.run("del data", silent=True)
-
-
-AGAIN = ["exp = IPyExperimentsCPU()", "exp = IPyExperimentsCPU(cl_compact=False)  # edited"]
-AGAIN += [
-    "import asyncio\nawait asyncio.sleep(0)\nexp = IPyExperimentsCPU()",
-    "%time exp = IPyExperimentsCPU()",
-]
-
-
-@pytest.mark.parametrize("again", AGAIN)
-def test_the_constructors_cell_again(kernel, again):
-    """The old experiment ends in the cell where the new one begins; each deletes its own, and has its own figures."""
-    kernel.run("exp = IPyExperimentsCPU()")
-    kernel.run("a = " + BLOCK.format(300))
-    ran = kernel.run(again)
-    assert ran.stdout.count(FINISHED) == ran.stdout.count(STARTED) == 1
-    assert "a" in deleted(ran)[0].split(", ")
-    assert len(REPORT.findall(ran.stdout)) == 2  # one by the end of each
-    assert ran.stderr == ""
-    kernel.run("b = " + BLOCK.format(100))
-    assert abs(kernel.value("exp.data.cpu.consumed") - 100 * MB) < 4 * MB
-    assert kernel.value("['a' in dir(), 'b' in dir()]") == [False, True]
-    ran = kernel.run("del exp")
-    assert deleted(ran) == ["b"]
-    assert ran.stdout.count(FINISHED) == 1
-
-
-def test_an_experiment_that_out_holds_goes_on(kernel):
-    """Shown as a result, it is held by Out: giving its name away does not end it."""
-    kernel.run("exp = IPyExperimentsCPU(cl_enable=False)")
-    number = kernel.run("exp").reply["execution_count"]
-    ran = kernel.run("exp = IPyExperimentsCPU(cl_enable=False)")
-    assert FINISHED not in ran.stdout
-    state = f"[Out[{number}]._running, exp._running, Out[{number}] is exp]"
-    assert kernel.value(state) == [True, True, False]
-    kernel.run(f"Out[{number}].finish(); exp.finish(); del exp, Out[{number}], _{number}, _")
-
-
-@pytest.mark.parametrize("sleep", ["time.sleep", "await asyncio.sleep"])
-def test_an_interrupt_ends_the_block(kernel, sleep):
-    """Interrupted within `with`: the experiment has finished, and the interrupt is the user's."""
-    asked = kernel.send(
-        "import asyncio, time\nwith IPyExperimentsCPU() as one:\n    a = 1\n    print('under way')\n"
-        f"    while True: {sleep}(0.01)"
-    )
-    kernel.wait_for_print(asked, "under way")
-    kernel.manager.interrupt_kernel()
-    ran = kernel.wait(asked)
-    assert ran.status == "error"
-    assert "a" in deleted(ran)[0].split(", ")
-    assert kernel.value("'a' in globals()") is False
-    assert kernel.run("pass").kinds == []
 
 
 @pytest.mark.torch

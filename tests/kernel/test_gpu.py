@@ -78,32 +78,6 @@ def test_what_moves_between_cells(kernel, gpu):
     assert "cells" not in kernel.run("3").stdout
 
 
-def test_two_devices_in_one_cell(kernel):
-    """Each device its own row and numbers; il.data speaks of the current one."""
-    kernel.run("import torch")
-    ran = kernel.run(keep("x", 64, 0) + "; " + keep("y", 32, 1) + "; " + transient(256, 1))
-    assert rows(ran)["GPU0"] == (64, 0, 564, "")
-    assert rows(ran)["GPU1"] == (32, 256, 532, "+ context 500 MB")
-    assert kernel.value("il.data.gpu_mem_used_delta") == 64
-    kernel.run("torch.cuda.set_device(1); del y")
-    assert kernel.value("[il.data.gpu_mem_used_delta, il.record.current_gpu]") == [-32, 1]
-
-
-def test_a_neighbour_is_not_this_cells(kernel, gpu):
-    """3000 MB of another process's that appear during a cell: consumed 0, and the row shows them."""
-    kernel.run("import torch")
-    kernel.run("1")
-    go = kernel.folder / "go"
-    asked = kernel.send(f"print('here', flush=True); wait_for({str(go)!r})")
-    kernel.wait_for_print(asked, "here")
-    gpu.dev[0].add_process(1, 3000 * MB)
-    go.touch()
-    now_mb = 3000 + THEIRS_MB["GPU"]
-    assert rows(kernel.wait(asked))["GPU"] == (0, 0, 3500, f"(other processes {now_mb} MB)")
-    assert rows(kernel.run("1"))["GPU"] == (0, 0, 3500, "")
-    assert kernel.value("il.record.gpus[0].neighbours_bytes >> 20") == now_mb
-
-
 def test_the_size_that_fits(kernel):
     """%gpulog fit: the size at which the room ends is the last that runs; the next one is out of memory."""
     kernel.run("import torch; other = torch.empty(1 << 30, dtype=torch.uint8, device='cuda')")

@@ -1,16 +1,10 @@
 """%%gpulog and lines=True in real kernels, and in a real terminal: the table that a user sees, with its truth."""
 
-import os
-import pty
 import re
-import select
-import subprocess
 import sys
-import time
 from contextlib import contextmanager
 
 import pytest
-from kernels import TIMEOUT_S
 
 MB = 2**20
 ROW = re.compile(
@@ -95,44 +89,7 @@ def test_the_acceptance_cell(kernel):
     assert kernel.value("[il.running, il.record.label]") == [False, "acceptance"]
 
 
-def test_a_cell_that_awaits(kernel):
-    """Top-level await under %%gpulog: it waits, and its line includes what happens meanwhile."""
-    ran = kernel.run(
-        "%%gpulog --lines\nasync def work():\n    await asyncio.sleep(0)\n"
-        "    return len(b'x' * (128 << 20))\nsize = await work()\nsize >> 20"
-    )
-    assert (ran.status, ran.result) == ("ok", "128")
-    shown = table(ran.stdout)
-    assert shown["size = await work()"] == (5, 1, about(0), about(128))
-    assert shown["return len(b'x' * (128 << 20))"] == (4, 1, about(0), about(128))
-    assert shown["await asyncio.sleep(0)"] == (3, 1, about(0), about(0))
-
-
 # -- in a terminal --------------------------------------------------------------------------------
-
-
-def ipython(env, cwd, typed):
-    """What IPython prints in a real terminal while this is typed, one line after the other, each when asked."""
-    terminal, its_end = pty.openpty()
-    program = [sys.executable, "-m", "IPython", "--simple-prompt", "--no-banner", "--colors=NoColor"]
-    env = {**env, "IPYTHONDIR": str(cwd), "TERM": "dumb", "COLUMNS": "200"}
-    streams = {"stdin": its_end, "stdout": its_end, "stderr": its_end, "start_new_session": True}
-    process = subprocess.Popen([*program, "--HistoryManager.enabled=False"], cwd=cwd, env=env, **streams)
-    os.close(its_end)
-    printed, deadline_s = "", time.monotonic() + TIMEOUT_S
-    try:
-        for line in [*typed, None]:
-            asked = len(printed)
-            while line is None or not re.search(r"(In \[\d+\]: |   \.+: ?)$", printed[asked:]):
-                assert time.monotonic() < deadline_s, printed
-                if select.select([terminal], [], [], 1)[0]:
-                    printed += os.read(terminal, 65536).decode()
-            os.write(terminal, line.encode() + b"\n")
-    except OSError:  # it has ended
-        return printed.replace("\r\n", "\n")
-    finally:
-        os.close(terminal)
-        process.wait(TIMEOUT_S)
 
 
 def test_measure_lines_names_the_cell(kernel):
@@ -150,19 +107,3 @@ def test_measure_lines_names_the_cell(kernel):
         "kept = b'x' * (64 << 20)": (4, 1, about(64), 0),
         "return len(kept)": (5, 1, 0, 0),
     }
-
-
-def test_in_a_terminal(driverless_env, tmp_path):
-    """IPython in a terminal waits for the whole cell, runs it once, and prints result, report and table."""
-    printed = ipython(
-        driverless_env,
-        tmp_path,
-        ["%load_ext ipygpulogger", "%gpulog stop", "%%gpulog --lines", "x = len(b'x' * (64 << 20))", "x >> 20", "", "", "il.running", "exit"],
-    )  # fmt: skip
-    assert "Out[3]: 64" in printed
-    assert table(printed) == {
-        "x = len(b'x' * (64 << 20))": (2, 1, about(0), about(64)),
-        "x >> 20": (3, 1, 0, 0),
-    }
-    assert printed.count("(In [3])") == 1
-    assert "Out[4]: False" in printed

@@ -64,59 +64,6 @@ def test_a_cell_of_five_seconds_as_users_have_it(kernel):
     assert kernel.value(OURS) == []
 
 
-def test_figures_so_far_are_the_cells(kernel):
-    """What it holds and what it gave back, while it runs; the report says the same of the whole."""
-    asked = kernel.send(
-        "block = b'x' * (200 << 20); wait_for(go); del block; block = b'x' * (50 << 20); wait_for(go + '2')"
-    )
-    until(kernel, asked, lambda found: found and "Gen: 200/0/" in found[-1][2]["text/plain"])
-    kernel.go.touch()
-    until(kernel, asked, lambda found: "Gen: 50/150/" in found[-1][2]["text/plain"])
-    data = shown(kernel.so_far(asked))[-1][2]
-    used = data["text/plain"].partition("50/150/")[2].split()[0]
-    assert f"RAM {used} MB, peak " in data["text/html"].replace("\xa0", " ")
-    kernel.go.with_name("go2").touch()
-    bundles = is_settled(kernel.wait(asked))
-    assert "RAM +50 MB</b>" in bundles[-1]["text/html"].replace("\xa0", " ")
-    kernel.run("del block", silent=True)
-
-
-def test_a_task_of_an_earlier_cell_clears_whom_the_kernel_says(kernel):
-    """That cell's output on ipykernel 7, this one's on 6: the message tells, and the report is never lost."""
-    code = "while not os.path.exists(go): await asyncio.sleep(0.01)"
-    earlier = (
-        f"async def later():\n    {code}\n    clear_output(); print('after', flush=True); open(go + '1', 'w')"
-    )
-    kernel.run(f"{earlier}\ntask = asyncio.create_task(later())")
-    asked = kernel.send(f"{code.replace('(go)', '(go + chr(50))')}")
-    until(kernel, asked, times(2))
-    kernel.go.touch()
-    kernel.wait_for(kernel.go.with_name("go1").exists)
-    kernel.go.with_name("go2").touch()
-    ran = kernel.wait(asked)
-    if "clear_output" in ran.kinds:
-        assert ran.kinds[-1] == "display_data"
-        assert MIME in shown(ran)[-1][2]
-    else:
-        assert ipykernel.version_info[0] >= 7
-        is_settled(ran)
-
-
-@SUBSHELLS
-def test_two_cells_at_once_have_a_display_each(kernel):
-    """Each message is its own cell's, whichever the kernel took in last."""
-    subshell = kernel.subshell()
-    main = kernel.send("wait_for(go)")
-    until(kernel, main, times(1))
-    side = kernel.send("wait_for(go)", subshell=subshell)
-    until(kernel, side, times(3))
-    known = len(shown(kernel.so_far(main)))
-    until(kernel, main, times(known + 3))
-    kernel.go.touch()
-    ids = {shown(ran)[0][1] for ran in map(kernel.wait, (main, side)) if is_settled(ran)}
-    assert len(ids) == 2
-
-
 def test_a_stop_in_a_long_cell_wipes_it_out(kernel):
     """stop() within the cell: what stood there is emptied, and nothing comes after."""
     asked = kernel.send(f"wait_for(go); il.stop(); names = {OURS}")

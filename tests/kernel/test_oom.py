@@ -104,23 +104,6 @@ def test_advice_free(kernel):
     assert kernel.run("y = gpu(10000)").status == "ok"
 
 
-AGAIN = "Run the cell again: there is room for this allocation now."
-IN_PIECES = "a = gpu(12000); del a\n[gpu(100), gpu(11950)]"  # the smaller one is freed as the error leaves
-
-
-def test_advice_that_did_not_help_is_not_repeated(kernel):
-    """Run again as advised, it fails again: then why it failed is said. With --peak it is the same cell."""
-    assert advice(kernel.run(IN_PIECES)) == AGAIN
-    for first_line in ("", "%%gpulog --peak\n", ""):
-        told = advice(kernel.run(first_line + IN_PIECES))
-        assert re.search(r"expandable_segments:True` before .*: 1(1899|1900) MB lie unused in pieces", told)
-    assert advice(kernel.run("x = 1\n" + IN_PIECES)) == AGAIN  # another cell
-    kernel.run("gpu_, gpu = gpu, lambda size_mb: gpu_(1)")
-    assert kernel.run(IN_PIECES).status == "ok"
-    kernel.run("gpu = gpu_")
-    assert "un the cell again: " in advice(kernel.run(IN_PIECES))
-
-
 CYCLE = """
 class Kept: pass
 def cyclic(n):
@@ -150,54 +133,6 @@ def test_the_second_failure_in_a_row(kernel, gpu):
     )
     assert abs(int(found[1]) - (20000 - free_mb)) <= 11  # hundredths of a GiB, and on the safe side
     assert "came back: cuda:0 6000 MB" in kernel.run("%gpulog free").stdout
-
-
-def test_no_advice_to_free_what_is_needed_again(kernel):
-    """What the failed cell's frames hold would be enough, but the cell makes it again."""
-    kernel.run("x = gpu(6000)")
-    ran = kernel.run(DEATH + "step(8500)")
-    assert re.search(r"Use less at once: about \d+ MB too much were asked for\.$", advice(ran))
-    kernel.run("%gpulog free")
-    assert kernel.run("step(8500)").status == "error"
-    kernel.run("%gpulog free")
-    assert kernel.run("step(6000)").status == "ok"
-
-
-FRAGMENTED = "a = gpu(12000); del a; b = gpu(100); c = gpu(11950)"
-
-
-def test_advice_expandable_segments(kernel, kernel_env, tmp_path):
-    """Cached memory would be enough, but lies beside a tensor; not said to those who have them on."""
-    kernel.run("%gpulog start clear_cache=False")
-    ran = kernel.run(FRAGMENTED)
-    assert advice(ran) == (
-        "Restart the kernel and run `%env PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True` before torch is"
-        " imported: 11900 MB lie unused in pieces between tensors."
-    )
-    assert "cached 11900 MB, fragmented 11900 MB" in ran.stdout
-    # The rig has no expandable segments; without the block that was cut up, the same tensors fit.
-    assert kernel.run("del b; torch.cuda.empty_cache(); b = gpu(100); c = gpu(11950)").status == "ok"
-    kernel.run("del c")
-    kernel.run("import os; os.environ['PYTORCH_CUDA_ALLOC_CONF'] = 'expandable_segments:True'")
-    assert "Restart" not in advice(kernel.run("del b; " + FRAGMENTED))
-
-
-def test_advice_other_processes(kernel, gpu):
-    """The neighbour is named; without it the cell runs."""
-    neighbour = gpu.dev[0].add_process(4242, 9000 * MB)
-    ran = kernel.run("y = gpu(10000)")
-    assert f"without the {9000 + theirs_mb(gpu)} MB of other processes it would have fit." in advice(ran)
-    assert "4242" in advice(ran)
-    neighbour.kind = neighbour.used = 0
-    assert kernel.run("y = gpu(10000)").status == "ok"
-
-
-def test_advice_limit(kernel):
-    """The process's own limit is named; without it the cell runs."""
-    kernel.run("torch.cuda.set_per_process_memory_fraction(0.25)")
-    ran = kernel.run("y = gpu(5000)")
-    assert "Raise the limit that this process set itself" in advice(ran)
-    assert kernel.run("torch.cuda.set_per_process_memory_fraction(1.0); y = gpu(5000)").status == "ok"
 
 
 BATCH = {
@@ -233,14 +168,6 @@ def test_advice_batch(kernel, how, fixed, parts, batch):
 
 
 # -- other ways to die -----------------------------------------------------------------------------
-
-
-def test_the_second_device(kernel):
-    """The card is of the device that was full; the other's owners are not on it."""
-    kernel.run("x = gpu(3000); y = torch.empty(4000 << 20, dtype=torch.uint8, device='cuda:1')")
-    ran = kernel.run("z = torch.empty(20000 << 20, dtype=torch.uint8, device='cuda:1')")
-    assert card(ran)[0].startswith("Out of memory on cuda:1: asked ")
-    assert card(ran)[3] == "  held by: y 4000 MB"
 
 
 @pytest.mark.parametrize("report", ["text", "rich", "none", "stopped"])

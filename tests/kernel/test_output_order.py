@@ -1,12 +1,8 @@
 """What a cell's outputs are in the end, in a real kernel: the user's as without us, then the report, last."""
 
-import nbformat
 import pytest
 from kernels import SOON, rich
-from nbclient import NotebookClient
 from outputs import MIME, saved, shown
-
-from ipygpulogger import History
 
 EMPTY = {"text/html": ""}
 OUTPUTS = ("stream", "display_data", "execute_result", "error")
@@ -109,22 +105,6 @@ def test_a_thread_prints_after_the_end(kernel):
     assert MIME not in str(kernel.run("thread.join()").displays[:-1])
 
 
-@pytest.mark.parametrize(
-    "code", ["wait_for(go)", "while True: await asyncio.sleep(0.01)"], ids=["sync", "await"]
-)
-def test_an_interrupted_cell(kernel, code):
-    """What it printed, the KeyboardInterrupt, the report."""
-    asked = kernel.send(f"print('a')\n{code}")
-    kernel.wait_until(asked, is_live)
-    kernel.manager.interrupt_kernel()
-    ran = kernel.wait(asked)
-    *others, (kind, label) = ends_with_the_report(ran)
-    assert others[0] == ("stdout", "a\n")
-    assert [what for what, _ in others[1:]] == ["error"] * (len(others) - 1)
-    assert (kind, label) == ("report", f"In [{kernel.value('il.record.execution_count')}]")
-    assert "  interrupted" in ran.displays[-1]["data"]["text/plain"]
-
-
 # -- clear_output ----------------------------------------------------------------------------------------
 
 
@@ -176,9 +156,6 @@ def test_a_printed_report_clears_nothing_either(kernel, report, code, expected):
 # -- %%capture and its siblings --------------------------------------------------------------------------
 
 
-LABELS = "[r.label for r in il.history[-2:]]"
-
-
 @pytest.mark.parametrize("long", [True, False], ids=["long", "short"])
 def test_a_capture_has_what_it_has_without_us(kernel, long):
     """%%capture: the user's own outputs alone; the report with the totals is under the cell."""
@@ -193,39 +170,7 @@ def test_a_capture_has_what_it_has_without_us(kernel, long):
     assert kernel.value("[o.data for o in inner.outputs]") == [{"text/plain": "'this'"}]
     assert kernel.value("[inner.stdout, inner.stderr]") == ["mine\n", ""]
     assert 60 << 20 < kernel.value("il.record.gen.consumed_bytes") < 70 << 20
-    assert kernel.value(LABELS) == [f"nested in In [{number}]", f"In [{number}]"]
     kernel.run("del block", silent=True)
-
-
-def test_a_capture_that_fails(kernel):
-    """IPython calls the outer cell ok, so that the inner one's report says under the cell what failed."""
-    for options in ("", "il.quiet = '10MB 1s'"):
-        kernel.run(options, silent=True)
-        ran = kernel.run("%%capture inner\n1 / 0")
-        first, *_ = (display["data"] for display in ran.displays if MIME in display["data"])
-        assert "failed: ZeroDivisionError" in first["text/plain"]
-        assert "failed: ZeroDivisionError" in first["text/html"]
-        assert kernel.value("inner.outputs if 'inner' in globals() else []") == []
-        assert kernel.value("il.history[-2].status") == "error"
-    kernel.run("il.quiet = None", silent=True)
-
-
-def test_a_nested_cell_has_no_display_of_its_own(kernel):
-    """run_cell within a cell: the outer cell's output is not cut; the record is in the history."""
-    ran = kernel.run("print('a'); get_ipython().run_cell('x = 1'); print('b')")
-    number = ran.reply["execution_count"]
-    assert ends_with_the_report(ran) == [("stdout", "a\nb\n"), ("report", f"In [{number}]")]
-    assert kernel.value(LABELS) == [f"nested in In [{number}]", f"In [{number}]"]
-
-
-def test_what_is_asked_for_is_shown_outside(kernel):
-    """%%gpulog --lines in a capture: table and report come under the cell, and the capture is the user's."""
-    kernel.run("%gpulog stop", silent=True)
-    ran = kernel.run("%%capture inner\n%%gpulog --lines\ndisplay('mine')")
-    table, report = (display["data"]["text/plain"] for display in ran.displays)
-    assert report.startswith("RAM: Consumed Peaked  Used Total in ")
-    assert "display('mine')" in table
-    assert kernel.value("[o.data for o in inner.outputs]") == [{"text/plain": "'mine'"}]
 
 
 # -- an output widget, two loggers, and saved notebooks ---------------------------------------------------
@@ -236,36 +181,3 @@ def test_no_update_comes_after_the_report(kernel):
     for i in range(20):
         ran = kernel.run(f"time.sleep({0.09 + 0.001 * i})")
         assert ends_with_the_report(ran) == [("report", f"In [{ran.reply['execution_count']}]")]
-
-
-def test_an_executed_notebook(driverless_env, tmp_path):
-    """nbclient, as nbconvert and papermill use it: each record once, the last output of its cell."""
-    cells = [
-        SOON,
-        "%load_ext ipygpulogger",
-        "print('a')\ntime.sleep(0.5)\nprint('b')",
-        "%%capture caught\nprint('a')\ntime.sleep(0.5)\ndisplay('b')",
-        "caught.show()",
-        "for i in range(5): display(i); clear_output(wait=True); time.sleep(0.1)",
-        "print('a')\ntime.sleep(0.5)\n1 / 0",
-        "x = 1",
-    ]
-    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(code) for code in cells])
-    notebook.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3", "language": "python"}
-    resources = {"metadata": {"path": str(tmp_path)}}
-    client = NotebookClient(notebook, timeout=60, resources=resources, allow_errors=True)
-    client.execute(env={**driverless_env, "IPYTHONDIR": str(tmp_path)})
-    nbformat.validate(notebook)
-    nbformat.write(notebook, tmp_path / "saved.ipynb")
-    assert [shown(cell.outputs)[:-1] for cell in notebook.cells[2:]] == [
-        [("stdout", "a\nb\n")],
-        [],
-        [("stdout", "a\n"), ("display", "'b'")],
-        [("display", "4")],
-        [("stdout", "a\n"), ("error", "ZeroDivisionError")],
-        [],
-    ]
-    assert [shown(cell.outputs)[-1] for cell in notebook.cells[2:]] == [
-        ("report", f"In [{number}]") for number in range(3, 9)
-    ]
-    assert [record.execution_count for record in History.load(tmp_path / "saved.ipynb")] == list(range(3, 9))

@@ -1,11 +1,8 @@
 """The restore functions in a real kernel: whatever IPython does with an exception, the memory is back."""
 
-import sys
-
 import pytest
 from memory import MB
 
-GROUPS = sys.version_info >= (3, 11)
 TORCH = pytest.mark.torch
 
 START = """
@@ -73,20 +70,6 @@ def fails():
     mine = memory(2)
     return [x for x in steps()], mine
 """,
-    "a comprehension": """
-def fails():
-    values = [memory(2) for _ in range(2)]
-    return [[(x, y, run_out()) for x in values] for y in values]
-""",
-    "a coroutine": """
-async def wait():
-    mine = memory(2)
-    return mine, run_out()
-def fails():
-    mine = memory(2)
-    wait().send(None)
-    return mine
-""",
     "a chain": """
 def inner():
     mine = memory(2)
@@ -121,22 +104,7 @@ def fails():
     finally:
         raise KeyboardInterrupt
 """,
-    "a group": """
-def one(error):
-    mine = memory(2)
-    raise error
-def fails():
-    errors = []
-    for error in (ValueError(1), RunOut('CUDA out of memory. Tried to allocate 9.00 GiB')):
-        try:
-            one(error)
-        except Exception as error:
-            errors.append(error)
-    raise ExceptionGroup('all', errors)
-""",
 }
-if not GROUPS:
-    del FAILING["a group"]
 
 CALLS = {
     "gpu_mem_restore": "gpu_mem_restore(fails)()",

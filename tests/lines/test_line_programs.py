@@ -46,7 +46,9 @@ def measured(*wants):
         for lines in several:
             lines.stop()
             lines.stop()
-            assert not [note for note in lines.notes if "Error" in note and "Recursion" not in note]
+            assert not [
+                note for note in lines.notes(lambda _: ("", 0)) if "Error" in note and "Recursion" not in note
+            ]
 
 
 # -- nobody notices ------------------------------------------------------------------------------------
@@ -125,24 +127,12 @@ def test_a_recursion_without_end():
         assert abs(consumed_mb - 64 * (at == 13)) <= 2, at  # of lines that nobody saw the end of, nothing
         assert peaked_mb <= 2
     if MONITORING:
-        assert not [note for note in lines.notes if "further" in note]
+        assert not [note for note in lines.notes(lambda _: ("", 0)) if "further" in note]
         assert found[4][0] == sum(told)
         assert abs(found[5][0] - sum(told)) <= 10
         assert found[13][0] == 1
     else:  # Python itself ends a trace function that it has no room to call
-        assert "tracing was ended" in lines.notes[0]
-
-
-def test_an_observer_that_is_noticed_is_found():
-    """A meta-test: a tracer that stays, or keeps locals alive, does not pass for nobody."""
-    source = "def f():\n    return 1\nf()\n"
-
-    @contextlib.contextmanager
-    def careless():
-        sys.settrace(lambda *_: None)
-        yield
-
-    assert observe(source, careless) != observe(source)
+        assert [note for note in lines.notes(lambda _: ("", 0)) if "tracing was ended" in note]
 
 
 # -- the figures ---------------------------------------------------------------------------------------
@@ -496,7 +486,7 @@ def test_every_line_is_the_models(story):
     with contextlib.suppress(KeyError) if failed else contextlib.nullcontext(), measured(of_cell) as (lines,):
         exec(code, names)
     names.clear()  # now, not when the garbage collector comes by in another example
-    assert not lines.notes
+    assert not lines.notes(lambda _: ("", 0))
     told = told_by(lines)
     true = {at: (line.hits, line.consumed, line.peaked) for at, line in model.lines.items()}
     for at, (hits, consumed_mb, peaked_mb) in true.items():

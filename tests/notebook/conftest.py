@@ -9,7 +9,6 @@ from ipygpulogger import IPyGPULogger
 from ipygpulogger.engine import scope as scope_module
 from ipygpulogger.engine.scope import Scope
 from ipygpulogger.engine.settling import Settling
-from ipygpulogger.notebook import cell as cell_module
 from ipygpulogger.notebook import live
 from ipygpulogger.notebook.live import Live
 from ipygpulogger.runtime.clock import utc_now
@@ -39,8 +38,7 @@ def clock(monkeypatch):
             self.now_s += seconds
 
     clock = Clock()
-    for module in (scope_module, cell_module):
-        monkeypatch.setattr(module, "clock", clock)
+    monkeypatch.setattr(scope_module, "clock", clock)
 
     def slow(real):
         def slower(*args, **kwargs):

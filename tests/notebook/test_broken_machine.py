@@ -4,15 +4,12 @@ import asyncio
 import contextlib
 import errno
 import re
-import subprocess
 import sys
-import textwrap
 import time
 import warnings
 from pathlib import Path
 
 import psutil
-import pynvml
 import pytest
 from IPython.core.error import UsageError
 from memory import MB, Block
@@ -21,7 +18,6 @@ from reports import run
 from ipygpulogger import measure, measure_lines
 from ipygpulogger.compat.gpu_mem_trace import gpu_mem_trace
 from ipygpulogger.engine import machine as machines
-from ipygpulogger.notebook.logger import IPyGPULogger
 from ipygpulogger.sources.system import linux
 
 ON_LINUX = pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="there is no /proc here")
@@ -178,102 +174,3 @@ def test_cells_run(broken, shell, capsys):
     run(shell, "x = 1")
     assert shell.user_ns["il"].record.status == "ok"
     run(shell, "%unload_ext ipygpulogger")
-
-
-@ON_LINUX
-def test_where_the_kernel_tells_nobody_asks_psutil(monkeypatch):
-    """With /proc a broken psutil costs nothing: the figures are exact."""
-    monkeypatch.setattr(machines, "_machine", None)
-    monkeypatch.setattr(psutil, "Process", refuse(AttributeError("broken")))
-    monkeypatch.setitem(sys.modules, "psutil", None)
-    with measure() as m:
-        block = Block(10)
-    assert m.gen.peak.quality == "exact"
-    assert abs(m.gen.consumed_bytes - TEN_MB) < 2 * MB
-    block.free()
-    machines._machine.close()
-
-
-def test_descriptors_that_run_out_between_cells(shell, monkeypatch, capsys):
-    """Cells that cannot be measured say so once; the next ones are measured again."""
-    il, said = IPyGPULogger().start(), ""
-    for kept in (1, 2):
-        with monkeypatch.context() as patch:
-            no_descriptors(patch)
-            for _ in range(3):
-                assert run(shell, "6 * 7").result == 42
-        said += capsys.readouterr().err
-        run(shell, "1")
-        assert len(il.history) == kept
-    il.stop()
-    sentence = r"ipygpulogger measures nothing for now: [^\n]+Too many open files[^\n]*\n"
-    assert re.fullmatch(sentence, said), said
-
-
-NVML = "Init DeviceGetCount DeviceGetHandleByIndex DeviceGetMemoryInfo DeviceGetComputeRunningProcesses"
-
-
-@pytest.mark.parametrize(
-    "error", [ValueError("broken"), OSError("broken"), AttributeError("broken"), MemoryError()]
-)
-@pytest.mark.parametrize("function", f"{NVML} DeviceGetTotalEnergyConsumption DeviceGetSamples".split())
-def test_nvml_that_raises_anything(gpu, monkeypatch, function, error):
-    """Whatever pynvml raises, at the start or later: RAM is measured, and a note says what is missing."""
-    from ipygpulogger.engine.machine import Machine
-    from ipygpulogger.engine.scope import Scope
-    from ipygpulogger.records import Measurement
-
-    for late in (False, True):
-        on = Machine()
-        with monkeypatch.context() as patch:
-            if not late:
-                patch.setattr(pynvml, f"nvml{function}", refuse(error))
-            scope = Scope(on, all_devices=True, metrics=("energy", "utilization")).open()
-            patch.setattr(pynvml, f"nvml{function}", refuse(error))
-            on.sample()
-            gpu.dev[0].add_process(1, 700 * MB)
-            scope.close()
-            result = scope.result(Measurement, "")
-            assert result.gen.peak.quality == "exact"
-            assert not any("Traceback" in note for note in result.notes)
-        on.close()
-
-
-@ON_LINUX
-def test_really_no_descriptors():
-    """RLIMIT_NOFILE at what is open: blocks run, one sentence each, and with descriptors back they are measured."""
-    program = textwrap.dedent(
-        """
-        import os, resource, warnings
-        from ipygpulogger import measure
-        import ipygpulogger.engine.machine as machines
-        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-        used = os.dup(0); os.close(used)
-        said = []
-        warnings.showwarning = lambda message, *_, **__: said.append(str(message))
-
-        @measure
-        def answer():
-            return 42
-
-        for made in (False, True):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (used, hard))
-            for _ in range(3):
-                assert answer() == 42
-                with measure("load") as m:
-                    pass
-                assert m.gen is None and m.gpus == () and m.time_s >= 0
-            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-            with measure("load") as m:
-                pass
-            assert m.gen.peak.quality in ("exact", "bounded"), m.gen
-            assert (machines._machine is not None)
-        assert len(said) == len(set(said)) and all("Too many open files" in one for one in said), said
-        print(len(said))
-        """
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60
-    )
-    assert done.returncode == 0, done.stderr
-    assert int(done.stdout) in range(2, 5)

@@ -18,16 +18,6 @@ def test_an_empty_cell_has_no_report(shell, il, capsys, code):
     assert len(il.history) == 0
 
 
-def test_an_empty_cell_does_not_end_the_one_around_it(shell, il, capsys):
-    """The post of a nested empty cell leaves the outer cell to its own."""
-    shell.user_ns["shell"] = shell
-    for empty in ("''", "'  '"):
-        run(shell, f"shell.run_cell({empty}); print('still running')")
-        out = capsys.readouterr().out
-        assert out.index("still running") < out.index("RAM:")
-        assert len(labels(out)) == 1
-
-
 ERRORS = {
     "1 +": "SyntaxError",
     "  x = 1\n y = 2": "IndentationError",
@@ -121,58 +111,26 @@ def test_what_runs_code_without_a_cell_has_one_report(shell, il, capsys, tmp_pat
 # -- nested cells --------------------------------------------------------------------------------
 
 
-def test_a_captured_cell_reports_inside_then_the_outer_one(shell, il, capsys):
-    """The inner report is printed inside the capture, the outer one after it."""
-    count = run(shell, "%%capture inner\nprint('mine')").execution_count
-    assert labels(capsys.readouterr().out) == [f"In [{count}]"]
-    captured = shell.user_ns["inner"].stdout
-    assert captured.startswith("mine\n")
-    assert labels(captured) == [f"nested in In [{count}]"]
-    inner, outer = il.history
-    assert (inner.execution_count, inner.source) == (None, "print('mine')")
-    assert (outer.execution_count, outer.source) == (count, "%%capture inner")
+WITHIN = [
+    "%%capture inner\nblob = b'x' * (64 << 20)",
+    "blob = b'x' * (64 << 20)\nshell.run_cell('')",
+    "shell.run_cell('shell.run_cell(\"1\"); blob = b\\'x\\' * (64 << 20)', store_history=True)",
+    "await shell.run_cell_async('1', transformed_cell='1')\nblob = b'x' * (64 << 20)",
+    "shell.run_cell('1 / 0')\nblob = b'x' * (64 << 20)",
+]
 
 
-def test_nested_cells_have_their_own_time_and_the_outer_ones_have_all_but_our_cost(shell, il, clock):
-    """A cell's time is its own code and the cells within, without the hooks of any."""
-    shell.user_ns.update(clock=clock, shell=shell)
-    run(
-        shell,
-        "clock.work(1)\n"
-        "shell.run_cell('clock.work(2); shell.run_cell(\"clock.work(4)\"); clock.work(8)')\n"
-        "shell.run_cell('clock.work(16)')\n"
-        "clock.work(32)",
-    )
-    assert [record.time_s for record in il.history] == [4, 14, 16, 63]
-    count = il.record.execution_count
-    assert [record.label for record in il.history] == [f"nested in In [{count}]"] * 3 + [f"In [{count}]"]
-
-
-def test_nested_memory_counts_in_both(shell, il):
-    """What a nested cell took is consumed by it and by the outer one."""
-    run(shell, "%%capture\nblob = b'x' * (64 << 20)")
-    run(shell, "%%capture\nlen(b'x' * (64 << 20))")
-    for record, (consumed_mb, peaked_mb) in zip(il.history, [(64, 0)] * 2 + [(0, 64)] * 2, strict=True):
-        assert abs(record.gen.consumed_bytes - consumed_mb * MB) < 2 * MB
-        assert abs(record.gen.peaked_bytes - peaked_mb * MB) < 2 * MB
-
-
-def test_an_awaited_nested_cell_leaves_no_scope(shell, il, capsys):
-    """An awaited run_cell_async fires pre without post: the outer cell's end clears it away."""
+@pytest.mark.parametrize("code", WITHIN)
+def test_a_cell_within_a_cell_is_a_part_of_it(shell, il, capsys, code):
+    """However it is run, it has no record; its memory is the outer cell's, whose report comes at the end."""
     shell.user_ns["shell"] = shell
-    code = "await shell.run_cell_async('x = 1', transformed_cell='x = 1')"
-    count = run(shell, f"{code}\n{code};").execution_count
-    assert labels(capsys.readouterr().out) == [f"In [{count}]"]
+    count = run(shell, code).execution_count
+    assert labels(capsys.readouterr().out) == [f"In [{il.record.execution_count}]"]
+    assert (il.record.source, len(il.history)) == (code.partition("\n")[0], 1)
+    assert il.record.execution_count == count or "store_history" in code
+    assert abs(il.record.gen.consumed_bytes - 64 * MB) < 2 * MB
     assert not machine().scopes
-
-
-def test_a_nested_cell_kept_in_the_history_leaves_the_outer_one_alone(shell, il, capsys):
-    """A nested cell with a number of its own is told under it; the outer one is told too."""
-    shell.user_ns["shell"] = shell
-    outer = run(shell, "inner = shell.run_cell('x = 1', store_history=True)").execution_count
-    inner = shell.user_ns["inner"].execution_count
-    assert labels(capsys.readouterr().out) == [f"In [{inner}]", f"In [{outer}]"]
-    assert not machine().scopes
+    del shell.user_ns["blob"]
 
 
 def test_a_cell_whose_end_is_never_told_is_dropped_at_the_next(shell, il, capsys):

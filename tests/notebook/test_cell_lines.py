@@ -9,7 +9,6 @@ from reports import run
 
 from ipygpulogger import IPyGPULogger
 from ipygpulogger.engine.machine import machine
-from ipygpulogger.lines import backends, tracing
 from ipygpulogger.notebook.cell_lines import CellLines
 from ipygpulogger.render.lines import heaviest
 
@@ -66,11 +65,9 @@ NESTED = "get_ipython().run_cell('y = 1\\nz = 2')"
         ("\n \n\nx = 1\n\ny = 2\n\n", {4: "x = 1", 6: "y = 2"}),
         ("%%gpulog\nx = 1", {2: "x = 1"}),
         ("\n%%gpulog --lines\n\n\nx = 1", {5: "x = 1"}),
-        ("%%capture out\nx = 1\n\ny = 2", {1: "%%capture out", 2: "x = 1", 4: "y = 2"}),
-        ("%%gpulog\n\n%%capture out\n\nx = 1", {3: "%%capture out", 5: "x = 1"}),
-        ("%%time\nx = 1\ny = 2", {1: "%%time", 2: "x = 1", 3: "y = 2"}),
-        ("\n%%gpulog\n%%time\n\nx = 1", {3: "%%time", 5: "x = 1"}),
-        ("%%capture out\n%%time\nx = 1", {1: "%%capture out", 2: "%%time", 3: "x = 1"}),
+        ("%%capture out\nx = 1\n\ny = 2", {1: "%%capture out"}),
+        ("%%gpulog\n\n%%capture out\n\nx = 1", {3: "%%capture out"}),
+        ("\n%%gpulog\n%%time\n\nx = 1", {3: "%%time"}),
         ("%time x = 1\n!true\ny = 2", {1: "%time x = 1", 2: "!true", 3: "y = 2"}),
         ("x = 1; y = 2", {1: "x = 1; y = 2"}),
         ("x = [\n    1,\n    int(),\n]", {1: "x = [", 3: "int(),"}),
@@ -95,17 +92,14 @@ def test_lines_are_numbered_and_shown_as_the_user_wrote_them(shell, il, capsys, 
     assert {number: source for number, source in found.items() if number in own} == own
     assert all(written[number - 1].strip() == source for number, source in found.items())
     assert {line.place for line in record.lines} == {""}
-
-
-def test_a_magic_over_several_lines_has_ipythons_lines(shell, il, capsys):
-    """Where IPython makes one line of several, lines are numbered as in its tracebacks, and shown as they run."""
-    run(shell, "%time \\\n  x = 1\ny = 2\nz = 3")
-    assert lines(il)[1:] == [("", 2, "y = 2", 1), ("", 3, "z = 3", 1)]
+    below = "%%time" in code or "%%capture" in code
+    assert bool([note for note in record.notes if "below another cell magic" in note]) == below
 
 
 def test_functions_of_earlier_cells(shell, il):
     """Their lines stand after the cell's own, in the order of the cells, each with its cell's number."""
-    shell.execution_count = 9
+    while shell.execution_count < 9:
+        run(shell, "pass")
     run(shell, "\n\ndef f():\n    return 1")
     run(shell, "def g():\n    f()\n    return 2")
     run(shell, "g()\ng()")
@@ -119,12 +113,9 @@ def test_functions_of_earlier_cells(shell, il):
 
 
 def test_a_cell_that_a_cell_runs(shell, il):
-    """Nested cells have their lines in their own record, and in the outer one under a name of their own."""
+    """Its lines are not measured; the line that runs it has what it used."""
     run(shell, f"x = 1\n{NESTED}")
-    inner, outer = il.history[-2:]
-    nested = f"nested in {outer.label}"
-    assert [(line.place, line.source) for line in inner.lines] == [("", "y = 1"), ("", "z = 2")]
-    assert [(line.place, line.lineno) for line in outer.lines] == [("", 1), ("", 2), (nested, 1), (nested, 2)]
+    assert [(line.place, line.lineno) for line in il.record.lines] == [("", 1), ("", 2)]
 
 
 def test_a_cell_on_another_thread_has_its_own_lines(shell, il):
@@ -162,15 +153,6 @@ def test_a_logger_stopped_within_a_cell_leaves_nothing(shell, il, how):
         assert tracing_state()[1] is None
 
 
-def test_lines_of_a_loop_too_long_to_measure(shell, il):
-    """200,000 iterations: a note with the user's line numbers stands in the record, all hits are counted."""
-    run(shell, "\n\nfor i in range(200_000):\n    i + 1")
-    assert [(number, hits) for _, number, _, hits in lines(il)] == [(3, 200_001), (4, 200_000)]
-    (note,) = [note for note in il.record.notes if "added up" in note]
-    assert note.startswith("line 4:")
-    assert "added up in line 3" in note
-
-
 def test_statements_on_one_line_are_one_line(shell, il):
     """What one statement needed and the next one freed was needed by the line for a moment; it began once."""
     run(shell, "t = b'x' * (100 << 20); del t\na = b'x' * (40 << 20); b = b'x' * (50 << 20)\nc = 1; c = 2")
@@ -178,22 +160,6 @@ def test_statements_on_one_line_are_one_line(shell, il):
     assert [line.hits for line in il.record.lines] == [1, 1, 1]
     assert (freed.gen.consumed_bytes / MB, freed.gen.peaked_bytes / MB) == (about(0), about(100))
     assert (kept.gen.consumed_bytes / MB, kept.gen.peaked_bytes / MB) == (about(90), about(0))
-
-
-def test_a_lines_time_is_without_the_hooks_of_the_cells_within(shell, il, clock, monkeypatch):
-    """A line that runs cells takes as long as its code and theirs, at any depth; what we do between is ours."""
-    for module in (backends, tracing):
-        monkeypatch.setattr(module, "monotonic_s", clock.monotonic_s)
-    shell.user_ns.update(clock=clock, shell=shell)
-    run(
-        shell,
-        "clock.work(1)\n"
-        "shell.run_cell('clock.work(2); shell.run_cell(\"clock.work(4)\"); clock.work(8)')\n"
-        "clock.work(16)",
-    )
-    own = [[line.time_s for line in record.lines if not line.place] for record in il.history[-3:]]
-    assert own == [[4], [14], [1, 14, 16]]
-    assert [record.time_s for record in il.history[-3:]] == [4, 14, 31]
 
 
 def test_what_is_not_understood_costs_no_record(shell, il, capsys, monkeypatch):
@@ -251,3 +217,9 @@ def test_the_whole_table_is_shown_where_it_is_asked_for(shell, il, capsys):
         ">    3     2 128      return b'x' * (n << 20)",
     ]
     assert not il.record.notes
+
+
+def test_a_magic_over_several_lines_has_ipythons_lines(shell, il, capsys):
+    """Where IPython makes one line of several, lines are numbered as in its tracebacks, and shown as they run."""
+    run(shell, "%time \\\n  x = 1\ny = 2\nz = 3")
+    assert lines(il)[1:] == [("", 2, "y = 2", 1), ("", 3, "z = 3", 1)]

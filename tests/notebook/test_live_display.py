@@ -4,17 +4,14 @@ import sys
 from types import SimpleNamespace
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from places import Publisher, begun, here, in_a_thread, standing
 
-from ipygpulogger.notebook.live import LiveDisplay, Tap, display_for
+from ipygpulogger.notebook.live import LiveDisplay, display_for
 from ipygpulogger.records import MIME
 from ipygpulogger.render import html, text
 
 EMPTY = {"text/html": ""}
 EARLIER = {"msg_id": "earlier"}  # a cell before ours, of which a task or a thread goes on
-ODD = [None, 7, {}, {"msg_type": "clear_output"}, "comm_msg"]
 
 
 class Cell:
@@ -176,33 +173,6 @@ def test_words_that_are_not_sent_yet_clear_too(monkeypatch):
     assert cell.sent == "cleared stream"
 
 
-@given(st.lists(st.booleans(), max_size=12))
-def test_the_session_is_as_it_was_after_the_last(ends_first):
-    """Displays of cells that overlap, which end in any order: each hears, and none is left behind."""
-    publisher, displays = Publisher(), []
-    for first in (*ends_first, True):
-        displays += [begun(LiveDisplay(publisher)), begun(LiveDisplay(publisher))]
-        gone = displays.pop(0 if first else -1)
-        gone.end(), gone.clear()
-    for display in displays:
-        display.show(standing())
-    publisher.clear_output()
-    sent = len(publisher.sent)
-    for display in displays:
-        display.end(), display.clear()
-    assert len(publisher.sent) == sent
-    assert "send" not in vars(publisher.session)
-
-
-@pytest.mark.parametrize("odd", ODD)
-def test_odd_messages_are_sent_as_ever(odd):
-    """Whatever somebody sends, it goes out, and nobody is hurt."""
-    cell = Cell()
-    cell.publisher.session.send("socket", odd)
-    assert cell.publisher.session.messages.pop() is odd
-    assert cell.play("show | over").sent == "ours emptied"
-
-
 @pytest.mark.parametrize("publisher", [SimpleNamespace(session=None, parent_header={}), object()])
 def test_a_kernel_whose_messages_cannot_be_seen_is_not_live(publisher):
     """A report that might get lost is not risked."""
@@ -223,40 +193,23 @@ def test_a_publisher_that_fails():
     assert "send" not in vars(cell.publisher.session)
 
 
-class Owner:
-    """Has a method of its class, and one of its own."""
-
-    def __init__(self):
-        self.calls = []
-        self.own = lambda *words: self.calls.append(("own", *words))
-
-    def write(self, *words):
-        self.calls.append(("write", *words))
-
-
-@pytest.mark.parametrize("name", ["write", "own"])
-def test_a_tapped_method_is_called_after_its_callbacks_and_put_back(name):
-    """A callback that fails hurts no call, one that returns True withholds it; the last one gone, all is as it was."""
-    owner = Owner()
-    before = dict(vars(owner))
-    tap, told, withheld = Tap(owner, name), [], []
-    callbacks = [told.append, lambda _: 1 / 0, lambda _: bool(withheld)]
-    for callback in callbacks:
-        tap.open(callback)
-    getattr(owner, name)("a")
-    withheld.append(True)
-    assert getattr(owner, name)("b") is None
-    assert (told, owner.calls) == (["a", "b"], [(name, "a")])
-    for callback in (*callbacks, *callbacks):
-        tap.close(callback)
-    assert vars(owner) == before
+@pytest.mark.parametrize("odd", [None, 7, {}, {"msg_type": "clear_output"}, "comm_msg"])
+def test_odd_messages_are_sent_as_ever(odd):
+    """Whatever somebody sends, it goes out; a method that others put in our place since stays."""
+    cell = Cell()
+    cell.publisher.session.send("socket", odd)
+    assert cell.publisher.session.messages.pop() is odd
+    assert cell.play("show").sent == "ours"
+    cell.publisher.session.send = theirs = lambda *_, **__: None
+    cell.over()
+    assert cell.publisher.session.send is theirs
 
 
-def test_a_tap_that_others_replaced_is_left_alone():
-    """Whoever put something in its place since keeps it."""
-    owner = Owner()
-    tap = Tap(owner, "write")
-    tap.open(print)
-    owner.write = theirs = lambda *_: None
-    tap.close(print)
-    assert owner.write is theirs
+def test_of_two_displays_the_first_is_live():
+    """Of two loggers, or of two cells at once: the second has none, until the first is over."""
+    publisher = Publisher()
+    shell = SimpleNamespace(display_pub=publisher, kernel=object())
+    first = begun(display_for(shell, "rich"))
+    assert display_for(shell, "rich") is None
+    first.end(), first.clear()
+    assert display_for(shell, "rich") is not None

@@ -64,14 +64,6 @@ def test_the_cell_that_stops_prints_nothing_and_leaves_nothing(shell, capsys):
     assert capsys.readouterr().out == ""
 
 
-def test_a_stop_within_a_nested_cell_silences_both(shell, il, capsys):
-    """Neither the nested cell that stops nor the one around it is told."""
-    shell.user_ns["il"] = il
-    run(shell, "%%capture inner\nil.stop()")
-    assert capsys.readouterr() == ("", "")
-    assert (shell.user_ns["inner"].stdout, len(il.history)) == ("", 0)
-
-
 def test_a_second_start_or_stop_changes_nothing(shell, il, capsys):
     """start() returns the logger however often; one report all the same; stop() as well."""
     assert il.start() is il
@@ -167,16 +159,6 @@ def test_a_fault_of_ours_never_reaches_the_cell(shell, il, capsys, monkeypatch, 
     assert len(il.history) == kept + 1
     assert not machine().scopes
     assert set(machine().scopes.loggers) == holders
-
-
-@pytest.mark.parametrize("fault", ["open", "opened", "close", "result"])
-def test_a_cell_that_could_not_be_measured_has_no_report(shell, il, capsys, monkeypatch, fault):
-    """No figures are better than those of half a measurement."""
-    with monkeypatch.context() as broken:
-        break_(broken, fault, RuntimeError("boom"))
-        run(shell, "x = 1")
-    assert capsys.readouterr().out == ""
-    assert len(il.history) == 0
 
 
 # -- the user's state ----------------------------------------------------------------------------
@@ -349,3 +331,13 @@ def test_a_cell_over_its_budget_is_marked(shell, il, capsys):
         said = f"Over budget on RAM: peak {peak_mb} of {allowed_mb} MB"
         assert il.record.notes == ((said,) if size_mb == 300 else ())
         assert (capsys.readouterr().out.splitlines()[-1] == said) == (size_mb == 300)
+
+
+@pytest.mark.parametrize("fault", ["open", "opened", "close", "result"])
+def test_a_cell_that_could_not_be_measured_has_no_report(shell, il, capsys, monkeypatch, fault):
+    """No figures are better than those of half a measurement."""
+    with monkeypatch.context() as broken:
+        break_(broken, fault, RuntimeError("boom"))
+        run(shell, "x = 1")
+    assert capsys.readouterr().out == ""
+    assert len(il.history) == 0

@@ -1,9 +1,7 @@
 """%gpulog where only `IPyGPULogger().start()` was called: whom it is about, and that what we tell people works."""
 
 import ast
-import gc
 import re
-import weakref
 from pathlib import Path
 
 import pytest
@@ -12,9 +10,6 @@ from reports import run
 import ipygpulogger
 from ipygpulogger import IPyGPULogger
 from ipygpulogger.engine.machine import machine
-from ipygpulogger.experiments import IPyExperimentsCPU
-from ipygpulogger.notebook.magics import GpulogMagics
-from ipygpulogger.notebook.options import COMMANDS
 
 ROOT = Path(ipygpulogger.__file__).parent
 PAGES = [ROOT.parent / "README.md", *sorted((ROOT.parent / "docs").glob("*.md"))]
@@ -128,49 +123,6 @@ def test_with_the_extension_it_is_about_its_own(shell, earlier):
     assert traces(shell) == before
 
 
-def test_a_logger_that_was_stopped_is_not_kept(shell):
-    """The magics hold nobody whom the user let go."""
-    il = IPyGPULogger(report="none").start()
-    il.stop()
-    gone = weakref.ref(il)
-    del il
-    gc.collect()
-    assert gone() is None
-
-
-@pytest.mark.parametrize("alone", [True, False])
-def test_interrupted_while_it_goes(shell, monkeypatch, alone):
-    """A `stop` that was interrupted while it took %gpulog out is done again by the next."""
-    before = traces(shell)
-    other = None if alone else IPyGPULogger(report="none").start()
-    il = IPyGPULogger(report="none").start()
-    with monkeypatch.context() as patch:
-        patch.setattr(GpulogMagics, "withdraw", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            il.stop()
-    il.stop()
-    if other:
-        assert about(shell) is other
-        other.stop()
-    assert traces(shell) == before
-
-
-def interrupted(*_):
-    raise KeyboardInterrupt
-
-
-def test_while_an_experiment_runs(shell, capsys):
-    """Its cells' reports tell of %gpulog as well: it is there until the experiment finishes."""
-    before = traces(shell)
-    shell.user_ns["X"] = IPyExperimentsCPU
-    run(shell, "exp = X()")
-    assert about(shell) is shell.user_ns["exp"].cl
-    assert run(shell, "%gpulog free").success
-    run(shell, "exp.finish();")
-    assert "Circular ref" not in capsys.readouterr().out
-    assert traces(shell) == before
-
-
 # -- what we tell people to type ------------------------------------------------------------------------
 
 
@@ -189,13 +141,6 @@ def told():
 
 
 TOLD = {command: where for command, where in told().items() if command not in ("%gpulog", "%%gpulog")}
-
-
-def test_the_texts_are_found():
-    """A meta-test: among them are the out-of-memory card's, and all that the magic takes."""
-    assert "owners" in TOLD["%gpulog free"]
-    assert {f"%gpulog {word}" for word in COMMANDS} <= {" ".join(command.split()[:2]) for command in TOLD}
-    assert "%%gpulog --lines" in TOLD
 
 
 @pytest.mark.parametrize("command", sorted(TOLD), ids=lambda command: f"{command} ({min(TOLD[command])})")

@@ -29,7 +29,7 @@ class Part:
 @pytest.fixture
 def measured():
     """A cell that runs, all of whose parts note what they are asked for."""
-    cell = Cell(SimpleNamespace(raw_cell="x = 1", store_history=True), 4, None)
+    cell = Cell(SimpleNamespace(raw_cell="x = 1", store_history=True), 4)
     gap = SimpleNamespace(told=lambda *_: ((), ()))
     one = MeasuredCell(cell, Scope(), None, None, gap=gap, live=Part(), lines=Part())
     one.begin()

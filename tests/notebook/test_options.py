@@ -36,23 +36,6 @@ def test_an_unknown_attribute_is_refused_as_an_option_is(shell, name):
         setattr(il, option, value)
 
 
-def test_an_unknown_option_in_a_configuration_is_warned_of(shell, il):
-    """%config names it with the nearest; nothing is set, and the cells go on."""
-    with pytest.warns(UserWarning, match=r"`bugdet` not recognized by `IPyGPULogger`.*`budget`"):
-        run(shell, "%config IPyGPULogger.bugdet = '1GB'")
-    assert not hasattr(il, "bugdet")
-    assert il.budget is None
-
-
-def test_the_nearest_option_is_told(shell):
-    """A slip of the finger is answered with what was meant; a word like none of them is not."""
-    il = IPyGPULogger()
-    with pytest.raises(TypeError, match=r"no option 'bugdet' \(did you mean 'budget'\?\); it has budget,"):
-        il.bugdet = "1GB"
-    with pytest.raises(TypeError, match=r"no option 'colour'; it has budget,"):
-        il.colour = True
-
-
 def test_configuration_is_obeyed_and_keywords_win(shell, capsys):
     """c.IPyGPULogger.* is the default of every logger; a keyword is the last word."""
     shell.config.IPyGPULogger.compact = True
@@ -124,3 +107,12 @@ def test_a_bad_value_is_refused_in_the_same_words_everywhere(shell, name, value)
     assert sentences.pop().startswith(f"{name} takes " if name not in ("budget", "quiet", "log") else name)
     assert not machine().scopes.loggers
     assert il.trait_values(config=True) == before
+
+
+def test_the_nearest_option_is_told(shell):
+    """A slip of the finger is answered with what was meant; a word like none of them is not."""
+    il = IPyGPULogger()
+    with pytest.raises(TypeError, match=r"no option 'bugdet' \(did you mean 'budget'\?\); it has budget,"):
+        il.bugdet = "1GB"
+    with pytest.raises(TypeError, match=r"no option 'colour'; it has budget,"):
+        il.colour = True

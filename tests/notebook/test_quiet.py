@@ -47,18 +47,6 @@ def test_what_is_refused(text):
         Threshold.parse(text)
 
 
-@given(st.text(alphabet="0123456789.,- mMbBsSgh\n"))
-def test_any_text_is_a_threshold_or_refused(text):
-    """Never one without a size and a time, never one that no cell can be under."""
-    try:
-        found = Threshold.parse(text)
-    except ValueError:
-        return
-    assert (found.size_bytes, found.time_s) != (None, None)
-    assert found.size_bytes is None or found.size_bytes > 0
-    assert found.time_s is None or found.time_s > 0
-
-
 BIG, SMALL = 10 * MB, 10 * MB - 1
 TEN = Threshold(10 * MB)
 RECORDS = {  # by what happened: the record of so many bytes
@@ -101,13 +89,6 @@ def test_a_time_is_of_the_time_alone():
     assert reported(large, Threshold(BIG, 1.6))
     assert reported(small, Threshold(BIG, 1.5))
     assert not reported(small, Threshold(BIG, 1.6))
-
-
-def test_of_a_peak_that_is_not_exact_the_lower_bound_counts():
-    """As for a budget: one that is only bounded by what the process once held makes no cell large."""
-    usage = cell(ram()).gen
-    for peak in (Peak(0, 100 * MB, "bounded"), Peak(0, None, "sampled")):
-        assert not reported(cell(type(usage)(0, 0, peak)))
 
 
 def test_what_is_reported_all_the_same():
@@ -194,25 +175,6 @@ def test_small_cells_say_nothing_and_are_recorded(shell, il, said, tmp_path, way
     assert len(said("x = 1")) == 1
 
 
-OURS = [*(f"%gpulog {word}" for word in ("status", "summary", "vars", "free", "doctor", "fly", "start"))]
-OURS += [
-    "%config IPyGPULogger.compact = False",
-    "%%gpulog",
-    "%gpulog?",
-    "# mine\n%gpulog free\n\n%gpulog status",
-]
-
-
-@pytest.mark.parametrize("magic", OURS)
-def test_our_own_magics_report_nothing_on_themselves(shell, il, said, magic):
-    """They are recorded, and marked; with a line of the user's the cell is the user's."""
-    before = len(il.history)
-    assert said(magic) == []
-    assert [record.gpulog_only for record in il.history[before:]] == [True]
-    if not magic.startswith("%%"):
-        assert len(said(f"{magic}\nx = 1")) == 1
-
-
 @pytest.mark.parametrize("report", ["rich", "text"])
 def test_loading_the_extension_reports_nothing_on_itself(shell, capsys, report):
     """The next cell is the first that has a report; the cell that loads it and does more has one."""
@@ -225,3 +187,22 @@ def test_loading_the_extension_reports_nothing_on_itself(shell, capsys, report):
         run(shell, "%reload_ext ipygpulogger\nx = 1")
     assert len(caught.outputs) + caught.stdout.count("RAM:") == 1
     run(shell, "%unload_ext ipygpulogger")
+
+
+@given(st.text(alphabet="0123456789.,- mMbBsSgh\n"))
+def test_any_text_is_a_threshold_or_refused(text):
+    """Never one without a size and a time, never one that no cell can be under."""
+    try:
+        found = Threshold.parse(text)
+    except ValueError:
+        return
+    assert (found.size_bytes, found.time_s) != (None, None)
+    assert found.size_bytes is None or found.size_bytes > 0
+    assert found.time_s is None or found.time_s > 0
+
+
+def test_of_a_peak_that_is_not_exact_the_lower_bound_counts():
+    """As for a budget: one that is only bounded by what the process once held makes no cell large."""
+    usage = cell(ram()).gen
+    for peak in (Peak(0, 100 * MB, "bounded"), Peak(0, None, "sampled")):
+        assert not reported(cell(type(usage)(0, 0, peak)))

@@ -1,21 +1,16 @@
 """A warning before the kernel kills the notebook: in a cell's report, while it runs, and for a budget."""
 
-from types import SimpleNamespace
-
 import pytest
 from handmade import MB, cell, ram
 from limited import GB, container
 from memory import blip
-from places import TIMEOUT_S, Recorder, standing
+from places import TIMEOUT_S
 from reports import run
 
 from ipygpulogger import IPyGPULogger
-from ipygpulogger.analysis.notable import matters
 from ipygpulogger.engine.machine import machine
 from ipygpulogger.notebook.enrichers import little_left
-from ipygpulogger.notebook.live import Live
 from ipygpulogger.records import ChildrenUsage, Peak
-from ipygpulogger.render.headline import is_quiet
 from ipygpulogger.sources.system.ram_limit import RamLimits
 
 
@@ -68,16 +63,6 @@ def test_what_was_seen_while_it_ran_is_said(box):
     assert little_left(peaking(1100), seen) == little_left(peaking(100), seen)
 
 
-def test_the_report_opens_for_it(box):
-    """It is no quiet line, and the reader need not unfold it."""
-    box(7900 * MB)
-    record = peaking(130)
-    assert not matters(record)
-    record = peaking(130, notes=little_left(record, None))
-    assert matters(record)
-    assert not is_quiet(record)
-
-
 def test_a_cell_in_a_tight_container(shell, box, capsys):
     """A real cell: its report and its record say it, under `quiet` as well; with room nothing is said."""
     il = IPyGPULogger(report="text", quiet="1GB").start()
@@ -127,21 +112,6 @@ def test_a_long_cell_is_warned_while_it_runs(box, running):
     notes = {measurement.notes for measurement in place.told if not isinstance(measurement, str)}
     assert ("Over budget", "RAM left: 92 MB of 8.0 GB (container limit)") in notes
     assert running.cell.tightest.left_bytes == 92 * MB
-
-
-def test_a_cell_that_grows_fast_is_warned_earlier(box):
-    """When what is left would last for two more rises like the last one: Linux would kill it before the next look."""
-    used = iter((1000, 1100, 3100, 3000))
-    scope = SimpleNamespace(so_far=lambda _: standing(used_mb=next(used)))
-    place = Recorder()
-    cell = Live(lambda _: ()).cell("In [4]", scope, place)
-    for left_mb in (500, 500, 3999, 500):
-        box(8192 * MB - left_mb * MB)
-        cell.show()
-    assert [measurement.notes for measurement in place.told] == [
-        (), (), ("RAM left: 3.9 GB of 8.0 GB (container limit)",), (),
-    ]  # fmt: skip
-    assert cell.tightest is None  # the report does not repeat what did not come about
 
 
 def test_what_was_killed_is_said_once_by_the_next_kernel(shell, box, capsys):

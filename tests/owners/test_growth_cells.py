@@ -67,17 +67,6 @@ def test_untouched_memory_is_no_new_memory(run):
     assert dict(record.unexplained)["cpu"] == pytest.approx(-300 * MB, abs=2 * MB)
 
 
-def test_nested_cells(run, il, shell):
-    """The inner cell has its own growth, the outer one that of both."""
-    shell.user_ns["shell"] = shell
-    run(
-        "a = np.ones(30 * MB, 'u1')\nshell.run_cell('b = np.ones(40 * MB, \"u1\")')\nc = np.ones(50 * MB, 'u1')"
-    )
-    inner, outer = il.history[-2:]
-    assert grew(inner) == {"b": 40}
-    assert grew(outer) == {"a": 30, "b": 40, "c": 50}
-
-
 def test_walks_are_outside_the_cell(run, il, monkeypatch):
     """Before the scope opens and after it has closed; 300 MB that a walk needs are nobody's peak."""
     order = []

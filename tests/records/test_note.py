@@ -8,7 +8,7 @@ import pytest
 from made import plain
 
 from ipygpulogger import History
-from ipygpulogger.blocks.measure import Overlapping, Overlaps
+from ipygpulogger.blocks.measure import Measure
 from ipygpulogger.notebook.enrichers import little_left, over_budget
 from ipygpulogger.records import Note, NoteKind
 from ipygpulogger.records.note import of_kind
@@ -17,12 +17,12 @@ from ipygpulogger.sources.system.ram_limit import MemoryLimit
 MB = 2**20
 
 
-def shared(noun):
-    """What is said of one that ran beside another."""
-    overlaps, one = Overlaps(), Overlapping(noun)
-    overlaps.begin(one)
-    overlaps.begin(Overlapping(noun))
-    return overlaps.end(one)
+def shared():
+    """What is said of a task that ran beside another."""
+    one = Measure("one", of_task=True)
+    with Measure("other", of_task=True), one:
+        pass
+    return one.last.notes
 
 
 def grown():
@@ -43,8 +43,10 @@ MADE = {
         for memory in ("RAM", "Address space", "Data memory")
     ],
     NoteKind.GREW: grown(),
-    NoteKind.SHARED_WITH_BLOCKS: shared("block"),
-    NoteKind.SHARED_WITH_TASKS: shared("task"),
+    NoteKind.SHARED_WITH_BLOCKS: (
+        Note(NoteKind.SHARED_WITH_BLOCKS, "shared with 1 other block of its process"),
+    ),
+    NoteKind.SHARED_WITH_TASKS: shared(),
 }
 
 
