@@ -6,6 +6,7 @@ torch.distributed, ``ranks`` on rank 0 has a `Group` for each epoch, at the end 
 
 from __future__ import annotations
 
+import sys
 from collections import deque
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -87,3 +88,21 @@ def _warning() -> Iterator[None]:
         yield
     except Exception as reason:
         warn(f"what other ranks used is unknown: {reason}")
+
+
+def not_installed(error: ModuleNotFoundError, package: str, adapter: str) -> ImportError:
+    """Return the error to raise if an adapter's framework cannot be imported, with what helps.
+
+    An error about another package is returned as it is.
+    """
+    if (error.name or "").partition(".")[0] != package:
+        return error
+    if sys.modules.get(package) is None:
+        return ImportError(f"{adapter} needs {package}, which is not installed: pip install {package}")
+    found = found_version(package)
+    return ImportError(f"{adapter} needs {error.name}, which {found} does not have: pip install -U {package}")
+
+
+def found_version(package: str) -> str:
+    """Return the name of an imported package and its version, if it has one."""
+    return f"{package} {getattr(sys.modules.get(package), '__version__', '')}".rstrip()

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from lightning.pytorch import Callback
-
 from ..blocks.watch_epochs import caller
-from . import Epochs
+from . import Epochs, not_installed
+
+try:
+    from lightning.pytorch import Callback
+except ModuleNotFoundError as error:
+    raise not_installed(error, "lightning", __name__) from error
 
 
 class PeakMemCallback(Callback):  # type: ignore[misc]

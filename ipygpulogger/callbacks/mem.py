@@ -4,10 +4,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from fastai.callback.core import Callback
-
 from ..blocks.watch_epochs import caller
-from . import Epochs
+from . import Epochs, found_version, not_installed
+
+try:
+    import fastai
+
+    # First of all: fastai 1 has other modules, and importing them fails in many ways with a newer torch.
+    if getattr(fastai, "__version__", "").startswith(("0.", "1.")):
+        raise ImportError(
+            f"{__name__} needs fastai 2 or newer, not {found_version('fastai')}: pip install 'fastai>=2'"
+        )
+    from fastai.callback.core import Callback
+except ModuleNotFoundError as error:
+    raise not_installed(error, "fastai", __name__) from error
 
 if TYPE_CHECKING:
     from types import FrameType

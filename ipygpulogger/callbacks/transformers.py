@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from transformers import TrainerCallback
-
 from ..blocks.watch_epochs import caller
-from . import Epochs
+from . import Epochs, not_installed
+
+try:
+    from transformers import TrainerCallback
+except ModuleNotFoundError as error:
+    raise not_installed(error, "transformers", __name__) from error
 
 
 class PeakMemCallback(TrainerCallback):  # type: ignore[misc]

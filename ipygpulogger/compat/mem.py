@@ -154,7 +154,7 @@ def gpu_mem_allocate_mbs(n: float, fatal: bool = False) -> Any:
         The tensor, float32 and uninitialised. If it could not be allocated None, or with `fatal` an error.
     """
     try:
-        torch = importlib.import_module("torch")
+        torch = _imported_torch()
         kind = torch.accelerator.current_accelerator() or "cuda"
         return torch.empty(int(n * 2**18), dtype=torch.float32, device=kind)
     except Exception:
@@ -231,6 +231,13 @@ def _memory_by_torch(index: int) -> DeviceMemory | None:
     except Exception:  # a device in an error state, a forked child
         return None
     return DeviceMemory(total_bytes, total_bytes - free_bytes, free_bytes)
+
+
+def _imported_torch() -> Any:
+    try:
+        return importlib.import_module("torch")
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError("this needs PyTorch: pip install torch", name="torch") from error
 
 
 def _in_mb(memory: DeviceMemory | None) -> GPUMemory:

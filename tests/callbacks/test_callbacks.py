@@ -34,6 +34,45 @@ def test_the_folder_imports_no_framework():
     assert python(program).stdout == "set()\n"
 
 
+NONE = {"__init__.py": "raise ModuleNotFoundError(name=__name__)"}  # as if it were not installed
+WITHOUT = [
+    *(
+        (adapter, framework, NONE, f"needs {framework}, which is not installed: pip install {framework}")
+        for adapter, framework in ADAPTERS.items()
+    ),
+    *(
+        ("mem", "fastai", {"__init__.py": f"__version__ = {version!r}", "callback.py": lacks},
+         f"needs fastai 2 or newer, not fastai {version}: pip install 'fastai>=2'")
+        for version in ("0.7.0", "1.0.61")
+        for lacks in ("", "import scipy_that_is_missing", "raise RuntimeError('an old torch')")
+    ),
+    *(  # Lightning before 2.0 has no `lightning.pytorch`
+        ("lightning", "lightning", {"__init__.py": version},
+         f"needs lightning.pytorch, which {found} does not have: pip install -U lightning")
+        for version, found in (("__version__ = '1.9.5'", "lightning 1.9.5"), ("", "lightning"))
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("adapter", "framework", "files", "says"), WITHOUT)
+def test_a_framework_that_will_not_do(adapter, framework, files, says, tmp_path):
+    """Missing, too old or without the module: one sentence, which ends in the pip command that helps."""
+    (tmp_path / framework).mkdir()
+    for name, text in files.items():
+        (tmp_path / framework / name).write_text(text)
+    said = python(f"import ipygpulogger.callbacks.{adapter}", tmp_path).stderr.splitlines()[-1]
+    assert said == f"ImportError: ipygpulogger.callbacks.{adapter} {says}"
+
+
+@pytest.mark.parametrize(("adapter", "framework"), ADAPTERS.items())
+def test_a_framework_that_is_broken_says_itself_why(adapter, framework, tmp_path):
+    """Where the framework is there and lacks something else, its own error is the one that is seen."""
+    (tmp_path / framework).mkdir()
+    (tmp_path / framework / "__init__.py").write_text("import what_it_needs\n")
+    said = python(f"import ipygpulogger.callbacks.{adapter}", tmp_path).stderr.splitlines()[-1]
+    assert said == "ModuleNotFoundError: No module named 'what_it_needs'"
+
+
 # -- the epochs of all ranks ---------------------------------------------------------------------------------
 
 RANKS = 4

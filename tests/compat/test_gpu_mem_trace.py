@@ -20,16 +20,26 @@ def test_without_a_gpu(gpu, capsys):
     assert capsys.readouterr().out == "△Used Peaked MB:      0      0 (answer: exit)\n"
 
 
-def test_silent(gpu, capsys):
-    """`silent` is an argument and an attribute; `report_n_reset` is silent as well."""
-    mtrace = GPUMemTrace(silent=True)
+def test_silent_as_attribute_and_as_call(gpu, capsys):
+    """1.6 C5: `mtrace.silent = True`, `mtrace.silent(True)`, `mtrace.silent()`, and reading it."""
+    mtrace = GPUMemTrace()
+    assert not mtrace.silent
+    mtrace.silent = True
+    assert mtrace.silent == True  # noqa: E712 - people write it so
+    assert repr(mtrace.silent) == "True"
+    mtrace.report()
     mtrace.report_n_reset()
-    mtrace.silent = False
+    mtrace.silent(False)
+    assert not mtrace.silent
+    mtrace.silent()
+    assert mtrace.silent
+    mtrace.silent(silent=False)
     mtrace.report()
     mtrace.stop()
+    assert capsys.readouterr().out == "△Used Peaked MB:      0      0\n"
     with GPUMemTrace(silent=True):
         pass
-    assert capsys.readouterr().out == "△Used Peaked MB:      0      0\n"
+    assert capsys.readouterr().out == ""
 
 
 def test_what_keeps_us_from_measuring_is_the_users_nothing(monkeypatch):
