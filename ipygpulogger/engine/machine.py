@@ -25,7 +25,7 @@ from .devices import Allocators, Devices
 from .frameworks import Frameworks, Notes
 from .ledger import AllocatorLevels, Allowance, DeviceSnapshot, Ledger, allowance
 from .peaks import PeakTracker
-from .sampler import OpenScopes, Sampler, sample_device
+from .sampler import OpenScopes, Sampler
 from .settling import OwnImports, Settling
 
 if TYPE_CHECKING:
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from ..sources.torch.snapshot import KeptSnapshot
     from .child_peaks import ChildPeaks
     from .children import Children
+    from .device_scope import DeviceScope
     from .sampler import Measuring
 
 
@@ -188,15 +189,19 @@ class Machine:
                 return
             self.discover()
             devices = _devices_of(scopes)
-            trackers = {device.uuid: trackers for device, trackers in self.allocators.by_device()}
         with contextlib.suppress(Unavailable):
             resident_bytes = self.ram.current_bytes()
             for scope in scopes:
                 scope.sampled(resident_bytes)
         if has_children:
             self.child_peaks.observe()
-        for uuid, device in devices.items():
-            sample_device(scopes, device, trackers.get(uuid, []), self.nvml, self.ledger)
+        for uuid, device_scopes in devices.items():
+            # A tracker that could not be read as the scopes opened is in none of them.
+            trackers = {tracker for one in device_scopes for tracker in tuple(one.intervals)}
+            sample = self.ledger.sample(uuid, trackers)
+            if sample is not None:
+                for scope in scopes:
+                    scope.device_sampled(uuid, *sample)
 
     def close(self) -> None:
         """Close the driver's library if nothing is being measured; the next scope opens it again."""
@@ -261,10 +266,14 @@ class Machine:
             tracker.user_resets(reset)
 
 
-def _devices_of(scopes: Iterable[Measuring]) -> dict[str, Device]:
-    """Return the devices of these scopes that NVML knows, by UUID."""
-    found = (one.device for scope in scopes for one in scope.device_scopes())
-    return {device.uuid: device for device in found if device.uuid}
+def _devices_of(scopes: Iterable[Measuring]) -> dict[str, list[DeviceScope]]:
+    """Return the parts of these scopes on the devices that NVML knows, by UUID."""
+    found: dict[str, list[DeviceScope]] = {}
+    for scope in scopes:
+        for one in scope.device_scopes():
+            if one.device.uuid:
+                found.setdefault(one.device.uuid, []).append(one)
+    return found
 
 
 def _is_measuring() -> bool:

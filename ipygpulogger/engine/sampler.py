@@ -14,17 +14,13 @@ from typing import TYPE_CHECKING
 
 from ..runtime import clock
 from ..runtime.objects import WeakIdentitySet
-from ..sources import Unavailable
-from .ledger import RESERVED
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable
 
     from ..sources import Device
-    from ..sources.nvidia.nvml import Nvml
     from .children import Children
     from .device_scope import DeviceScope
-    from .ledger import Ledger, Shares
     from .peaks import PeakTracker
 
 
@@ -57,10 +53,8 @@ class Measuring:
     def sampled(self, resident_bytes: int) -> None:
         """Record a sample of general RAM."""
 
-    def device_sampled(
-        self, uuid: str, used_bytes: int, other_bytes: int | None, found: Shares | None
-    ) -> None:
-        """Record a device's use, that outside the allocators if they were still, and whose, if it jumped."""
+    def device_sampled(self, uuid: str, used_bytes: int, other_bytes: int | None) -> None:
+        """Record the use of a device, and that outside the allocators unless they changed meanwhile."""
 
 
 class OpenScopes(WeakIdentitySet[Measuring]):
@@ -73,39 +67,6 @@ class OpenScopes(WeakIdentitySet[Measuring]):
     def is_measuring(self) -> bool:
         """Return whether anything is open or a logger runs."""
         return bool(self.loggers or self._references)
-
-
-def sample_device(
-    scopes: Sequence[Measuring], device: Device, trackers: Sequence[PeakTracker], nvml: Nvml, ledger: Ledger
-) -> None:
-    """Read the memory of a device, and pass it to the scopes."""
-    uuid = device.uuid or ""
-    device_scopes = [one for scope in scopes for one in scope.device_scopes() if one.device.uuid == uuid]
-    # One that could not be read as the scopes opened is none of theirs: they have the driver's figures alone.
-    trackers = [tracker for tracker in trackers if any(tracker in one.intervals for one in device_scopes)]
-    before = _reserved(trackers)
-    memory = nvml.memory(uuid)
-    reserved_bytes, stamps = after = _reserved(trackers)
-    if memory is None:
-        return
-    still = before == after and stamps is not None
-    other_bytes = memory.used_bytes - reserved_bytes if still else None
-    found = None
-    if other_bytes is not None and any(one.is_query_due(other_bytes) for one in device_scopes):
-        found = ledger.examine(device, trackers, memory)
-    for scope in scopes:
-        scope.device_sampled(uuid, memory.used_bytes, other_bytes, found)
-
-
-def _reserved(trackers: Iterable[PeakTracker]) -> tuple[int, tuple[tuple[int, ...], ...] | None]:
-    """Return what allocators have reserved, and the stamps of their counters; None where one has no stamp."""
-    try:
-        observed = [tracker.observe() for tracker in trackers]
-    except Unavailable:
-        return 0, None
-    stamps = tuple(one.stamp for one in observed)
-    reserved_bytes = sum(one.readings[RESERVED].current_bytes for one in observed)
-    return reserved_bytes, stamps if all(stamps) else None
 
 
 DELAY_S = 0.1

@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from ..runtime.wrappers import Call
     from ..sources.nvidia.nvml import NvmlDevice
     from .children import Children
-    from .ledger import Shares
     from .machine import Machine
     from .peaks import Interval, PeakTracker
 
@@ -230,15 +229,13 @@ class Scope(Measuring):
         if not self._closed and self._start_s:
             self._ram_series.add(clock.monotonic_s() - self._start_s, resident_bytes)
 
-    def device_sampled(
-        self, uuid: str, used_bytes: int, other_bytes: int | None, found: Shares | None
-    ) -> None:
+    def device_sampled(self, uuid: str, used_bytes: int, other_bytes: int | None) -> None:
         """Record a sample of a device; see `Measuring`."""
         if self._closed or not self._start_s:
             return
         for device_scope in self.device_scopes():
             if device_scope.device.uuid == uuid:
-                device_scope.sampled(used_bytes, other_bytes, found)
+                device_scope.sampled(used_bytes, other_bytes)
                 device_scope.series.add(clock.monotonic_s() - self._start_s, used_bytes)
 
     def _ram_ends(self, ram: Interval) -> tuple[int, int, int]:

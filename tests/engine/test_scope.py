@@ -237,6 +237,25 @@ def test_a_card_in_a_container_where_we_have_a_context(gpu, fresh, raw, monkeypa
     )
 
 
+@pytest.mark.parametrize("whose", ["ours", "another's", "nobody's"])
+def test_a_rise_outside_the_allocators_is_said(gpu, fresh, raw, whose):
+    """5 GB for a moment, whoever held them: no peak, and the row says how much, of an unknown owner."""
+    rows = gpu.dev[0].add_process(os.getpid(), 200 * MB), gpu.dev[0].add_process(1, 10 * MB)
+    thing, name = {"ours": (rows[0], "used"), "another's": (rows[1], "used")}.get(
+        whose, (gpu.dev[0], "base_used")
+    )
+    before_bytes = getattr(thing, name)
+
+    def rise():
+        setattr(thing, name, before_bytes + 5120 * MB)
+        fresh.sample()
+        setattr(thing, name, before_bytes)
+
+    result = run(fresh, rise)
+    assert (result.gpus[0].peaked_bytes, result.gpus[0].unknown_rise_bytes) == (0, 5120 * MB)
+    assert "(5120 MB more for a moment, owner unknown)" in text.report(result)
+
+
 # -- settling --------------------------------------------------------------------------------------
 
 

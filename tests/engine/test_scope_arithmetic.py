@@ -16,7 +16,7 @@ from ipygpulogger.engine import children, device_scope
 from ipygpulogger.engine import scope as scopes
 from ipygpulogger.engine.child_peaks import ChildPeaks
 from ipygpulogger.engine.frameworks import Notes
-from ipygpulogger.engine.ledger import Allowance, DeviceSnapshot, Shares
+from ipygpulogger.engine.ledger import Allowance, DeviceSnapshot
 from ipygpulogger.engine.peaks import PeakTracker
 from ipygpulogger.engine.scope import Scope
 from ipygpulogger.records import DRIVER, ChildrenUsage, ChildUsage, DeviceHolding, Measurement, Metric, Peak
@@ -280,7 +280,7 @@ def test_the_course_of_ram(on):
     """Whoever watches draws it where no sampler does; before it is open and after it is closed nobody does."""
     scope = Scope(on)
     scope.sampled(1)
-    scope.device_sampled("GPU-1", 1, 1, None)
+    scope.device_sampled("GPU-1", 1, 1)
     scope.open()
     on.s += 1
     scope.so_far("x")
@@ -304,15 +304,15 @@ def test_a_device_and_its_course(on):
     counter.to(300, 30)
     on.found[GPU] = on.found[GPU][0], held(180, 80, allocated=30)
     on.s += 2
-    scope.device_sampled("GPU-1", 170, 50, None)
-    scope.device_sampled("GPU-2", 999, 50, None)
+    scope.device_sampled("GPU-1", 170, 50)
+    scope.device_sampled("GPU-2", 999, 50)
     light = scope.so_far("x").gpus[0]
     assert (light.timeline, light.limit_bytes, light.pools_bytes) == ((), None, None)
     assert light.peak == Peak(350, 350, "exact")
     assert scope.held(after=True) == {}
     on.s += 1
     scope.close()
-    scope.device_sampled("GPU-1", 9999, 50, None)
+    scope.device_sampled("GPU-1", 9999, 50)
     (gpu,) = scope.result(Measurement, "x").gpus
     assert (gpu.before_bytes, gpu.after_bytes, gpu.peak) == (50, 80, Peak(350, 350, "exact"))
     assert gpu.timeline == ((0.0, 50), (2.0, 170), (3.0, 180))
@@ -463,7 +463,7 @@ def test_a_framework_that_comes_later(on, own):
     on.found[raw] = [], held(70, own)
     scope = Scope(on).open()
     on.s += 1
-    scope.device_sampled("GPU-1", 75, 75, Shares(0, 0, 33))
+    scope.device_sampled("GPU-1", 75, 75)
     counter, late = Number(10), Number(1)
     scope.adopt(PeakTracker(counter), GPU, sure=True)
     scope.adopt(PeakTracker(late), GPU, sure=False)
@@ -476,7 +476,6 @@ def test_a_framework_that_comes_later(on, own):
     assert (gpu.before_bytes, gpu.after_bytes, gpu.context_bytes) == (40, 61, 0 if own else 40)
     assert gpu.peak == Peak(240, None, "sampled")  # nobody is sure of the second
     assert (1.0, 75) in gpu.timeline
-    assert gpu.neighbours_peak_bytes == 33 + 0
 
 
 def test_a_stranger_device_is_not_inherited(on):
