@@ -8,8 +8,7 @@ devices       the frameworks' allocators in use, their devices matched with NVML
 peaks         the peaks of many intervals from one counter; the only caller of the counter's reset
 device_scope  one device in one scope: its memory, energy and utilization, and the figures over time
 ledger        who holds the memory of a device
-child_peaks   the peaks of child processes, and what forked ones share
-children      the child processes in one scope
+children      the child processes: their peaks, what they have in one scope, what forked ones share
 sampler       what is open, as the machine treats it, and the thread that samples it
 settling      garbage and caches around a measurement, and the memory that our own late imports take
 ============  =======================================================================

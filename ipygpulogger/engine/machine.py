@@ -35,8 +35,7 @@ if TYPE_CHECKING:
     from ..sources import Device, DeviceMemory, Framework
     from ..sources.nvidia.nvml import NvmlDevice
     from ..sources.torch.snapshot import KeptSnapshot
-    from .child_peaks import ChildPeaks
-    from .children import Children
+    from .children import ChildPeaks, Children
     from .device_scope import DeviceScope
     from .sampler import Measuring
 
@@ -83,7 +82,7 @@ class Machine:
         """The child processes, and the trackers of their peaks; most processes have none."""
         if self._child_peaks is None:
             with self._lock, self.own_imports.importing():
-                from .child_peaks import ChildPeaks
+                from .children import ChildPeaks
 
                 self._child_peaks = self._child_peaks or ChildPeaks(self)
         return self._child_peaks

@@ -76,7 +76,7 @@ class Scope(Measuring):
             self._ended_before = children_ended()
             listed = on.enter(self)
             self.started_at = clock.utc_now()
-            if forks.living or self._ended_before.more:
+            if forks.living or on.process.has_children():
                 self.with_children().begin(reset=self._reset_peaks)
                 on.sampler.start(self)
             for device, trackers in on.allocators.by_device():
@@ -149,7 +149,7 @@ class Scope(Measuring):
             timeline=self._ram_series.between(before_bytes, after_bytes, self.time_s),
             precision_bytes=precision_bytes,
         )
-        more |= {"children": self._children_usage(self._ram), "pinned": pinned}
+        more |= {"children": self._children_usage(), "pinned": pinned}
         notes = *self._notes, *on.take_notes()
         return kind(
             label=label,
@@ -210,11 +210,10 @@ class Scope(Measuring):
             self._children.setdefault(None, Children(self._machine, self._ended_before))
         return self._children[None]
 
-    def _children_usage(self, ram: Interval) -> ChildrenUsage | None:
-        ended = children_ended(more=False)
-        if not self._has_children and ended == self._ended_before._replace(more=False):
+    def _children_usage(self) -> ChildrenUsage | None:
+        if not self._has_children and children_ended() == self._ended_before:
             return None
-        return self.with_children().usage(ram, self.time_s)
+        return self.with_children().usage(self.time_s)
 
     def device_scopes(self) -> list[DeviceScope]:
         """Return the part of this scope on each device."""
