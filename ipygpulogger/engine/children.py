@@ -34,8 +34,9 @@ if TYPE_CHECKING:
 _NEARLY_BYTES = MB  # if what a child shared at an end is known as well as that, nothing is said
 _STILL_BYTES = 2**20  # the pages that this process may change before those of its forks are walked again
 LARGEST = 4  # children that are named
-_NEEDED_BYTES = 5 * MB  # those that needed so much come first
-_SMALL_BYTES = 5 * MB  # of so much that ended within the scope nothing is said, as of `!echo hi`
+_SMALL_BYTES = (
+    5 * MB
+)  # of less that ended nothing is said, as of `!echo hi`; those that needed more come first
 # Walking the pages of forked children may take so long as the scope opens; at its end a part of its time.
 WALK_S = 0.005
 _WALK_SHARE, _WALK_MOST_S = 0.05, 0.05
@@ -46,9 +47,8 @@ _LEAVING_FAULTS = 256  # a child that left its figures maps no more pages than t
 class ChildPeaks:
     """Every descendant of this process, with the tracker of its peaks.
 
-    Some of them measure themselves, such as the workers of a local cluster, and reset their own marks. Here
-    those are left alone, as a reset in the middle of such a measurement loses its peak. So what these
-    processes need within a scope of this one is known as a lower bound only.
+    Some of them measure themselves, such as the workers of a local cluster, and reset their own marks. A reset
+    from here would lose a peak of theirs, so what those need within a scope is a lower bound.
     """
 
     def __init__(self, on: Machine) -> None:
@@ -82,7 +82,7 @@ class ChildPeaks:
             self._take_what_was_left(living or ())
             self._trackers = {child: found[child] for child in living or ()}
             if living:
-                total_bytes = sum(map(_at_least_bytes, living))
+                total_bytes = sum(child.at_least_bytes for child in living)
                 for scope in self._on.open_children():
                     scope.together_bytes = max(scope.together_bytes, total_bytes)
             return living
@@ -146,15 +146,21 @@ class ChildPeaks:
     def walk(self, living: Iterable[ChildProcess], limit_s: float) -> int | None:
         """Find the private memory of forks, unless nothing changed; return what they share with each other.
 
-        Where the time was too short for all of them and nothing changed since, the rest follows. What they
-        share with each other, but not with this process, is None where it is unknown.
+        Where the time was too short for all of them and nothing changed since, the rest follows. What they share
+        with each other, but not with this process, is None where it is unknown.
         """
         forked = [child for child in living if child.forked]
         if not forked:
             return 0
         related = {*forked, *(child.parent for child in forked if child.parent is not None)}
+
+        def state() -> (
+            object
+        ):  # changes with more than a little in those that were walked, else with anything
+            return own, {child: child.is_walked or child.state for child in related}
+
         own = self._own_state()
-        if self._walked != (own, _states(related)):
+        if self._walked != state():
             self._shared_bytes = None
             for child in forked:
                 child.forget_walk()
@@ -165,7 +171,7 @@ class ChildPeaks:
                     child.walk()
         if self._shared_bytes is None:
             self._shared_bytes = _shared_bytes(forked, limit_s)
-        self._walked = own, _states(related)  # last: after an interrupt they are walked again
+        self._walked = state()  # last: after an interrupt they are walked again
         return self._shared_bytes
 
     def _own_state(self) -> object:
@@ -180,16 +186,11 @@ class ChildPeaks:
         return self._own
 
 
-def _states(children: Iterable[ChildProcess]) -> object:
-    """Return what changes with more than a little in a child that was walked, with anything in the others."""
-    return {child: child.is_walked or child.state for child in children}
-
-
 def _shared_bytes(forked: list[ChildProcess], limit_s: float) -> int | None:
     """Return what forks share with each other but not with this process; None where it is unknown.
 
-    A page that n processes share counts for each of them as 1/n of its size (Pss). Summed over this process
-    and all its forks each page counts once: without what this process has, it is what its forks have.
+    Of a page that n processes share each has 1/n (Pss). Summed over this process and all its forks each page
+    counts once: without what this process has, it is what its forks have.
     """
     if len(forked) == 1:
         return 0
@@ -207,16 +208,6 @@ def _shared_bytes(forked: list[ChildProcess], limit_s: float) -> int | None:
     return None
 
 
-def _at_least_bytes(child: ChildProcess) -> int:
-    """Return what a child surely has for itself, without a walk: what it inherited only becomes less."""
-    if not child.forked:
-        return child.current_bytes
-    if child.shares is not None:
-        more_bytes = max(0, child.mapped_bytes - child.shares.mapped_bytes)
-        return max(0, child.current_bytes - child.shares.shared_bytes - more_bytes)
-    return max(0, child.current_bytes - child.mapped_bytes - (child.inherited_bytes or 0))
-
-
 def _is_alive(card: Card) -> bool:
     """Return whether the child of a card may still say something; one that was killed does not."""
     try:
@@ -228,7 +219,7 @@ def _is_alive(card: Card) -> bool:
 class _Held(NamedTuple):
     """What one child has at an end of the scope."""
 
-    own_bytes: int  # resident, without what it shares if it is forked
+    own_bytes: int  # without what it shares
     state: object = None  # which changes when pages of its own are mapped or freed
     shares: Sharing | None = None  # None for a program of its own, and where it was not found out
     fresh: bool = True  # False if it is what it shared before, which was more rather than less
@@ -284,7 +275,11 @@ class Children:
             child: _usage_of(child, peaks.get(child), before.get(child), after.get(child))
             for child in dict.fromkeys((*before, *peaks, *after))
         }
-        shown = [usage for child, usage in found.items() if not (child.left and _is_small(usage))]
+        shown = [
+            usage
+            for child, usage in found.items()
+            if not child.left or max(usage.before_bytes, usage.peak.lo_bytes) >= _SMALL_BYTES
+        ]
         faults = children_ended().faults - self._ended_before.faults
         if not (before or living or shown or faults >= _NOTABLE_FAULTS):
             return None
@@ -321,8 +316,8 @@ class Children:
         ended, was = children_ended(), self._ended_before
         left = [child for child in found if child.left]
         faults = ended.faults - was.faults - sum(child.faults for child in left)
-        forks_of_ours = {child.pid for child in found if child.forked and child.parent is None}
-        forked = forks_of_ours - {child.pid for child in before}
+        forked = {child.pid for child in found if child.forked and child.parent is None}
+        forked -= {child.pid for child in before}
         return faults <= len(left) * _LEAVING_FAULTS and ended.forks - was.forks <= len(forked)
 
 
@@ -331,7 +326,7 @@ def _held_by(child: ChildProcess) -> _Held:
         return _Held(child.current_bytes, child.state)
     if child.shares is not None and child.is_walked:
         return _Held(child.shares.private_bytes, child.state, child.shares)
-    return _Held(_at_least_bytes(child), child.state, child.shares, fresh=False)
+    return _Held(child.at_least_bytes, child.state, child.shares, fresh=False)
 
 
 def _usage_of(
@@ -344,9 +339,7 @@ def _usage_of(
         last = _Held(own_bytes, shares=child.shares, fresh=child.shares is not None)
     ends_bytes = [held.own_bytes for held in (before, last) if held is not None]
     peak = peak or Peak.within(child.high_bytes, child.high_bytes)
-    lo_bytes, hi_bytes = (
-        _unshared(child, peak, before, last) if child.forked else (peak.lo_bytes, peak.hi_bytes)
-    )
+    lo_bytes, hi_bytes = _unshared(child, peak, before, last)
     lo_bytes = max(lo_bytes, 0, *ends_bytes)
     if last is None:
         hi_bytes = None
@@ -365,11 +358,13 @@ def _usage_of(
 def _unshared(
     child: ChildProcess, peak: Peak, before: _Held | None, after: _Held | None
 ) -> tuple[int, int | None]:
-    """Return the bounds of the peak of a forked child without what it shared.
+    """Return the bounds of the peak of a child; of a forked one without what it shared.
 
     The anonymous memory that it inherited only becomes less while it lives, unless it forks itself. The files
     and shared memory that it has in common with others are taken as at the two ends.
     """
+    if not child.forked:
+        return peak.lo_bytes, peak.hi_bytes
     walked = [held.shares for held in (before, after) if held is not None and held.shares is not None]
     mapped = [shares.shared_bytes - shares.inherited_bytes for shares in walked]
     inherited = [shares.inherited_bytes for shares in walked]
@@ -382,11 +377,6 @@ def _unshared(
         if before is not None and before.shares is not None:
             hi_bytes -= min(mapped)
     return lo_bytes, hi_bytes
-
-
-def _is_small(usage: ChildUsage) -> bool:
-    """Return whether a child had little more than what every fork copies."""
-    return max(usage.before_bytes, usage.peak.lo_bytes) < _SMALL_BYTES
 
 
 def _is_at_least(before: _Held | None, after: _Held | None) -> bool:
@@ -404,7 +394,7 @@ def largest_first(found: Iterable[ChildUsage]) -> list[ChildUsage]:
     """Return the children by what they needed; after those that needed much, by what they have."""
 
     def rank(one: ChildUsage) -> tuple[int, int, int]:
-        needed_bytes = one.needed_bytes if one.needed_bytes >= _NEEDED_BYTES else 0
+        needed_bytes = one.needed_bytes if one.needed_bytes >= _SMALL_BYTES else 0
         return -needed_bytes, -one.peak.lo_bytes, one.pid
 
     return sorted(found, key=rank)

@@ -21,7 +21,7 @@ from ipygpulogger.engine.peaks import PeakTracker
 from ipygpulogger.engine.scope import Scope
 from ipygpulogger.records import DRIVER, ChildrenUsage, ChildUsage, DeviceHolding, Measurement, Metric, Peak
 from ipygpulogger.sources import Counter, Device, DeviceMemory, Observation, Reading, Unavailable
-from ipygpulogger.sources.system.child_process import Sharing
+from ipygpulogger.sources.system.child_process import ChildProcess, Sharing
 from ipygpulogger.sources.system.process import Ended
 
 MB = 2**20
@@ -70,6 +70,8 @@ class Kid(Number):
 
     def is_seen_from_its_start(self):
         return True
+
+    at_least_bytes = ChildProcess.at_least_bytes
 
     @property
     def current_bytes(self):

@@ -205,6 +205,16 @@ class ChildProcess(Counter):
         return self.children
 
     @property
+    def at_least_bytes(self) -> int:
+        """What it surely has for itself, without a walk: what it inherited only becomes less."""
+        if not self.forked:
+            return self.current_bytes
+        if self.shares is not None:
+            more_bytes = max(0, self.mapped_bytes - self.shares.mapped_bytes)
+            return max(0, self.current_bytes - self.shares.shared_bytes - more_bytes)
+        return max(0, self.current_bytes - self.mapped_bytes - (self.inherited_bytes or 0))
+
+    @property
     def is_walked(self) -> bool:
         """Whether nothing of its own but a few pages changed since its pages were last walked."""
         if self.shares is None or self._walked is None or self._stat is None:
