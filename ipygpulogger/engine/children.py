@@ -47,8 +47,8 @@ _LEAVING_FAULTS = 256  # a child that left its figures maps no more pages than t
 class ChildPeaks:
     """Every descendant of this process, with the tracker of its peaks.
 
-    Some of them measure themselves, such as the workers of a local cluster, and reset their own marks. A reset
-    from here would lose a peak of theirs, so what those need within a scope is a lower bound.
+    Some of them measure themselves, such as the workers of a local cluster, and reset their own marks.
+    A reset from here would lose a peak of theirs, so what they need within a scope is a lower bound.
     """
 
     def __init__(self, on: Machine) -> None:
@@ -146,8 +146,8 @@ class ChildPeaks:
     def walk(self, living: Iterable[ChildProcess], limit_s: float) -> int | None:
         """Find the private memory of forks, unless nothing changed; return what they share with each other.
 
-        Where the time was too short for all of them and nothing changed since, the rest follows. What they share
-        with each other, but not with this process, is None where it is unknown.
+        Where the time was too short and nothing changed since, the rest follows. What they share with each
+        other, but not with this process, is None where it is unknown.
         """
         forked = [child for child in living if child.forked]
         if not forked:

@@ -21,7 +21,7 @@ from ..sources.system import linux
 from ..sources.system.forked import Starts, forks
 from ..sources.system.process import Process
 from ..sources.system.ram_limit import RamLimits
-from .devices import Allocators, Devices
+from .devices import Devices
 from .frameworks import Frameworks, Notes
 from .ledger import AllocatorLevels, Allowance, DeviceSnapshot, Ledger, allowance
 from .peaks import PeakTracker
@@ -59,7 +59,6 @@ class Machine:
             self.notes, frameworks, user_resets=self._user_resets, importing=self.own_imports.importing
         )
         self.devices = Devices(self.nvml, self.frameworks)
-        self.allocators = Allocators(self.frameworks, self.devices)
         self.settling = Settling(self.frameworks)
         self.scopes = OpenScopes()
         self.failed_snapshot: KeptSnapshot | None = None
@@ -109,14 +108,14 @@ class Machine:
         processes: bool = True,
     ) -> DeviceSnapshot:
         """Return who holds the memory of a device now; see `Ledger.take`."""
-        counters = self.allocators.counters(device)
+        counters = self.devices.counters(device)
         return self.ledger.take(device, tuple(trackers), counters, levels, processes=processes)
 
     def allowance(self, device: Device) -> Allowance:
         """Return the limits of a device's allocators; 0 for a device that `CUDA_VISIBLE_DEVICES` hides."""
         if device.backend == DRIVER and self.devices.is_hidden(device.uuid):
             return Allowance(0, None)
-        return allowance(self.allocators.counters(device))
+        return allowance(self.devices.counters(device))
 
     def take_notes(self) -> tuple[str, ...]:
         """Return what could not be measured since the last call, each reason once per process."""
@@ -171,7 +170,7 @@ class Machine:
         if not imported:
             return
         with self._lock:
-            for device, tracker, sure in self.allocators.discover(imported):
+            for device, tracker, sure in self.devices.discover(imported):
                 for scope in self.scopes:
                     if device is None:
                         scope.adopt_pinned(tracker)
@@ -231,7 +230,7 @@ class Machine:
         self._programs.after_fork_in_child()
         self._child_peaks = None
         self.nvml.after_fork_in_child()
-        self.frameworks.ask(methodcaller("after_fork_in_child"), self.frameworks.loaded())
+        self.frameworks.ask(methodcaller("after_fork_in_child"), self.frameworks.loaded)
 
     def open_children(self) -> list[Children]:
         """Return the part of every open scope that is about child processes."""
@@ -258,7 +257,7 @@ class Machine:
                 reset()
                 return
             self.discover()
-            tracker = self.allocators.tracker(framework.name, index)
+            tracker = self.devices.tracker(framework.name, index)
         if tracker is None:
             reset()
         else:

@@ -79,11 +79,11 @@ class Scope(Measuring):
             if forks.living or on.process.has_children():
                 self.with_children().begin(reset=self._reset_peaks)
                 on.sampler.start(self)
-            for device, trackers in on.allocators.by_device():
+            for device, trackers in on.devices.by_device():
                 if device.key not in self._device_scopes:  # since `enter` another thread may `adopt` it
                     self._begin(device, trackers)
             self._begin_raw(listed)
-            for tracker in on.allocators.pinned():
+            for tracker in tuple(on.devices.pinned.values()):
                 self._begin_interval(self._pinned, tracker, tracker.open)
             if self._device_scopes and any(one.device.uuid for one in self._device_scopes.values()):
                 self._sampling = on.sampler.start(self)

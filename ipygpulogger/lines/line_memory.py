@@ -125,7 +125,7 @@ class LineMemories(Measuring):
             self._lost(
                 f"RAM of each line is within {grain_mb} MB: the kernel counts it in batches on each CPU."
             )
-        for device, trackers in on.allocators.by_device():
+        for device, trackers in on.devices.by_device():
             for tracker in trackers:
                 try:
                     self._gauges.append(_Gauge(tracker, tracker.open(), device))

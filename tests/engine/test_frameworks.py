@@ -6,6 +6,7 @@ from types import ModuleType
 import pytest
 
 from ipygpulogger import IPyGPULogger
+from ipygpulogger.engine import frameworks
 from ipygpulogger.engine.frameworks import Frameworks, Notes
 from ipygpulogger.engine.machine import Machine
 from ipygpulogger.engine.scope import Scope
@@ -103,6 +104,26 @@ def test_ours_come_first_in_their_order(monkeypatch):
     put(monkeypatch, "third", "first")
     assert list(frameworks) == frameworks.imported() == [first, third]
     assert frameworks.known() == (first, second, third)
+
+
+def test_entry_points_are_read_once_and_a_failure_is_said(monkeypatch):
+    """A machine made anew, as in a fork's child, reads no file again; without descriptors the next one does."""
+
+    def refuse(**_):
+        raise OSError(24, "Too many open files")
+
+    frameworks._offered.cache_clear()
+    with monkeypatch.context() as patch:
+        patch.setattr("importlib.metadata.entry_points", refuse)
+        notes = Notes()
+        Frameworks(notes)
+        (said,) = notes.take()
+    assert said.startswith("sources of other distributions cannot be looked for: OSError")
+    for entry_points in (lambda **_: (), refuse):
+        monkeypatch.setattr("importlib.metadata.entry_points", entry_points)
+        Frameworks(notes)
+    assert notes.take() == ()
+    frameworks._offered.cache_clear()
 
 
 def test_two_of_one_name_are_both_asked(monkeypatch):

@@ -53,12 +53,12 @@ def mb(size_bytes):
 def test_an_adapter_comes_when_its_framework_does(on, monkeypatch):
     """Loaded at the end of the scope in which the user imports torch; the scope has the user's memory alone."""
     scope = Scope(on).open()
-    assert [one.name for one in on.frameworks.loaded()] == []
+    assert [one.name for one in on.frameworks.loaded] == []
     kept = Block(20)
     monkeypatch.setitem(sys.modules, "torch", ModuleType("torch"))
     scope.close()
     gen = scope.result(Measurement, "").gen
-    assert [one.name for one in on.frameworks.loaded()] == ["torch"]
+    assert [one.name for one in on.frameworks.loaded] == ["torch"]
     assert len(KEPT) == 1
     assert (mb(gen.consumed_bytes), mb(gen.peaked_bytes)) == (20, 0)
     kept.free()

@@ -128,7 +128,7 @@ class Fake:
         )
         self.child_peaks, self.open = ChildPeaks(self), weakref.WeakSet()
         self.child_peaks._descendants = SimpleNamespace(visit=self.visit)
-        self.found, self.pinned_trackers, self.raw = {}, [], []  # by device: trackers, what is held
+        self.found, self.raw = {}, []  # by device: trackers, what is held
         self.sampler = SimpleNamespace(
             start=lambda _: self.say("start", True), stop=lambda _: self.say("stop", None)
         )
@@ -143,7 +143,7 @@ class Fake:
             held_by=lambda pids: {pid: self.gpu_held[pid] for pid in pids if pid in self.gpu_held}
         )
         self.said, self.notes = [], Notes()
-        self.allocators = SimpleNamespace(by_device=self.devices, pinned=lambda: self.pinned_trackers)
+        self.devices = SimpleNamespace(by_device=self.by_device, pinned={})
 
     def visit(self, read):
         if self.kids is None:
@@ -178,7 +178,7 @@ class Fake:
     def discover(self):
         self.said.append("discover")
 
-    def devices(self):
+    def by_device(self):
         return [
             (device, trackers) for device, (trackers, _) in self.found.items() if device.backend != DRIVER
         ]
@@ -526,7 +526,7 @@ def test_pinned_memory_of_all_frameworks(on):
     """Added up; where none was ever used there is no figure; what comes after the peaks were read is its end."""
     assert run(on).pinned is None
     counters = [Number(), Number()]
-    on.pinned_trackers = [PeakTracker(counter) for counter in counters]
+    on.devices.pinned.update(enumerate(map(PeakTracker, counters)))
     assert run(on).pinned is None
     pinned = run(on, lambda: (counters[0].to(90, 30), counters[1].to(5))).pinned
     assert (pinned.before_bytes, pinned.after_bytes, pinned.peak) == (0, 35, Peak(90, 95, "bounded"))
@@ -542,7 +542,7 @@ def test_pinned_memory_of_all_frameworks(on):
 def test_pinned_memory_that_cannot_be_read(on, when):
     """It is noted, and has no figure from then on."""
     counter = Number(5)
-    on.pinned_trackers = [PeakTracker(counter)]
+    on.devices.pinned[0] = PeakTracker(counter)
     counter.broken = when == "before"
     scope = Scope(on).open()
     counter.broken = when != "after"
