@@ -1,8 +1,8 @@
 """One device in one scope: its memory, energy and utilization, and the figures over time.
 
-This process's own memory has three parts: what the allocators count, which is exact; what it holds outside
-them, if the driver reports it; and the context, which is reported but not part of what was consumed. The peak
-is exact if memory outside the allocators did not change.
+This process's memory is what the allocators count, and what it holds outside them where the driver reports
+it. The context is reported, but not consumed. The peak is exact if memory outside the allocators did not
+change.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from ..records import Timeline
     from ..sources import Device
     from ..sources.nvidia.nvml import Nvml
-    from .ledger import Allowance, DeviceSnapshot
+    from .ledger import DeviceSnapshot
     from .peaks import Interval, PeakTracker
 
 METRICS = {"energy": "J", "utilization": "%"}  # each name, with its unit
@@ -126,7 +126,9 @@ class DeviceScope:
             lowest_bytes = self.lowest_other_bytes
             self.lowest_other_bytes = other_bytes if lowest_bytes is None else min(lowest_bytes, other_bytes)
 
-    def usage(self, after: DeviceSnapshot, allowance: Allowance, timeline: Timeline) -> DeviceUsage:
+    def usage(
+        self, after: DeviceSnapshot, allowance: tuple[int | None, int | None], timeline: Timeline
+    ) -> DeviceUsage:
         """Return what the scope used of the device, given the snapshot at its end."""
         before, device, intervals = self.before, self.device, list(self.intervals.values())
         tells_reserved = bool(intervals) and all(len(interval.before) > 1 for interval in intervals)
@@ -157,14 +159,14 @@ class DeviceScope:
             allocated_bytes=after.allocated,
             reserved_bytes=after.reserved if tells_reserved else None,
             reserved_peak=peak_of_sum(intervals, RESERVED) if tells_reserved else None,
-            pools_bytes=allowance.pools_bytes,
+            pools_bytes=allowance[1],
             other_bytes=after.other,
             neighbours_bytes=after.neighbours,
             neighbours_before_bytes=self.neighbours_before_bytes,
             driver_bytes=after.driver,
             unattributed_bytes=unattributed_bytes,
             unknown_rise_bytes=self._unknown_rise_bytes(after),
-            limit_bytes=allowance.limit_bytes,
+            limit_bytes=allowance[0],
             context_bytes=(after.outside or 0) if before is None else 0,
             metrics=self.metrics,
             timeline=timeline,

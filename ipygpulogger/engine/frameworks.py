@@ -1,8 +1,7 @@
 """The frameworks with a device allocator: those of this package, and those that other distributions add.
 
-A framework is called by the name of its module and used only while that name is in `sys.modules`. For a
-framework that the user has not imported, the hooks of a cell run no code at all. The adapter of such a
-framework is not even loaded.
+A framework is used only while the name of its module is in `sys.modules`. Of one that the user has not
+imported not even the adapter is loaded.
 """
 
 from __future__ import annotations

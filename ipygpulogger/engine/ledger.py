@@ -1,7 +1,7 @@
 """Who holds the memory of a device: this process's allocators, this process outside them, others, the driver.
 
-The allocators count their own memory. NVML reports that of the whole device and, in a slow query, that of
-each process. Per-process usage is queried only if memory outside the allocators changed.
+NVML reports the memory of the whole device and, in a slow query, that of each process. This query is made
+only if memory outside the allocators changed.
 """
 
 from __future__ import annotations
@@ -73,13 +73,6 @@ class DeviceSnapshot(NamedTuple):
 
 
 NOTHING = DeviceSnapshot(None, None, None, 0, None)  # of a device that this process certainly does not use
-
-
-class Allowance(NamedTuple):
-    """The limit and private pools of a device's allocators, as in `records.DeviceUsage`."""
-
-    limit_bytes: int | None
-    pools_bytes: int | None
 
 
 class _Outside(NamedTuple):
@@ -193,11 +186,11 @@ class Ledger:
         return own, listed
 
 
-def allowance(counters: Sequence[DeviceCounter]) -> Allowance:
-    """Return the limit and private pools of a device's allocators."""
+def allowance(counters: Sequence[DeviceCounter]) -> tuple[int | None, int | None]:
+    """Return the limit and the size of the private pools of a device's allocators, as in `DeviceUsage`."""
     limits = _known(counter.limit_bytes for counter in counters)
     pools = _known(counter.pools_bytes for counter in counters)
-    return Allowance(min(limits, default=None), sum(pools) if pools else None)
+    return min(limits, default=None), sum(pools) if pools else None
 
 
 def uses(device: Device) -> bool | None:

@@ -1,7 +1,7 @@
 """What all measurements of one process share: every source, the trackers of peaks, and the open scopes.
 
-`Machine` has a part for each of these. What concerns several parts at once is done here, under one lock: a
-scope opens or closes, a device is first used, the user resets a counter, the last measurement ends.
+What concerns several of these at once is done here, under one lock: a scope opens or closes, a device is
+first used, the user resets a counter, the last measurement ends.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ..sources.system.process import Process
 from ..sources.system.ram_limit import RamLimits
 from .devices import Devices
 from .frameworks import Frameworks, Notes
-from .ledger import AllocatorLevels, Allowance, DeviceSnapshot, Ledger, allowance
+from .ledger import AllocatorLevels, DeviceSnapshot, Ledger, allowance
 from .peaks import PeakTracker
 from .sampler import OpenScopes, Sampler
 from .settling import OwnImports, Settling
@@ -111,10 +111,10 @@ class Machine:
         counters = self.devices.counters(device)
         return self.ledger.take(device, tuple(trackers), counters, levels, processes=processes)
 
-    def allowance(self, device: Device) -> Allowance:
-        """Return the limits of a device's allocators; 0 for a device that `CUDA_VISIBLE_DEVICES` hides."""
+    def allowance(self, device: Device) -> tuple[int | None, int | None]:
+        """Return limit and pools of the allocators; the limit is 0 if `CUDA_VISIBLE_DEVICES` hides the device."""
         if device.backend == DRIVER and self.devices.is_hidden(device.uuid):
-            return Allowance(0, None)
+            return 0, None
         return allowance(self.devices.counters(device))
 
     def take_notes(self) -> tuple[str, ...]:

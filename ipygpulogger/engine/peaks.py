@@ -1,16 +1,9 @@
 """Many intervals over one counter, across threads, though the counter has only one peak and one reset.
 
 Whenever an interval opens, the tracker reads the counter, raises the peak of every open interval to the
-reading ("folds" it), and resets the counter. So intervals nest and overlap in any order.
-
-Reading and resetting are two steps. A transient allocation of another thread between them is lost to the
-intervals already open. To detect this, the counter's stamp is compared: an event count, such as page faults
-or allocations, that changes whenever memory could have grown. If it did not change, nothing was lost. If it
-did, an upper bound of what was allocated in between widens the bounds of the peak.
-
-Other code may reset the counter too. Some counters detect that themselves. For any other, a peak that is
-lower than before shows it, since a peak never falls without a reset. The peak until then is lost, so the
-intervals that are open at that moment become "sampled".
+reading ("folds" it), and resets the counter. A transient of another thread between reading and reset would be
+lost. The counter's stamp, a count of page faults or allocations, shows whether there can be one; then the
+bounds are wider.
 """
 
 from __future__ import annotations

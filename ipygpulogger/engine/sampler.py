@@ -1,7 +1,7 @@
 """What is open, as the machine and the sampler treat it; and the thread that samples it.
 
-One thread samples the devices, another updates the live display. It begins only once a scope has lasted
-100 ms, sleeps between scopes, and stops at once when told. No exact figure depends on it.
+One thread samples the devices, another updates the live display. It begins only once a scope has lasted 100
+ms, sleeps between scopes, and stops at once when told. No exact figure depends on it.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class OpenScopes(WeakIdentitySet[Measuring]):
 
     def is_measuring(self) -> bool:
         """Return whether anything is open or a logger runs."""
-        return bool(self.loggers or self._references)
+        return bool(self.loggers._references or self._references)
 
 
 DELAY_S = 0.1

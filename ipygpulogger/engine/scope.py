@@ -1,13 +1,7 @@
 """A scope is one measurement: a cell, a block, a call, an epoch. Every measurement of the package is one.
 
-Its life, in order::
-
-    machine().settling.settle()     garbage collected, caches emptied: outside the scope
-    scope.open()                    the first snapshot and the peaks begin; the clock last
-    ...                             the user's code
-    scope.close()                   the clock first, then the peaks are final
-    machine().settling.settle()     after the peaks are read, before the second snapshot
-    scope.result()                  the second snapshot, and the arithmetic
+Settle, `open`, the user's code, `close`, settle again, `result`: the clock starts last and stops first, and
+the peaks are read before anything is settled.
 """
 
 from __future__ import annotations
@@ -21,7 +15,7 @@ from ..sources import Device, Unavailable
 from ..sources.system.forked import forks
 from ..sources.system.process import children_ended
 from .device_scope import METRICS, DeviceScope, TimeSeries, metric, without_unused
-from .ledger import Allowance, uses
+from .ledger import uses
 from .machine import machine
 from .peaks import peak_of_sum
 from .sampler import Measuring
@@ -329,8 +323,8 @@ class Scope(Measuring):
             if touched or self._all_devices:
                 used, now = [h and h.memory and h.memory.used_bytes for h in (device_scope.before, after)]
                 timeline = device_scope.series.between(used, now, self.time_s) if final else ()
-                allowance = on.allowance(device) if final else Allowance(None, None)
-                usages.append(device_scope.usage(after, allowance, timeline=timeline))
+                allowance = on.allowance(device) if final else (None, None)
+                usages.append(device_scope.usage(after, allowance, timeline))
         return tuple(sorted(usages, key=lambda usage: (usage.backend == DRIVER, usage.index)))
 
     def _pinned_usage(self) -> Usage | None:

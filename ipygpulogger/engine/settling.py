@@ -1,8 +1,7 @@
 """Garbage and caches around a measurement, and the memory that our own late imports take.
 
-A part of this package is imported when it is first used: the adapter of a framework once the user has
-imported that framework, a page once its command is called. That may happen within a cell, or between two.
-Memory that recording and reading a history takes, and gives back later, is counted in the same way.
+A part of this package is imported when it is first used, which may be within a cell or between two. The
+memory that recording and reading a history takes, and gives back later, is counted in the same way.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from ipygpulogger.engine.device_scope import RISE_BYTES, DeviceScope
-from ipygpulogger.engine.ledger import Allowance, DeviceSnapshot
+from ipygpulogger.engine.ledger import DeviceSnapshot
 from ipygpulogger.engine.peaks import PeakTracker
 from ipygpulogger.records import DRIVER, Metric, Peak
 from ipygpulogger.sources import Counter, Device, DeviceMemory, Observation, Reading
@@ -15,7 +15,7 @@ TOTAL = 1 << 40
 GPU = Device("cuda", 1, "a card", "GPU-1", total_bytes=5)
 RAW = Device(DRIVER, 0, "a card", "GPU-1")
 UNIFIED = Device("cuda", 0, "a chip", "GPU-1", unified=True)
-NOTHING = Allowance(None, None)
+NOTHING = None, None
 SILENT = DeviceSnapshot(0, 0, None, None, None)  # the driver tells nothing of the device
 
 
@@ -294,7 +294,7 @@ def test_every_figure_of_the_device():
     story.allocator.allocate(100, cached=50)
     story.allocator.allocate(-30)
     story.scope.metrics = metrics = (Metric("energy", 1.0, "J"),)
-    usage = story.end(allowance=Allowance(70, 11), timeline=((0.5, 9),))
+    usage = story.end(allowance=(70, 11), timeline=((0.5, 9),))
     assert (usage.index, usage.name, usage.uuid, usage.backend) == (1, "a card", "GPU-1", "cuda")
     assert (usage.total_bytes, usage.used_bytes, usage.free_bytes) == (TOTAL, 178, TOTAL - 178)
     assert (usage.allocated_bytes, usage.reserved_bytes) == (70, 150)

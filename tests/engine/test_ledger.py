@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from ipygpulogger.engine import ledger as ledgers
 from ipygpulogger.engine.ledger import (
     NOTHING,
-    Allowance,
     DeviceSnapshot,
     Ledger,
     allowance,
@@ -405,10 +404,10 @@ def test_what_the_allocators_allow():
         Unwilling(),
         Unwilling(SystemExit()),
     ]
-    assert allowance(some) == Allowance(500, 3)
-    assert allowance([*some, Unwilling(pools=4)]) == Allowance(500, 7)
-    assert allowance([Unwilling(pools=0, limit=0)]) == Allowance(0, 0)
-    assert allowance([Unwilling()]) == allowance([]) == Allowance(None, None)
+    assert allowance(some) == (500, 3)
+    assert allowance([*some, Unwilling(pools=4)]) == (500, 7)
+    assert allowance([Unwilling(pools=0, limit=0)]) == (0, 0)
+    assert allowance([Unwilling()]) == allowance([]) == (None, None)
     with pytest.raises(KeyboardInterrupt):
         allowance([Unwilling(KeyboardInterrupt())])
 

@@ -16,7 +16,7 @@ from ipygpulogger.engine import children, device_scope
 from ipygpulogger.engine import scope as scopes
 from ipygpulogger.engine.children import ChildPeaks
 from ipygpulogger.engine.frameworks import Notes
-from ipygpulogger.engine.ledger import Allowance, DeviceSnapshot
+from ipygpulogger.engine.ledger import DeviceSnapshot
 from ipygpulogger.engine.peaks import PeakTracker
 from ipygpulogger.engine.scope import Scope
 from ipygpulogger.records import DRIVER, ChildrenUsage, ChildUsage, DeviceHolding, Measurement, Metric, Peak
@@ -192,7 +192,7 @@ class Fake:
         return held if processes else held._replace(listed=None)
 
     def allowance(self, _):
-        return Allowance(7, 8)
+        return (7, 8)
 
     def take_notes(self):
         return ("from the machine",)
