@@ -112,7 +112,7 @@ class Machine:
         return self.ledger.take(device, tuple(trackers), counters, levels, processes=processes)
 
     def allowance(self, device: Device) -> tuple[int | None, int | None]:
-        """Return limit and pools of the allocators; the limit is 0 if `CUDA_VISIBLE_DEVICES` hides the device."""
+        """Return limit and pools of the allocators; the limit of a device that CUDA does not show is 0."""
         if device.backend == DRIVER and self.devices.is_hidden(device.uuid):
             return 0, None
         return allowance(self.devices.counters(device))

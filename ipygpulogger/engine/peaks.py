@@ -69,21 +69,16 @@ class Interval:
     Only its `PeakTracker` makes it, reads the counter for it, and calls what changes it.
 
     Attributes:
-        moved: Whether memory may have been allocated or freed since it opened.
         reset_elsewhere: Whether something other than the tracker may have reset the counter meanwhile.
         ended: Whether its peak is final.
     """
 
-    __slots__ = ("__weakref__", "_precision_bytes", "_series", "_stamp", "ended", "moved", "reset_elsewhere")
+    __slots__ = ("__weakref__", "_precision_bytes", "_series", "ended", "reset_elsewhere")
 
     def __init__(self, observation: Observation, *, fresh: bool, precision_bytes: int) -> None:
         self.reset_elsewhere = self.ended = False
         self._precision_bytes = precision_bytes
-        self._begin(observation, [fresh] * len(observation.readings))
-
-    def _begin(self, observation: Observation, fresh: Sequence[bool]) -> None:
-        self._stamp, self.moved = observation.stamp, not observation.stamp
-        self._series = list(map(_Series, observation.readings, fresh))
+        self._series = [_Series(reading, fresh) for reading in observation.readings]
 
     @property
     def before(self) -> list[int]:
@@ -101,9 +96,7 @@ class Interval:
 
     def fold(self, observation: Observation) -> None:
         """Raise the peaks of all series to what the counter shows, where that is higher."""
-        self.moved = self.moved or observation.stamp != self._stamp
         for series, reading in zip(self._series, observation.readings, strict=True):
-            self.moved = self.moved or reading.current_bytes != series.before_bytes
             series.fold(reading)
 
     def widen(self, observation: Observation, growth_bytes: Sequence[int | None]) -> None:
@@ -132,21 +125,16 @@ class Interval:
             Segment(one.lo_bytes, None if one.sampled else one.hi_bytes, reading.current_bytes)
             for one, reading in zip(self._series, readings, strict=True)
         ]
-        self._begin(observation, [fresh or r.peak_bytes == r.current_bytes for r in readings])
+        self._series = [_Series(one, fresh or one.peak_bytes == one.current_bytes) for one in readings]
         return ended
 
 
 def peak_of_sum(intervals: Sequence[Interval], series: int) -> Peak:
-    """Return the peak of a sum, as of two frameworks on one device; exact if at most one of them changed."""
+    """Return the peak of a sum, as of two frameworks on one device: the highest of them and all together."""
     peaks = [interval.peak(series) for interval in intervals]
-    if len(peaks) == 1:
-        return peaks[0]
-    still_bytes = [0 if interval.moved else interval.before_bytes(series) for interval in intervals]
-    lo_bytes = max(
-        peak.lo_bytes + sum(still_bytes) - still for peak, still in zip(peaks, still_bytes, strict=True)
-    )
     highest_bytes = [peak.hi_bytes for peak in peaks if peak.hi_bytes is not None]
     hi_bytes = sum(highest_bytes) if len(highest_bytes) == len(peaks) else None
+    lo_bytes = max(peak.lo_bytes for peak in peaks)
     return Peak.within(lo_bytes, hi_bytes, sum(peak.precision_bytes for peak in peaks))
 
 
@@ -173,8 +161,7 @@ class PeakTracker:
                 if observation == last and not observation.reset_elsewhere:
                     return last
                 readings = observation.readings
-                whole = all(type(one.current_bytes + (one.peak_bytes or 0)) is int for one in readings)
-                if not readings or not whole or len(readings) != len(self._lifetime or readings):
+                if not readings or len(readings) != len(self._lifetime or readings):
                     raise ValueError(f"not a reading: {observation}")  # noqa: TRY301 - as any other failure
             except Unavailable:
                 raise

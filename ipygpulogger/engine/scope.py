@@ -360,4 +360,4 @@ def _with_ends(peak: Peak, *ends_bytes: int) -> Peak:
     """Return a peak that includes both ends of its scope, since the second end was read after the peak."""
     lo_bytes = max(peak.lo_bytes, *ends_bytes)
     hi_bytes = None if peak.hi_bytes is None else max(peak.hi_bytes, lo_bytes)
-    return Peak(lo_bytes, hi_bytes, peak.quality, peak.precision_bytes)
+    return Peak.within(lo_bytes, hi_bytes, peak.precision_bytes)

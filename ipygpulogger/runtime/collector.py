@@ -1,10 +1,8 @@
 """The garbage collector: it does not run during our work; what a full collection costs.
 
-CPython collects once the number of new containers exceeds a threshold. Our hooks create containers, too. A
-collection within a hook would free what the user's cell left behind, and run finalizers, at a moment that
-the user's program did not cause. So the threshold is raised during our work. The collector is never switched
-off: another thread may switch it off or on meanwhile, and that must last. Our threads, which create few
-containers at a time, and the table of lines are not covered.
+CPython collects once the number of new containers exceeds a threshold. Our hooks create containers, too, and
+a collection within a hook would free what the user's cell left behind. So the threshold is raised during our
+work. The collector is never switched off: another thread may switch it off or on, and that must last.
 """
 
 from __future__ import annotations
