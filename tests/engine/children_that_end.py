@@ -135,22 +135,20 @@ def pool(how, *, closed):
     assert m.last.children.ended >= 2
 
 
-def rounds(how):
+def rounds():
     """Pools that come one after the other in one scope: bounds of their sum contain the truth."""
     truth = {}
     with measure() as m:
         for _ in range(3):
             with concurrent.futures.ProcessPoolExecutor(
-                2, mp_context=multiprocessing.get_context(how)
+                2, mp_context=multiprocessing.get_context("fork")
             ) as workers:
-                # A spawned worker is read by the sampler; a forked one leaves its figures.
-                done = [workers.submit(blip, how, BIG_MB, how != "fork") for _ in range(2)]
-                for one in done:
+                for one in [workers.submit(blip, "fork", BIG_MB) for _ in range(2)]:
                     pid, most_bytes = one.result()
                     truth[pid] = max(most_bytes, truth.get(pid, 0))
-    told(m.last.children, truth, exact=how == "fork")
+    told(m.last.children, truth, exact=True)
     two_bytes = 2 * max(truth.values())
-    told_together(m.last.children, BIG_MB * MB, BIG_MB * MB, most_bytes=two_bytes, bounded=how == "fork")
+    told_together(m.last.children, BIG_MB * MB, BIG_MB * MB, most_bytes=two_bytes, bounded=True)
 
 
 class Items:
@@ -304,20 +302,6 @@ def until_killed(how, pipe):
     time.sleep(100)
 
 
-def kills_itself():
-    """A fork that nobody expected to die: what was seen of it is told, and no more is claimed."""
-    beside_a_thread()
-    with measure() as m:
-        pid = os.fork()
-        if pid == 0:
-            blip("fork", BIG_MB, True)
-            os.kill(os.getpid(), signal.SIGKILL)
-        os.waitpid(pid, 0)
-    (one,) = (one for one in m.last.children.largest if one.pid == pid)
-    assert one.peak.hi_bytes is None and one.peak.lo_bytes > 0.9 * BIG_MB * MB, one.peak
-    assert m.last.children.peak.hi_bytes is None
-
-
 def plain_forks():
     """As os.fork is used: `os._exit`, or the end of the program; very short lives too."""
     for way in ("_exit", "sys.exit"):
@@ -382,8 +366,7 @@ CASES = {
     "fork pool, terminated": lambda: pool("fork", closed=False),
     "spawn pool": lambda: pool("spawn", closed=True),
     "forkserver pool": lambda: pool("forkserver", closed=True),
-    "fork pools in turn": lambda: rounds("fork"),
-    "spawn pools in turn": lambda: rounds("spawn"),
+    "fork pools in turn": rounds,
     "programs": programs,
     "a program that calls exec": execs_as_program,
     "a fork that calls exec": lambda: execs_in_a_fork(soon=False),
@@ -391,7 +374,6 @@ CASES = {
     "a fork that measures": lambda: measuring_worker("fork"),
     "a spawned one that measures": lambda: measuring_worker("spawn"),
     "a fork that is killed": lambda: killed("fork"),
-    "a fork that dies": kills_itself,
     "plain forks": plain_forks,
     "unlucky moments": unlucky_moments,
 }

@@ -5,7 +5,6 @@ from types import ModuleType
 
 import pytest
 
-from ipygpulogger import IPyGPULogger
 from ipygpulogger.engine import frameworks
 from ipygpulogger.engine.frameworks import Frameworks, Notes
 from ipygpulogger.engine.machine import Machine
@@ -75,26 +74,6 @@ def test_a_process_that_only_diagnoses_asks_all():
     assert spy.asked == ["load", "diagnose"]
     on.after_fork_in_child()
     assert spy.asked[2:] == ["after_fork_in_child"]
-
-
-def test_a_quiet_cell_enters_no_adapter(shell, monkeypatch, capsys):
-    """Of files of `sources`, only those of the process, of NVML and of the driver are entered by the hooks."""
-    for name in ("torch", "jax", "cupy", "tensorflow", "rmm"):
-        monkeypatch.delitem(sys.modules, name, raising=False)
-    logger, entered = IPyGPULogger().start(), set()
-
-    def event(frame, event, _):
-        if event == "call":
-            entered.add(frame.f_code.co_filename.replace("\\", "/").rpartition("/ipygpulogger/")[2])
-
-    shell.run_cell("pass", store_history=True)
-    sys.setprofile(event)
-    shell.run_cell("pass", store_history=True)
-    sys.setprofile(None)
-    logger.stop()
-    assert "engine/frameworks.py" in entered
-    adapters = {f"sources/{name}.py" for name in ("torch", "jax", "cupy", "tensorflow", "rmm")}
-    assert not entered & adapters
 
 
 def test_ours_come_first_in_their_order(monkeypatch):
