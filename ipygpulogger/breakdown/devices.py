@@ -159,10 +159,10 @@ class DeviceRecording(Measuring):
 
     # -- as an open measurement of the machine -----------------------------------------------------------
 
-    def adopt(self, tracker: PeakTracker, device: Device, *, sure: bool) -> None:
+    def adopt(self, tracker: PeakTracker, device: Device | None, *, sure: bool) -> None:
         """Follow a device that torch began to use within the recording, from zero."""
         on = self._machine
-        if on is not None and on.devices.tracker("torch", device.index) is tracker:
+        if on is not None and device is not None and on.devices.tracker("torch", device.index) is tracker:
             with suppress(Unavailable):
                 interval = tracker.adopt(sure=sure)
                 self._watched[device.index] = _Watched(device, tracker, interval, Position(), still=True)

@@ -7,7 +7,6 @@ change.
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING
 
 from ..records import DRIVER, DeviceUsage, Metric, Peak
@@ -143,6 +142,7 @@ class DeviceScope:
         after_bytes = outside_after + (after.allocated or 0)
         peak = self._peak(after, before_bytes, after_bytes, (outside_before, outside_after))
         memory = after.memory
+        rise_bytes = 0 if device.unified else self._rise_bytes(after)  # outside is then all RAM
         return DeviceUsage(
             before_bytes,
             after_bytes,
@@ -165,7 +165,7 @@ class DeviceScope:
             neighbours_before_bytes=self.neighbours_before_bytes,
             driver_bytes=after.driver,
             unattributed_bytes=unattributed_bytes,
-            unknown_rise_bytes=self._unknown_rise_bytes(after),
+            unknown_rise_bytes=rise_bytes if rise_bytes > RISE_BYTES else 0,
             limit_bytes=allowance[0],
             context_bytes=(after.outside or 0) if before is None else 0,
             metrics=self.metrics,
@@ -177,12 +177,10 @@ class DeviceScope:
         ends_bytes = self.before and self.before.other, after.other
         return [size_bytes for size_bytes in ends_bytes if size_bytes is not None]
 
-    def _unknown_rise_bytes(self, after: DeviceSnapshot) -> int:
-        """Return how far memory outside the allocators was seen above both ends; 0 if by little."""
-        if self.device.unified:  # outside a unified device's allocators is all RAM
-            return 0
-        rise_bytes = self.highest_other_bytes - max(self._other_ends_bytes(after), default=sys.maxsize)
-        return rise_bytes if rise_bytes > RISE_BYTES else 0
+    def _rise_bytes(self, after: DeviceSnapshot) -> int:
+        """Return how far memory outside the allocators was seen above both ends; 0 if it was not."""
+        ends_bytes = self._other_ends_bytes(after)
+        return max(0, self.highest_other_bytes - max(ends_bytes)) if ends_bytes else 0
 
     def _peak(
         self, after: DeviceSnapshot, before_bytes: int, after_bytes: int, outside: tuple[int, int]
@@ -209,10 +207,12 @@ class DeviceScope:
         """Return whether a sample was higher than the allocators and both ends can explain."""
         if not self.highest_used_bytes or after.other is None:
             return False
-        ends_bytes = max(*self._other_ends_bytes(after), 0) + MB
-        reserved = peak_of_sum(list(self.intervals.values()), RESERVED)
-        return self.highest_other_bytes > ends_bytes or (
-            reserved.hi_bytes is not None and self.highest_used_bytes > reserved.hi_bytes + ends_bytes
+        most_bytes = peak_of_sum(list(self.intervals.values()), RESERVED).hi_bytes
+        explained_bytes = (
+            None if most_bytes is None else most_bytes + max(*self._other_ends_bytes(after), 0) + MB
+        )
+        return self._rise_bytes(after) > MB or (
+            explained_bytes is not None and self.highest_used_bytes > explained_bytes
         )
 
 

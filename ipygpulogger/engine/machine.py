@@ -172,10 +172,7 @@ class Machine:
         with self._lock:
             for device, tracker, sure in self.devices.discover(imported):
                 for scope in self.scopes:
-                    if device is None:
-                        scope.adopt_pinned(tracker)
-                    else:
-                        scope.adopt(tracker, device, sure=sure)
+                    scope.adopt(tracker, device, sure=sure)
 
     def sample(self) -> None:
         """Take one sample for the open scopes, as the sampler does while they last."""

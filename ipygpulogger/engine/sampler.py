@@ -33,11 +33,8 @@ class Measuring:
         """Return its part that is about child processes; None where they do not concern it."""
         return None
 
-    def adopt(self, tracker: PeakTracker, device: Device, *, sure: bool) -> None:
-        """Measure a device that a framework began to use, from zero; `sure` if no reset was unseen."""
-
-    def adopt_pinned(self, tracker: PeakTracker) -> None:
-        """Measure the page-locked host memory that a framework began to count, from zero."""
+    def adopt(self, tracker: PeakTracker, device: Device | None, *, sure: bool) -> None:
+        """Measure a device (None: pinned memory) first used now, from zero; `sure` if no reset was unseen."""
 
     def orphaned(self) -> bool:
         """Return whether the call that should have closed it has ended."""

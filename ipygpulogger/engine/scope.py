@@ -58,7 +58,6 @@ class Scope(Measuring):
         self._notes: list[str] = []
         self._sampling = self._closed = self._over = self._has_children = False
         self._children: dict[None, Children] = {}  # empty until there is any
-        self._ram_tracker: PeakTracker | None = None
         self._ram: Interval | None = None
         self._start_s = self.time_s = 0.0
         self.ours_before_bytes = self._imports_in_peak_bytes = 0  # see `OwnImports`
@@ -83,8 +82,7 @@ class Scope(Measuring):
                 self._sampling = on.sampler.start(self)
             self._heap = on.process.heap()
             self.ours_before_bytes = on.own_imports.bytes
-            self._ram_tracker = on.ram
-            self._ram = self._ram_tracker.open(reset=self._reset_peaks)
+            self._ram = on.ram.open(reset=self._reset_peaks)
             self._exact_before_bytes = on.process.exact_resident_bytes()
         except BaseException:
             self.close()
@@ -180,8 +178,12 @@ class Scope(Measuring):
                 held[device.uuid or device.id] = DeviceHolding(device.id, allocated_bytes, snapshot.outside)
         return held
 
-    def adopt(self, tracker: PeakTracker, device: Device, *, sure: bool) -> None:
+    def adopt(self, tracker: PeakTracker, device: Device | None, *, sure: bool) -> None:
         """Measure a device from zero; see `Measuring`."""
+        begin = partial(tracker.adopt, sure=sure)
+        if device is None:
+            self._begin_interval(self._pinned, tracker, begin)
+            return
         device_scope = self._device_scopes.get(device.key)
         if device_scope is None:
             device_scope = DeviceScope(device)
@@ -192,7 +194,7 @@ class Scope(Measuring):
                 device_scope.inherit(raw)
                 if raw.before is not None and raw.before.own:
                     device_scope.before = raw.before  # this process was there already, without a framework
-        self._begin_interval(device_scope.intervals, tracker, partial(tracker.adopt, sure=sure))
+        self._begin_interval(device_scope.intervals, tracker, begin)
         self._device_scopes[device.key] = device_scope
 
     def with_children(self) -> Children:
@@ -212,10 +214,6 @@ class Scope(Measuring):
     def device_scopes(self) -> list[DeviceScope]:
         """Return the part of this scope on each device."""
         return list(self._device_scopes.values())
-
-    def adopt_pinned(self, tracker: PeakTracker) -> None:
-        """Measure page-locked host memory from zero."""
-        self._begin_interval(self._pinned, tracker, tracker.adopt)
 
     def sampled(self, resident_bytes: int) -> None:
         """Record a sample of general RAM."""
@@ -248,8 +246,8 @@ class Scope(Measuring):
 
     def _read_peaks(self, *, final: bool) -> None:
         on = self._machine
-        if self._ram is not None and self._ram_tracker is not None:
-            self._read_peak(self._ram_tracker, self._ram, final=final)
+        if self._ram is not None:
+            self._read_peak(on.ram, self._ram, final=final)
             self._imports_in_peak_bytes = on.own_imports.bytes - self.ours_before_bytes
             self._has_children = bool(self._children or forks.living) or on.process.has_children()
             if final and self._has_children:

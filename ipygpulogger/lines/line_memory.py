@@ -275,8 +275,10 @@ class LineMemories(Measuring):
 
     # -- what the machine asks of a scope ---------------------------------------------------------
 
-    def adopt(self, tracker: PeakTracker, device: Device, *, sure: bool) -> None:
+    def adopt(self, tracker: PeakTracker, device: Device | None, *, sure: bool) -> None:
         """Take in a device that a framework has begun to use. The open lines started with no memory there."""
+        if device is None:
+            return
         try:
             interval = tracker.adopt(sure=sure)
         except Unavailable as reason:

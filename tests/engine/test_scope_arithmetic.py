@@ -539,32 +539,33 @@ def test_pinned_memory_of_all_frameworks(on):
 
 
 @pytest.mark.parametrize("when", ["before", "within", "after"])
-def test_pinned_memory_that_cannot_be_read(on, when):
+def test_pinned_memory_that_cannot_be_read(on):
     """It is noted, and has no figure from then on."""
-    counter = Number(5)
-    on.devices.pinned[0] = PeakTracker(counter)
-    counter.broken = when == "before"
-    scope = Scope(on).open()
-    counter.broken = when != "after"
-    scope.close()
-    counter.broken = True
-    result = scope.result(Measurement, "x")
-    assert (result.pinned, result.notes) == (None, ("the counter is broken", "from the machine"))
+    for fails in ("before", "within", "after"):
+        counter, on.notes = Number(5), Notes()
+        on.devices.pinned[0] = PeakTracker(counter)
+        counter.broken = fails == "before"
+        scope = Scope(on).open()
+        counter.broken = fails != "after"
+        scope.close()
+        counter.broken = True
+        result = scope.result(Measurement, "x")
+        assert (result.pinned, result.notes) == (None, ("the counter is broken", "from the machine"))
 
 
 def test_pinned_memory_first_used_within_the_scope(on):
     """It held nothing before; where it cannot be read it is noted, as a device that cannot."""
     counter = Number(50)
     scope = Scope(on).open()
-    scope.adopt_pinned(PeakTracker(counter))
+    scope.adopt(PeakTracker(counter), None, sure=True)
     counter.to(80, 60)
     scope.close()
     pinned = scope.result(Measurement, "x").pinned
     assert (pinned.before_bytes, pinned.after_bytes, pinned.peak) == (0, 60, Peak(80, 80, "exact"))
     counter.broken = True
-    for adopt in (Scope.adopt_pinned, lambda *which: Scope.adopt(*which, GPU, sure=True)):
+    for device in (None, GPU):
         on.notes, scope = Notes(), Scope(on).open()
-        adopt(scope, PeakTracker(counter))
+        scope.adopt(PeakTracker(counter), device, sure=True)
         assert scope.notes == ("the counter is broken",)
         scope.close()
 
