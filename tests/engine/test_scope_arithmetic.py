@@ -538,7 +538,6 @@ def test_pinned_memory_of_all_frameworks(on):
     assert scope.result(Measurement, "x").pinned.peak == Peak(40, 40, "exact")
 
 
-@pytest.mark.parametrize("when", ["before", "within", "after"])
 def test_pinned_memory_that_cannot_be_read(on):
     """It is noted, and has no figure from then on."""
     for fails in ("before", "within", "after"):
