@@ -144,11 +144,7 @@ class ChildPeaks:
             forks.forget(pid)
 
     def walk(self, living: Iterable[ChildProcess], limit_s: float) -> int | None:
-        """Find the private memory of forks, unless nothing changed; return what they share with each other.
-
-        Where the time was too short and nothing changed since, the rest follows. What they share with each
-        other, but not with this process, is None where it is unknown.
-        """
+        """Walk the pages of forks that changed; return what they share with each other alone, None if unknown."""
         forked = [child for child in living if child.forked]
         if not forked:
             return 0

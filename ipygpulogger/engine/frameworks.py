@@ -47,8 +47,7 @@ def _offered() -> tuple[EntryPoint, ...]:
 def _adapter(name: str) -> type[Framework]:
     """Import the adapter of a framework."""
     module, _, kind = _ADAPTERS[name].partition(":")
-    sources = f"{__package__.rpartition('.')[0]}.sources"
-    adapter: type[Framework] = getattr(import_module(f"{sources}.{module}"), kind)
+    adapter: type[Framework] = getattr(import_module(f"..sources.{module}", __package__), kind)
     return adapter
 
 

@@ -118,10 +118,7 @@ class Ledger:
         return snapshot
 
     def sample(self, uuid: str, trackers: Collection[PeakTracker]) -> tuple[int, int | None] | None:
-        """Return what is in use on a device, and outside the allocators; None for that if they changed.
-
-        For any thread; it takes one fast query. None if the device cannot be read.
-        """
+        """Return what is in use on a device, and outside the allocators (None if these changed)."""
         before = _reserved(trackers)
         memory = self._nvml.memory(uuid)
         after = _reserved(trackers)

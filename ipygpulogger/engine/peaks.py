@@ -66,8 +66,6 @@ class _Series:
 class Interval:
     """One interval over one counter: what was in use when it opened, and the bounds of its peak.
 
-    Only its `PeakTracker` makes it, reads the counter for it, and calls what changes it.
-
     Attributes:
         reset_elsewhere: Whether something other than the tracker may have reset the counter meanwhile.
         ended: Whether its peak is final.
@@ -151,10 +149,7 @@ class PeakTracker:
         _trackers.add(self)
 
     def observe(self) -> Observation:
-        """Read the counter, and fold the reading into the open intervals; `Unavailable` if it cannot be read.
-
-        All reading goes through here: a counter reports some things only once, such as what a sampler saw.
-        """
+        """Read the counter, and fold the reading into the open intervals; all reading goes through here."""
         with self._lock:
             try:
                 observation, last = self.counter.observe(), self._last

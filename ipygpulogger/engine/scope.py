@@ -19,7 +19,6 @@ from .ledger import uses
 from .machine import machine
 from .peaks import peak_of_sum
 from .sampler import Measuring
-from .settling import without
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable
@@ -52,7 +51,7 @@ class Scope(Measuring):
         self._machine = on or machine()
         self._reset_peaks, self._all_devices = reset_peaks, all_devices
         self._metrics, self._during = metrics, during
-        self._ram_series = TimeSeries()
+        self._ram_series: TimeSeries | None = None  # None while nothing was sampled
         self._device_scopes: dict[tuple[str, int], DeviceScope] = {}
         self._pinned: dict[PeakTracker, Interval] = {}
         self._notes: list[str] = []
@@ -127,18 +126,18 @@ class Scope(Measuring):
         if not self._closed:
             self.time_s = clock.monotonic_s() - self._start_s
             self._read_peaks(final=False)
-        on, ram_peak = self._machine, self._ram.peak()
-        if self._imports_in_peak_bytes:
-            ram_peak = without(self._imports_in_peak_bytes, ram_peak)
+        on = self._machine
         before_bytes, after_bytes, precision_bytes = self._ram_ends(self._ram)
         gpus, pinned = self._gpus(), self._pinned_usage()
         gen = RamUsage(
             before_bytes,
             after_bytes,
-            _with_ends(ram_peak, before_bytes, after_bytes),
+            _with_ends(self._ram.peak(), before_bytes, after_bytes, less_bytes=self._imports_in_peak_bytes),
             heap_before=self._heap,
             heap_after=on.process.heap(),
-            timeline=self._ram_series.between(before_bytes, after_bytes, self.time_s),
+            timeline=self._ram_series.between(before_bytes, after_bytes, self.time_s)
+            if self._ram_series
+            else (),
             precision_bytes=precision_bytes,
         )
         more |= {"children": self._children_usage(), "pinned": pinned}
@@ -218,6 +217,7 @@ class Scope(Measuring):
     def sampled(self, resident_bytes: int) -> None:
         """Record a sample of general RAM."""
         if not self._closed and self._start_s:
+            self._ram_series = self._ram_series or TimeSeries()
             self._ram_series.add(clock.monotonic_s() - self._start_s, resident_bytes)
 
     def device_sampled(self, uuid: str, used_bytes: int, other_bytes: int | None) -> None:
@@ -354,8 +354,8 @@ def _raw_key(device: Device) -> tuple[str, int]:
     return device.uuid or device.backend, device.index
 
 
-def _with_ends(peak: Peak, *ends_bytes: int) -> Peak:
-    """Return a peak that includes both ends of its scope, since the second end was read after the peak."""
-    lo_bytes = max(peak.lo_bytes, *ends_bytes)
-    hi_bytes = None if peak.hi_bytes is None else max(peak.hi_bytes, lo_bytes)
+def _with_ends(peak: Peak, *ends_bytes: int, less_bytes: int = 0) -> Peak:
+    """Return a peak without what our imports took, and with both ends; the second was read after it."""
+    lo_bytes = max(peak.lo_bytes - less_bytes, *ends_bytes)
+    hi_bytes = None if peak.hi_bytes is None else max(peak.hi_bytes - less_bytes, lo_bytes)
     return Peak.within(lo_bytes, hi_bytes, peak.precision_bytes)

@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from operator import methodcaller
 from typing import TYPE_CHECKING
 
-from ..records import Peak
 from ..runtime import collector
 from ..sources import Unavailable
 
@@ -52,14 +51,6 @@ class OwnImports:
             return self._resident_bytes()
         except (OSError, Unavailable):  # no descriptors left: then nothing is measured either
             return None
-
-
-def without(imports_bytes: int, peak: Peak) -> Peak:
-    """Return a peak of resident memory without what our imports took before it was read."""
-    if not imports_bytes:
-        return peak
-    hi_bytes = None if peak.hi_bytes is None else peak.hi_bytes - imports_bytes
-    return Peak(peak.lo_bytes - imports_bytes, hi_bytes, peak.quality, peak.precision_bytes)
 
 
 class Settling:

@@ -44,8 +44,7 @@ def is_from_a_handler(error: BaseException) -> bool:
 def call_uninterrupted(call: Callable[[], None]) -> None:
     """Make a call that a signal handler cannot cut in two; an error of the handler's is raised after it.
 
-    In the main thread the call is made by another one, as Python runs signal handlers in the main thread
-    alone. If a handler raises an error before the call has begun, it is not made. What it raises is raised.
+    Signal handlers run in the main thread, so another one makes the call, unless one raised before that.
     """
     if threading.current_thread() is not threading.main_thread():
         call()
