@@ -144,7 +144,7 @@ class ChildPeaks:
             forks.forget(pid)
 
     def walk(self, living: Iterable[ChildProcess], limit_s: float) -> int | None:
-        """Walk the pages of forks that changed; return what they share with each other alone, None if unknown."""
+        """Walk the pages of forks that changed; return what they share with each other, None if unknown."""
         forked = [child for child in living if child.forked]
         if not forked:
             return 0

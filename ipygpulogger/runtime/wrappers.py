@@ -87,7 +87,7 @@ class Wrappers:
 def around_calls(function: Any, context: Callable[[], AbstractContextManager[Any]], who: str) -> Any:
     """Return a function whose every call runs within a context; `who` is what an error message calls us.
 
-    Classes and asynchronous generator functions are refused (`TypeError`). A generator's or coroutine's call lasts
+    Classes and asynchronous generator functions are refused. The call of a generator or coroutine lasts
     from its first step to its end. The frame of a call that failed keeps no argument alive.
     """
     if isinstance(function, (classmethod, staticmethod)):

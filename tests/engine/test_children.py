@@ -118,14 +118,11 @@ def test_what_children_share_with_each_other_counts_once():
             pipe.recv()
 
         def forks(pipe):
-            own = Block(60)
-            pipes = [multiprocessing.Pipe() for _ in range(2)]
-            if os.fork() == 0:
-                sleeps(pipes[0][1])
-                os._exit(0)
-            if os.fork() == 0:
-                sleeps(pipes[1][1])
-                os._exit(0)
+            own, pipes = Block(60), [multiprocessing.Pipe() for _ in range(2)]
+            for _, theirs in pipes:
+                if os.fork() == 0:
+                    sleeps(theirs)
+                    os._exit(0)
             [ours.recv() for ours, _ in pipes]
             sleeps(pipe)
             [ours.send(None) for ours, _ in pipes]
@@ -148,13 +145,11 @@ def test_what_children_share_with_each_other_counts_once():
         for _ in range(2):
             found = m.last.children
             assert found.count == 3 and not found.at_least
-            assert 60 * MB <= found.after_bytes < 80 * MB, found
-            assert found.peak.lo_bytes >= 60 * MB, found.peak
+            assert 60 * MB <= found.after_bytes < 80 * MB and found.peak.lo_bytes >= 60 * MB, found
             with measure() as m:
                 pass
         with measure() as m:
-            worker[1].send(None)
-            worker[0].join()
+            ended(worker)
         assert m.last.children.before_bytes > 60 * MB and m.last.children.count == 0
         with measure() as m:
             two = [started(sleeps) for _ in range(2)]
@@ -164,12 +159,7 @@ def test_what_children_share_with_each_other_counts_once():
         found = m.last.children
         assert 40 * MB <= found.after_bytes < 55 * MB and not found.at_least, found
         assert 40 * MB <= found.peak.lo_bytes <= found.peak.hi_bytes < 60 * MB, found.peak
-        ended(two[0])
-        with measure() as m:
-            pass
-        found = m.last.children
-        assert 40 * MB <= found.after_bytes < 55 * MB and not found.at_least, (found, found.largest)
-        ended(two[1])
+        ended(*two)
         """
     )
 

@@ -118,24 +118,7 @@ def test_a_scope_ends_with_the_call_that_it_must_not_outlive(fresh):
     with pytest.raises(KeyboardInterrupt):
         train()
     assert fresh.scopes
-    Scope(fresh).open().close()
-    assert not fresh.scopes
-
-
-def test_the_sampler_ends_a_scope_whose_call_is_over(gpu, fresh):
-    """On a machine with a device nobody need do anything: the thread notices, closes the scope, and ends."""
-
-    kept = []
-
-    def train():
-        kept.append(Scope(fresh, during=Call(sys._getframe())).open())
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        train()
-    (thread,) = (thread for thread in threading.enumerate() if thread.name == "ipygpulogger sampler")
-    thread.join(10)
-    assert not thread.is_alive()
+    fresh.sample()  # as the sampler does, if nothing else is measured
     assert not fresh.scopes
 
 

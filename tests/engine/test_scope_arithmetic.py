@@ -236,12 +236,6 @@ def test_an_end_above_the_peak_is_the_peak(on):
     scope.close()
     on.counter.to(300 * MB)
     assert scope.result(Measurement, "x").gen.peak == Peak(300 * MB, 300 * MB, "exact")
-    scope = Scope(on, reset_peaks=False).open()
-    on.counter.peak_class = "sampled"
-    scope._ram.mark_sampled()
-    scope.close()
-    on.counter.to(400 * MB)
-    assert scope.result(Measurement, "x").gen.peak == Peak(400 * MB, None, "sampled")
 
 
 @pytest.mark.parametrize(("exact", "expected"), [
@@ -828,28 +822,17 @@ def test_an_end_that_was_interrupted_is_done_again(on):
         left(scope)
 
     on.leave = leave
-    closer = threading.Thread(target=scope.close)
-    closer.start()
-    closer.join(20)
-    ends = on.said.count("leave")
     scope.close()
-    assert ends == on.said.count("leave") == 2
-    assert scope.time_s == 2
+    assert on.said.count("leave") == 2
+    scope.close()
+    assert (on.said.count("leave"), scope.time_s) == (2, 2)
 
 
 def test_children_that_needed_much_are_named_first():
     """By what they needed; then the others, which needed less than 5 MB, by what they have."""
-    from ipygpulogger.records import ChildUsage, Peak
-    from ipygpulogger.render.text import largest_children
-
     sizes = [(55, 55, 55), (2, 3, 3), (0, 148, 150), (10, 10, 40)]  # MB before, after and at most
     found = [
         ChildUsage(before * MB, after * MB, Peak(most * MB, most * MB, "exact"), "python", pid)
         for pid, (before, after, most) in enumerate(sizes)
     ]
-    named = children.largest_first(found)
-    assert [child.pid for child in named] == [2, 3, 0, 1]
-    said = SimpleNamespace(largest=named)
-    assert largest_children(said) == (
-        "python 2 148 MB (peak 150), python 3 10 MB (peak 40); others: python 0 55 MB, python 1 3 MB"
-    )
+    assert [child.pid for child in children.largest_first(found)] == [2, 3, 0, 1]
