@@ -239,19 +239,6 @@ def test_what_another_thread_does_meanwhile(clock, moves):
     assert card.slow_questions() == moves + 1
 
 
-def test_a_snapshot_without_processes_while_another_thread_moves():
-    """What it shows is of one moment, and it gives up after four."""
-    card = Card()
-    ledger = Ledger(card)
-    ledger.take(GPU, [card], [])
-    card.asked.clear()
-    card.reserved = 70
-    looks = iter([0, 70, 70, 70])
-    owner = SimpleNamespace(observe=lambda: Observation((Reading(7, None), Reading(next(looks), None)), ()))
-    held = ledger.take(GPU, [owner], [], processes=False)
-    assert (held.reserved, card.asked) == (70, ["memory"] * 2)
-
-
 def test_several_allocators_are_added_up(clock):
     """Two frameworks on one device; the first series is what is live, the last what was taken."""
     card = Card(mine=50)
@@ -283,17 +270,19 @@ def test_a_list_that_leaves_this_process_out_is_none(mine, reserved):
         assert Ledger(card).take(GPU, [], []).own is None
 
 
-@pytest.mark.parametrize(
-    ("ordinals", "own", "asked"),
-    [
-        (None, 0, 0),  # CUDA is not loaded: nothing here uses any device
-        ((), 50, 1),  # loaded, without a primary context: a library may have made one of its own
-        ((0,), 0, 0),  # on another device
-        ((0, 1), 50, 1),
-        ((1,), 50, 1),
-    ],
-)
-def test_a_device_that_no_framework_uses(clock, contexts, ordinals, own, asked):
+# Each: where this process has a context, what it holds on device 1, how often the driver is asked for that, and
+# whether it may use devices beside those of `ours`.
+CONTEXTS = [
+    (None, 0, 0, (), False),  # CUDA is not loaded: nothing here uses any device
+    ((), 50, 1, (), True),  # loaded, without a primary context: a library may have made one of its own
+    ((0,), 0, 0, (0,), False),  # on another device
+    ((0, 1), 50, 1, (0,), True),
+    ((1,), 50, 1, (), True),
+]
+
+
+@pytest.mark.parametrize(("ordinals", "own", "asked", "ours", "may"), CONTEXTS)
+def test_a_device_that_no_framework_uses(clock, contexts, ordinals, own, asked, ours, may):
     """Whether this process can be on it at all, the CUDA library tells without a question to the driver."""
     contexts.ordinals = ordinals
     card = Card()
@@ -301,17 +290,8 @@ def test_a_device_that_no_framework_uses(clock, contexts, ordinals, own, asked):
     assert (held.own, card.slow_questions()) == (own, asked)
     assert uses(RAW) == (1 in ordinals if ordinals else None if ordinals == () else False)
     assert uses(GPU)  # of a framework: whatever the CUDA library says
-
-
-@pytest.mark.parametrize(
-    ("ordinals", "ours", "may"),
-    [(None, (), False), ((), (), True), ((0,), (0,), False), ((0, 1), (0,), True), ((1,), (), True)],
-)
-def test_whether_devices_beside_the_frameworks_own_may_be_used(contexts, ordinals, ours, may):
-    """Without the library none is; without any context a library may have made one that is not listed."""
-    contexts.ordinals = ordinals
     assert may_use_others(ours) == may
-    assert (NOTHING.own, NOTHING.outside) == (0, 0)  # what is known of a device that is not
+    assert (NOTHING.own, NOTHING.outside) == (0, 0)  # what is known of a device that is not used
 
 
 # -- what the sampler sees ----------------------------------------------------------------------------

@@ -93,22 +93,6 @@ def test_an_import_that_fails_is_tried_again(on, monkeypatch):
     assert [one.name for one in on.frameworks.imported()] == ["torch"]
 
 
-def test_an_adapter_is_made_once(on, monkeypatch):
-    """Though a finalizer asks for it while it is being imported."""
-    monkeypatch.setitem(sys.modules, "torch", ModuleType("torch"))
-    asked = []
-
-    def reentered():
-        if not asked:
-            asked.append(True)
-            asked.append(on.frameworks.imported())
-        return Late
-
-    monkeypatch.setattr(frameworks, "_adapter", lambda _: reentered())
-    assert on.frameworks.imported() == asked[1]
-    assert len(asked[1]) == 1
-
-
 def test_what_is_given_back_later(shell):
     """Taken before a cell and given back after it: neither the cell's nor told between two."""
     il = IPyGPULogger(report="none", gc_collect=False).start()
