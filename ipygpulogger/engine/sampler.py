@@ -13,7 +13,7 @@ from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING
 
 from ..runtime import clock
-from ..runtime.objects import WeakIdentitySet
+from .peaks import WeakIdentitySet
 
 if TYPE_CHECKING:
     from collections.abc import Callable

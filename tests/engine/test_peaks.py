@@ -1,6 +1,7 @@
 """Many intervals over one counter: the truth is known, because the counter is ours."""
 
 import contextlib
+import gc
 import os
 import threading
 
@@ -9,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from ipygpulogger.engine.peaks import SEGMENT_SLACK_BYTES, PeakTracker, peak_of_sum
+from ipygpulogger.engine.peaks import SEGMENT_SLACK_BYTES, PeakTracker, WeakIdentitySet, peak_of_sum
 from ipygpulogger.records import Peak
 from ipygpulogger.sources import Counter, Observation, Reading, Unavailable
 
@@ -560,3 +561,54 @@ def test_a_fork(monkeypatch):
     holder.join()
     assert os.waitpid(pid, 0)[1] == 0
     assert play.run("close a").intervals["a"].peak() == Peak(1500, 1500, "exact")
+
+
+# -- the open ones --------------------------------------------------------------------------------------
+
+
+class One:
+    """Something that takes weak references."""
+
+
+def test_a_weak_set_holds_what_lives():
+    """Members come once, and go by themselves with their last referrer, or when they are taken out."""
+    living, one, other = WeakIdentitySet(), One(), One()
+    for member in (one, one, other):
+        living.add(member)
+    assert (len(living), set(living)) == (2, {one, other})
+    assert one in living
+    assert One() not in living
+    del member, other
+    assert list(living) == [one]
+    for member in (One(), one, one):
+        living.discard(member)
+    assert not living
+    one.itself = one  # a cycle: the set is no reason to keep it
+    living.add(one)
+    del one, member
+    gc.collect()
+    assert not living
+
+
+def test_a_weak_set_may_change_while_somebody_goes_through_it():
+    """Going through it yields what was there when that began, whoever adds, drops or removes meanwhile."""
+    living, kept = WeakIdentitySet(), [One() for _ in range(100)]
+    for one in kept:
+        living.add(one)
+    seen = iter(living)
+    living.discard(kept[-1])
+    living.add(fresh := One())
+    assert set(seen) == set(kept)
+    assert fresh in living
+    stop = threading.Event()
+
+    def change():
+        while not stop.is_set():
+            living.add(One())  # which dies at once
+
+    changing = threading.Thread(target=change)
+    changing.start()
+    for _ in range(2000):
+        assert set(kept[:-1]) <= set(living)
+    stop.set()
+    changing.join()
