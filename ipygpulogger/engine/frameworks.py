@@ -194,9 +194,7 @@ class Frameworks:
                 framework = entry.load()()
                 if not isinstance(framework, Framework):
                     raise TypeError(f"{framework!r} is not a Framework")  # noqa: TRY301 - said as any other failure
-            except KeyboardInterrupt:
-                raise
-            except BaseException as error:
+            except Exception as error:
                 self.failed[entry.name] = named(error)
                 self._notes.add(f"the source {entry.name} of {entry.value} fails: {named(error)}")
             else:

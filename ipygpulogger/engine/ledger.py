@@ -7,6 +7,7 @@ only if memory outside the allocators changed.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from ..records import DRIVER
@@ -227,12 +228,6 @@ def _known(reads: Iterable[Callable[[], T | None]]) -> list[T]:
     """Return the results other than None; the counter of another distribution may fail in any way."""
     found = []
     for read in reads:
-        try:
-            result = read()
-        except KeyboardInterrupt:
-            raise
-        except BaseException:
-            result = None
-        if result is not None:
-            found.append(result)
-    return found
+        with suppress(Exception):
+            found.append(read())
+    return [one for one in found if one is not None]

@@ -1,6 +1,7 @@
 """One device in one scope, against a card whose whole course is written down."""
 
 import pytest
+from counters import Model
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -8,7 +9,7 @@ from ipygpulogger.engine.device_scope import RISE_BYTES, DeviceScope
 from ipygpulogger.engine.ledger import DeviceSnapshot
 from ipygpulogger.engine.peaks import PeakTracker
 from ipygpulogger.records import DRIVER, Metric, Peak
-from ipygpulogger.sources import Counter, Device, DeviceMemory, Observation, Reading
+from ipygpulogger.sources import Device, DeviceMemory
 
 MB = 2**20
 TOTAL = 1 << 40
@@ -19,32 +20,16 @@ NOTHING = None, None
 SILENT = DeviceSnapshot(0, 0, None, None, None)  # the driver tells nothing of the device
 
 
-class Allocator(Counter):
-    """Live and reserved bytes, each with the highest since the last reset; nothing is ever missed."""
+class Allocator(Model):
+    """Live bytes, and reserved ones unless it does not report these."""
 
-    def __init__(self, *, tells_reserved=True, peak_class="resettable", precision_bytes=0):
-        self.now, self.highest, self.ever = [0, 0], [0, 0], 0
-        self.tells_reserved, self.peak_class, self.precision_bytes = (
-            tells_reserved,
-            peak_class,
-            precision_bytes,
-        )
+    def __init__(self, *, tells_reserved=True, precision_bytes=0, **how):
+        super().__init__(0, count=1 + tells_reserved, grain=precision_bytes, **how)
 
     def allocate(self, size, *, cached=0):
-        self.ever += abs(size) + cached
-        self.now = [self.now[0] + size, self.now[1] + max(size, 0) + cached]
-        self.highest = list(map(max, self.highest, self.now))
-
-    def observe(self):
-        peaks = self.highest if self.peak_class == "resettable" else (None, None)
-        readings = tuple(Reading(now, peak) for now, peak in zip(self.now, peaks, strict=True))
-        return Observation(readings if self.tells_reserved else readings[:1], (self.ever,))
-
-    def reset(self):
-        self.highest = list(self.now)
-
-    def growth_bytes(self, earlier, later):
-        return (later[0] - earlier[0],) * 2
+        self.move(size)
+        if len(self.now) > 1:
+            self.move(max(size, 0) + cached, 1)
 
 
 class Story:
@@ -67,7 +52,7 @@ class Story:
 
     @property
     def reserved(self):
-        return self.allocator.now[-1] if self.allocator.tells_reserved else self.allocator.now[0]
+        return self.allocator.now[-1]
 
     @property
     def other(self):

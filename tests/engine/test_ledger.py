@@ -375,7 +375,7 @@ def test_what_the_allocators_allow():
         Unwilling(limit=700, pools=3),
         Unwilling(limit=500, pools=0),
         Unwilling(),
-        Unwilling(SystemExit()),
+        Unwilling(OSError()),
     ]
     assert allowance(some) == (500, 3)
     assert allowance([*some, Unwilling(pools=4)]) == (500, 7)
