@@ -178,12 +178,11 @@ class Machine:
         """Take one sample for the open scopes, as the sampler does while they last."""
         self._end_orphans()
         with self._lock:
-            scopes = list(self.scopes)
-            has_children = self.process.has_children()
-            if not (has_children or _devices_of(scopes)):
-                return
             self.discover()
-            devices = _devices_of(scopes)
+            scopes = list(self.scopes)
+            has_children, devices = self.process.has_children(), _devices_of(scopes)
+        if not (has_children or devices):
+            return
         with contextlib.suppress(Unavailable):
             resident_bytes = self.ram.current_bytes()
             for scope in scopes:

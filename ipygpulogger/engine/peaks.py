@@ -206,13 +206,6 @@ class PeakTracker:
         """Return what is in use now."""
         return self.observe().readings[series].current_bytes
 
-    def last_bytes(self) -> int:
-        """Return what is in use, for a fifth of `observe` if nothing was allocated since the last one."""
-        last = self._last
-        if last is None or not last.stamp or self.counter.stamp() != last.stamp:
-            return self.current_bytes()
-        return last.readings[0].current_bytes
-
     def lifetime_peak_bytes(self, series: int = 0) -> int:
         """Return the highest peak ever read here, whatever has reset the counter since."""
         self.observe()

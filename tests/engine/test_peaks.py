@@ -344,18 +344,6 @@ def test_a_look_that_shows_the_same_is_the_last_one():
     assert tracker.observe() is not observation
 
 
-@pytest.mark.parametrize("certified", [False, True])
-def test_the_last_figure_holds_while_nothing_was_allocated(certified):
-    """What was freed still counts in it; without a stamp, or a look, it is read."""
-    model = Model(certified=certified)
-    tracker = PeakTracker(model)
-    assert tracker.last_bytes() == 1000
-    model.move(-300)
-    assert tracker.last_bytes() == (1000 if certified else 700)
-    model.move(10)
-    assert tracker.last_bytes() == 710
-
-
 @pytest.mark.parametrize(("grain", "noticed"), [(0, True), (1, False), (2, False)])
 def test_a_peak_that_falls_by_more_than_its_grain_was_reset(grain, noticed):
     """Down to nothing, by a single byte; within the grain of the counter it may sink by itself."""
@@ -387,7 +375,7 @@ def test_each_series_has_its_own_figures():
     assert interval.peak(1) == peak_of_sum([interval], 1) == Peak(1000, 1000, "exact")
     assert tracker.lifetime_peak_bytes() == tracker.lifetime_peak_bytes(0) == 1010
     assert tracker.lifetime_peak_bytes(1) == 1600
-    assert tracker.current_bytes() == tracker.current_bytes(0) == tracker.last_bytes() == 1010
+    assert tracker.current_bytes() == tracker.current_bytes(0) == 1010
     assert tracker.current_bytes(1) == 1000
 
 
