@@ -206,7 +206,7 @@ class ChildProcess(Counter):
 
     @property
     def at_least_bytes(self) -> int:
-        """What it surely has for itself, without a walk: what it inherited only becomes less."""
+        """What it surely has for itself, without a walk, since what it inherited only becomes less."""
         if not self.forked:
             return self.current_bytes
         if self.shares is not None:
