@@ -5,6 +5,7 @@ from functools import partial
 from types import SimpleNamespace
 
 import pytest
+from counters import Model
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -18,7 +19,7 @@ from ipygpulogger.engine.ledger import (
     uses,
 )
 from ipygpulogger.records import DRIVER
-from ipygpulogger.sources import Device, DeviceMemory, Observation, Reading, Unavailable
+from ipygpulogger.sources import Device, DeviceMemory, Observation, Reading
 from ipygpulogger.sources.nvidia import driver
 from ipygpulogger.sources.nvidia.nvml import Nvml
 
@@ -297,32 +298,17 @@ def test_a_device_that_no_framework_uses(clock, contexts, ordinals, own, asked, 
 # -- what the sampler sees ----------------------------------------------------------------------------
 
 
-class Live:
-    """An allocator with a stamp, unless it tells none."""
-
-    def __init__(self, reserved, *, stamped=True):
-        self.reserved, self.ever, self.stamped = reserved, 1, stamped
-
-    def move(self, size):
-        self.ever, self.reserved = self.ever + 1, self.reserved + size
-
-    def observe(self):
-        if self.reserved < 0:
-            raise Unavailable("gone")
-        return Observation((Reading(7, None), Reading(self.reserved, None)), (self.ever,) * self.stamped)
-
-
 def test_a_sample_of_a_device():
     """All of it, and the part outside the allocators where none of them can have moved meanwhile."""
-    card, live, other = Card(mine=50, listed=70), Live(100), Live(30)
-    card.reserved = 130
+    card, live, other, gone = Card(mine=50, listed=70), *(Model(size, count=2) for size in (100, 30, 0))
+    card.reserved, gone.broken = 130, True
     sampled = partial(Ledger(card).sample, GPU.uuid)
     assert sampled({live, other}) == (250, 120)
     assert sampled(()) == (250, 250)
-    assert sampled([live, Live(30, stamped=False)]) == sampled([live, Live(-1)]) == (250, None)
+    assert sampled([live, Model(certified=False)]) == sampled([live, gone]) == (250, None)
     assert card.slow_questions() == 0
     memory = card.memory
-    card.memory = lambda uuid: (live.move(20), memory(uuid))[1]
+    card.memory = lambda uuid: (live.move(20, 1), memory(uuid))[1]
     assert sampled([live, other]) == (250, None)
     card.tells_memory = False
     assert sampled([live]) is None

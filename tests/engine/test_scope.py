@@ -126,11 +126,8 @@ def test_a_call_on_another_thread_is_seen():
     """Whether a call runs is told from any thread, and nothing of it is kept alive."""
     begun, end, calls = threading.Event(), threading.Event(), []
 
-    class Local:
-        pass
-
     def train(kept):
-        local = Local()
+        local = {"a set"}
         kept.append(weakref.ref(local))
         calls.append(Call(sys._getframe()))
         begun.set()
