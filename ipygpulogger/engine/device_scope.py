@@ -142,7 +142,7 @@ class DeviceScope:
         after_bytes = outside_after + (after.allocated or 0)
         peak = self._peak(after, before_bytes, after_bytes, (outside_before, outside_after))
         memory = after.memory
-        rise_bytes = 0 if device.unified else self._rise_bytes(after)  # outside is then all RAM
+        rise_bytes = self._rise_bytes(after)
         return DeviceUsage(
             before_bytes,
             after_bytes,
@@ -165,7 +165,8 @@ class DeviceScope:
             neighbours_before_bytes=self.neighbours_before_bytes,
             driver_bytes=after.driver,
             unattributed_bytes=unattributed_bytes,
-            unknown_rise_bytes=rise_bytes if rise_bytes > RISE_BYTES else 0,
+            # Outside the allocators of a unified device is all RAM.
+            unknown_rise_bytes=rise_bytes if rise_bytes > RISE_BYTES and not device.unified else 0,
             limit_bytes=allowance[0],
             context_bytes=(after.outside or 0) if before is None else 0,
             metrics=self.metrics,
@@ -178,9 +179,9 @@ class DeviceScope:
         return [size_bytes for size_bytes in ends_bytes if size_bytes is not None]
 
     def _rise_bytes(self, after: DeviceSnapshot) -> int:
-        """Return how far memory outside the allocators was seen above both ends; 0 if it was not."""
-        ends_bytes = self._other_ends_bytes(after)
-        return max(0, self.highest_other_bytes - max(ends_bytes)) if ends_bytes else 0
+        """Return how far memory outside the allocators was seen above both ends; negative if it was not."""
+        highest_bytes = self.highest_other_bytes
+        return highest_bytes - max(self._other_ends_bytes(after), default=highest_bytes)
 
     def _peak(
         self, after: DeviceSnapshot, before_bytes: int, after_bytes: int, outside: tuple[int, int]
@@ -207,12 +208,10 @@ class DeviceScope:
         """Return whether a sample was higher than the allocators and both ends can explain."""
         if not self.highest_used_bytes or after.other is None:
             return False
+        explained_bytes = max(0, *self._other_ends_bytes(after)) + MB
         most_bytes = peak_of_sum(list(self.intervals.values()), RESERVED).hi_bytes
-        explained_bytes = (
-            None if most_bytes is None else most_bytes + max(*self._other_ends_bytes(after), 0) + MB
-        )
         return self._rise_bytes(after) > MB or (
-            explained_bytes is not None and self.highest_used_bytes > explained_bytes
+            most_bytes is not None and self.highest_used_bytes > most_bytes + explained_bytes
         )
 
 

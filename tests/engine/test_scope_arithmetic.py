@@ -116,7 +116,8 @@ class Fake:
         for module in (children, scopes):
             monkeypatch.setattr(module, "children_ended", lambda: self.ended)
         monkeypatch.setattr(scopes, "uses", lambda device: device.backend != DRIVER)
-        monkeypatch.setattr(device_scope, "may_use_others", lambda _: self.may_use_others)
+        self.ordinals = None  # of the frameworks' devices, as last asked
+        monkeypatch.setattr(device_scope, "may_use_others", self.may_use_others_than)
         self.counter = Number(100 * MB)
         self.ram, self.exact, self.kids = PeakTracker(self.counter), [], []
         self.process = SimpleNamespace(
@@ -144,6 +145,10 @@ class Fake:
         )
         self.said, self.notes = [], Notes()
         self.devices = SimpleNamespace(by_device=self.by_device, pinned={})
+
+    def may_use_others_than(self, ordinals):
+        self.ordinals = ordinals
+        return self.may_use_others
 
     def visit(self, read):
         if self.kids is None:
@@ -333,6 +338,7 @@ def test_devices_of_frameworks_stand_first(on):
     for raw, before in zip(raws, (held(5, 0), held(5, 0), held(5, 5), held(5, 5)), strict=True):
         on.found[Device(DRIVER, raw.index, raw.name, raw.uuid, 9)] = [], before
     assert [(gpu.backend, gpu.index) for gpu in run(on).gpus] == [("cuda", 0), ("cuda", 1), (DRIVER, 2)]
+    assert on.ordinals == {0, 1}
     every = run(on, all_devices=True).gpus
     assert [(gpu.backend, gpu.index) for gpu in every] == [("cuda", 0), ("cuda", 1), (DRIVER, 0), (DRIVER, 2)]
     assert every[2].total_bytes == 1 << 40
