@@ -178,11 +178,12 @@ class Machine:
         """Take one sample for the open scopes, as the sampler does while they last."""
         self._end_orphans()
         with self._lock:
-            self.discover()
             scopes = list(self.scopes)
-            has_children, devices = self.process.has_children(), _devices_of(scopes)
-        if not (has_children or devices):
-            return
+            has_children = self.process.has_children()
+            if not (has_children or _devices_of(scopes)):
+                return  # also if the last scope has ended: no framework is to be held again
+            self.discover()
+            devices = _devices_of(scopes)
         with contextlib.suppress(Unavailable):
             resident_bytes = self.ram.current_bytes()
             for scope in scopes:
