@@ -10,6 +10,7 @@ from contextvars import ContextVar
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, final, overload
 
+from ..engine.peaks import WeakIdentitySet
 from ..engine.scope import Scope
 from ..records import Measurement
 from ..records.note import Note, NoteKind
@@ -17,7 +18,6 @@ from ..records.units import printable
 from ..render import text
 from ..runtime import clock
 from ..runtime.errors import say
-from ..runtime.objects import WeakIdentitySet
 from ..runtime.wrappers import around_calls
 
 if TYPE_CHECKING:

@@ -91,8 +91,8 @@ class DeviceRecording(Measuring):
                     self._why_not = reason
                     return
                 self._breakdown.begin()
-            for device, _ in on.allocators.by_device():
-                tracker = on.allocators.tracker("torch", device.index)
+            for device, _ in on.devices.by_device():
+                tracker = on.devices.tracker("torch", device.index)
                 if tracker is not None and device.index not in self._watched:  # as `enter` may adopt it
                     self._watch(device, tracker)
         except BaseException as reason:
@@ -159,10 +159,10 @@ class DeviceRecording(Measuring):
 
     # -- as an open measurement of the machine -----------------------------------------------------------
 
-    def adopt(self, tracker: PeakTracker, device: Device, *, sure: bool) -> None:
+    def adopt(self, tracker: PeakTracker, device: Device | None, *, sure: bool) -> None:
         """Follow a device that torch began to use within the recording, from zero."""
         on = self._machine
-        if on is not None and on.allocators.tracker("torch", device.index) is tracker:
+        if on is not None and device is not None and on.devices.tracker("torch", device.index) is tracker:
             with suppress(Unavailable):
                 interval = tracker.adopt(sure=sure)
                 self._watched[device.index] = _Watched(device, tracker, interval, Position(), still=True)
@@ -183,8 +183,8 @@ class DeviceRecording(Measuring):
         history = self._history
         on.discover()  # devices first used within the recording
         if history is None or self._why_not is not None:
-            devices = (device.index for device, _ in on.allocators.by_device())
-            if any(on.allocators.tracker("torch", index) for index in devices):  # else it misses nothing
+            devices = (device.index for device, _ in on.devices.by_device())
+            if any(on.devices.tracker("torch", index) for index in devices):  # else it misses nothing
                 self._unknown(str(self._why_not))
             return
         until = {index: _closed(watched) for index, watched in self._watched.items()}

@@ -1,12 +1,15 @@
-"""The child processes of this process within one scope: what they use at its ends, and their peaks.
+"""The child processes of this process: their peaks, what they have in one scope, and what forked ones share.
 
-Of a program of its own everything counts. A forked child shares pages with the process that forked it, and
-those count for the latter. The kernel's mark includes them. So what was shared, as found at both ends of the
-scope, is subtracted from the mark. Where that is not known exactly, the peak is bounded.
+The kernel keeps one high-water mark for each process, and every scope wants its own peak. So a `PeakTracker`
+does for each child what another does for this process. Of a program of its own everything counts. A forked
+child counts without the pages that it shares, which the mark includes: what was shared at both ends of the
+scope is subtracted from it. Where that is not known exactly, the peak is bounded.
 """
 
 from __future__ import annotations
 
+import os
+import threading
 from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
@@ -14,33 +17,205 @@ from typing import TYPE_CHECKING, NamedTuple
 from ..records import ChildrenUsage, ChildUsage, Peak
 from ..records.units import MB
 from ..sources import Unavailable
+from ..sources.system import linux
+from ..sources.system.child_process import ChildProcess, Descendants
+from ..sources.system.forked import WALK_S_PER_BYTE, forks, sharing
 from ..sources.system.process import children_ended
-from .child_peaks import NEARLY_BYTES, SharedBounds, at_least_bytes
+from .peaks import PeakTracker
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from ..sources.system.child_process import ChildProcess
-    from ..sources.system.forked import Sharing
+    from ..sources.system.forked import Card, Sharing
     from ..sources.system.process import Ended
     from .machine import Machine
     from .peaks import Interval
 
+_NEARLY_BYTES = MB  # if what a child shared at an end is known as well as that, nothing is said
+_STILL_BYTES = 2**20  # the pages that this process may change before those of its forks are walked again
 LARGEST = 4  # children that are named
-_NEEDED_BYTES = 5 * MB  # those that needed so much come first
-_SMALL_BYTES = 5 * MB  # of so much that ended within the scope nothing is said, as of `!echo hi`
-# Finding out what forked children share may take so long as the scope opens; at its end a part of its time.
+_SMALL_BYTES = (
+    5 * MB
+)  # of less that ended nothing is said, as of `!echo hi`; those that needed more come first
+# Walking the pages of forked children may take so long as the scope opens; at its end a part of its time.
 WALK_S = 0.005
 _WALK_SHARE, _WALK_MOST_S = 0.05, 0.05
-# Children that ended are reported if they mapped so many pages together, even if an earlier one was larger.
-_NOTABLE_FAULTS = 4096
+_NOTABLE_FAULTS = 4096  # children that ended are reported if they mapped so many pages together
 _LEAVING_FAULTS = 256  # a child that left its figures maps no more pages than that until it ends
+
+
+class ChildPeaks:
+    """Every descendant of this process, with the tracker of its peaks.
+
+    Some of them measure themselves, such as the workers of a local cluster, and reset their own marks.
+    A reset from here would lose a peak of theirs, so what they need within a scope is a lower bound.
+    """
+
+    def __init__(self, on: Machine) -> None:
+        self._on, self._descendants = on, Descendants()
+        self._measuring_themselves: set[int] = set()  # process ids
+        self._trackers: dict[ChildProcess, PeakTracker] = {}
+        self._lock = threading.RLock()
+        self._own = 0, 0  # page faults and size of this process when its forks were last walked anew
+        self._walked: object = None  # what changes with the memory that the forks may share
+        self._shared_bytes: int | None = None  # as of then
+
+    def observe(self, opening: Children | None = None, *, reset: bool = True) -> list[ChildProcess] | None:
+        """Read and return every living descendant, for all open scopes; None if none are listed."""
+        with self._lock:
+            found: dict[ChildProcess, PeakTracker] = {}
+
+            def read(child: ChildProcess) -> None:
+                tracker = self._trackers.get(child) or self._tracker_of(child)
+                if opening is not None:
+                    measures_itself = child.pid in self._measuring_themselves
+                    interval = opening.intervals[child] = tracker.open(reset=reset and not measures_itself)
+                    if measures_itself:
+                        interval.mark_sampled()
+                else:
+                    tracker.observe()
+                if child.forked and child.inherited_bytes is None:
+                    child.inherited_bytes = self._most_inherited_bytes(child)
+                found[child] = tracker
+
+            living = self._descendants.visit(read)
+            self._take_what_was_left(living or ())
+            self._trackers = {child: found[child] for child in living or ()}
+            if living:
+                total_bytes = sum(child.at_least_bytes for child in living)
+                for scope in self._on.open_children():
+                    scope.together_bytes = max(scope.together_bytes, total_bytes)
+            return living
+
+    def leave_alone(self, pid: int) -> None:
+        """Leave the mark of a child to itself from now on, because it measures itself."""
+        with self._lock:
+            self._measuring_themselves.add(pid)
+            for scope in self._on.open_children():
+                for child, interval in tuple(scope.intervals.items()):
+                    if child.pid == pid:
+                        interval.mark_sampled()
+
+    def measure_again(self, pids: Iterable[int]) -> None:
+        """Measure children whose marks were left alone."""
+        with self._lock:
+            self._measuring_themselves.difference_update(pids)
+
+    def _tracker_of(self, child: ChildProcess) -> PeakTracker:
+        """Return the tracker of a new child, which was born within every scope that is open already."""
+        tracker, life = PeakTracker(child), None
+        for scope in self._on.open_children():
+            if life is None:
+                life = tracker.adopt()
+                if not child.is_seen_from_its_start():
+                    life.mark_sampled()
+            if not scope.ended:
+                scope.intervals[child] = life
+        return tracker
+
+    def _most_inherited_bytes(self, child: ChildProcess) -> int:
+        if child.parent is not None:
+            return child.parent.high_bytes
+        with suppress(Unavailable):
+            return self._on.ram.lifetime_peak_bytes()
+        return child.high_bytes
+
+    def _take_what_was_left(self, living: Iterable[ChildProcess]) -> None:
+        """Read the last figures of our forks that ended since the last observation, seen alive or not."""
+        cards = forks.cards()
+        if not cards:  # a fork that failed has none
+            if not living:
+                forks.living.clear()
+            return
+        for child in {*living, *self._trackers}:
+            with suppress(Unavailable):
+                child.find_card()
+        still = {child.pid for child in living if child.card is not None}
+        known = {child.pid: child for child in self._trackers if child.card is not None}
+        for pid, card in cards.items():
+            if pid in still:
+                continue
+            child = known.get(pid) or ChildProcess(pid, None, card)
+            if child.leave():
+                with suppress(Unavailable):
+                    (self._trackers.get(child) or self._tracker_of(child)).observe()
+            elif _is_alive(card):
+                continue
+            forks.forget(pid)
+
+    def walk(self, living: Iterable[ChildProcess], limit_s: float) -> int | None:
+        """Walk the pages of forks that changed; return what they share with each other, None if unknown."""
+        forked = [child for child in living if child.forked]
+        if not forked:
+            return 0
+        related = {*forked, *(child.parent for child in forked if child.parent is not None)}
+
+        def state() -> (
+            object
+        ):  # changes with more than a little in those that were walked, else with anything
+            return own, {child: child.is_walked or child.state for child in related}
+
+        own = self._own_state()
+        if self._walked != state():
+            self._shared_bytes = None
+            for child in forked:
+                child.forget_walk()
+        for child in sorted(forked, key=lambda child: child.current_bytes):
+            limit_s -= child.walk_s()
+            if limit_s >= 0:
+                with suppress(OSError, ValueError, Unavailable):  # it ended, or that is not allowed
+                    child.walk()
+        if self._shared_bytes is None:
+            self._shared_bytes = _shared_bytes(forked, limit_s)
+        self._walked = state()  # last: after an interrupt they are walked again
+        return self._shared_bytes
+
+    def _own_state(self) -> object:
+        """Return what changes as soon as this process may have changed more than a little of its memory."""
+        try:
+            faults, size_bytes = sum(linux.faults_and_mark()[0]), linux.resident_bytes()
+        except (OSError, ValueError):
+            return object()
+        was_faults, was_bytes = self._own
+        if abs(size_bytes - was_bytes) + (faults - was_faults) * linux.PAGE_BYTES > _STILL_BYTES:
+            self._own = faults, size_bytes
+        return self._own
+
+
+def _shared_bytes(forked: list[ChildProcess], limit_s: float) -> int | None:
+    """Return what forks share with each other but not with this process; None where it is unknown.
+
+    Of a page that n processes share each has 1/n (Pss). Summed over this process and all its forks each page
+    counts once: without what this process has, it is what its forks have.
+    """
+    if len(forked) == 1:
+        return 0
+    walked = [child.shares for child in forked if child.shares is not None and child.is_walked]
+    ours = all(child.parent is None or child.parent.forked for child in forked)  # not of another program
+    if not ours or len(walked) < len(forked):
+        return None
+    with suppress(OSError, ValueError):
+        if linux.resident_bytes() * WALK_S_PER_BYTE <= limit_s:
+            own = sharing(linux.rollup_bytes(os.getpid()), 0)
+            in_proportion = [one.anonymous_pss_bytes for one in (own, *walked)]
+            if None not in in_proportion:  # before Linux 5.4
+                private_bytes = sum(one.private_anonymous_bytes for one in walked)
+                return max(0, sum(filter(None, in_proportion)) - own.anonymous_bytes - private_bytes)
+    return None
+
+
+def _is_alive(card: Card) -> bool:
+    """Return whether the child of a card may still say something; one that was killed does not."""
+    try:
+        return linux.read(f"/proc/{card['pid']}/stat").rpartition(b")")[2].split()[0] not in (b"Z", b"X")
+    except (OSError, IndexError):
+        return False
 
 
 class _Held(NamedTuple):
     """What one child has at an end of the scope."""
 
-    own_bytes: int  # resident, without what it shares if it is forked
+    own_bytes: int  # without what it shares
     state: object = None  # which changes when pages of its own are mapped or freed
     shares: Sharing | None = None  # None for a program of its own, and where it was not found out
     fresh: bool = True  # False if it is what it shared before, which was more rather than less
@@ -62,7 +237,7 @@ class Children:
         self.together_bytes, self.ended = 0, False
         self._final: dict[ChildProcess, Peak] = {}  # the peaks at the end of the scope
         self._before: dict[ChildProcess, _Held] | None = {}
-        self._shared = SharedBounds(0, 0)  # by forked ones with each other, as the scope opened
+        self._shared_bytes: int | None = 0  # by forked ones with each other, as the scope opened
 
     def begin(self, *, reset: bool) -> None:
         """Record what those have that are there as the scope opens; `reset` their marks, if that may be."""
@@ -70,7 +245,7 @@ class Children:
         if living is None:
             self._before = None
         else:
-            self._shared = self._on.child_peaks.walk(living, WALK_S)
+            self._shared_bytes = self._on.child_peaks.walk(living, WALK_S)
             self._before = {child: _held_by(child) for child in living}
 
     def close(self) -> None:
@@ -84,35 +259,38 @@ class Children:
         """Return the peaks so far, or the final ones."""
         return {child: interval.peak() for child, interval in dict(self.intervals).items()} or self._final
 
-    def usage(self, own: Interval, time_s: float) -> ChildrenUsage | None:
+    def usage(self, time_s: float) -> ChildrenUsage | None:
         """Return what they used beside this process's own; None if there were none, or none are listed."""
         before, living = self._before, self._on.child_peaks.observe()
         if before is None or living is None:
             return None
         peaks = self._peaks()
-        shared = self._on.child_peaks.walk(living, min(max(WALK_S, _WALK_SHARE * time_s), _WALK_MOST_S))
+        shared_bytes = self._on.child_peaks.walk(living, min(max(WALK_S, _WALK_SHARE * time_s), _WALK_MOST_S))
         after = {child: _held_by(child) for child in living}
         found = {
             child: _usage_of(child, peaks.get(child), before.get(child), after.get(child))
             for child in dict.fromkeys((*before, *peaks, *after))
         }
-        ended = children_ended(more=False)  # only those before the scope matter
-        faults = ended.faults - self._ended_before.faults
-        largest_bytes = self._ended_bytes(ended, own)
-        shown = [usage for child, usage in found.items() if not (child.left and _is_small(usage))]
-        if not (before or living or shown or faults >= _NOTABLE_FAULTS or largest_bytes >= MB):
+        shown = [
+            usage
+            for child, usage in found.items()
+            if not child.left or max(usage.before_bytes, usage.peak.lo_bytes) >= _SMALL_BYTES
+        ]
+        faults = children_ended().faults - self._ended_before.faults
+        if not (before or living or shown or faults >= _NOTABLE_FAULTS):
             return None
-        ended_count = self._ended_count(ended, before, after, found)
-        left = [child for child in found if child.left]
-        all_seen = ended_count == len({child.pid for child in found} - {child.pid for child in after})
-        all_seen &= faults - sum(child.faults for child in left) <= len(left) * _LEAVING_FAULTS
-        before_bytes = sum(held.own_bytes for held in before.values()) + self._shared.lo_bytes
-        after_bytes = sum(held.own_bytes for held in after.values()) + shared.lo_bytes
-        lo_bytes = max(before_bytes, after_bytes, largest_bytes, self.together_bytes, _one_moved(found))
-        peak, most_bytes = Peak.within(lo_bytes, None), _most_at_once(found)
-        if all_seen and most_bytes is not None and shared.hi_bytes is not None:
+        # By pid, which a child that calls exec keeps.
+        ended_count = len({child.pid for child in found} - {child.pid for child in after})
+        before_bytes = sum(held.own_bytes for held in before.values()) + (self._shared_bytes or 0)
+        after_bytes = sum(held.own_bytes for held in after.values()) + (shared_bytes or 0)
+        began_unknown, all_seen = self._shared_bytes is None, self._all_seen(before, found)
+        lowest = (usage.peak.lo_bytes for usage in found.values())
+        peak = Peak.within(max(before_bytes, after_bytes, self.together_bytes, *lowest), None)
+        highest = [usage.peak.hi_bytes for usage in found.values()]
+        if all_seen and shared_bytes is not None and None not in highest:
+            hi_bytes = sum(filter(None, highest)) + max(shared_bytes, self._shared_bytes or 0)
             precision_bytes = sum(child.precision_bytes for child in found)
-            peak = Peak.within(lo_bytes, max(lo_bytes, most_bytes + shared.hi_bytes), precision_bytes)
+            peak = Peak.within(peak.lo_bytes, max(peak.lo_bytes, hi_bytes), precision_bytes)
         forked = [held for child, held in after.items() if child.forked]
         in_proportion_bytes = sum(held.shares.proportional_bytes for held in forked if held.shares)
         at_least = any(_is_at_least(before.get(child), after.get(child)) for child in found)
@@ -123,45 +301,20 @@ class Children:
             after_bytes,
             peak,
             count=len(after),
-            at_least=at_least or not shared.is_known,
+            at_least=at_least or shared_bytes is None or (began_unknown and shared_bytes > _NEARLY_BYTES),
             ended=ended_count if all_seen else max(1, ended_count),
             shared_bytes=in_proportion_bytes if forked and all(held.fresh for held in forked) else None,
             largest=tuple(replace(child, gpu_bytes=gpu_bytes.get(child.pid)) for child in named),
         )
 
-    def _ended_count(
-        self,
-        ended: Ended,
-        before: Iterable[ChildProcess],
-        after: Iterable[ChildProcess],
-        found: Iterable[ChildProcess],
-    ) -> int:
-        """Return how many children certainly ended: of those that were seen, and that Python code forked."""
-        before, after = set(before), set(after)
-        living = {child.pid for child in after}  # one that called exec is another object
-        gone = {child.pid for child in (*before, *found)} - living
-        gone_before = {child.pid for child in before} & gone
-        born = sum(1 for child in after - before if child.parent is None)
-        forked = ended.forks - self._ended_before.forks - born
-        return len(gone_before) + max(len(gone - gone_before), forked)
-
-    def _ended_bytes(self, ended: Ended, own: Interval) -> int:
-        """Return a lower bound of the unshared memory of the largest child that ended within the scope.
-
-        The kernel keeps the highest peak of all children so far. It includes what a child was before its
-        exec, when it was as large as this process. So only what exceeds that is certainly the child's own.
-        """
-        was = self._ended_before
-        if ended.largest_bytes <= was.largest_bytes:
-            return 0
-        with suppress(Unavailable):
-            # One that was there before the scope may have been forked when this process was larger.
-            ours_bytes = self._on.ram.lifetime_peak_bytes() if was.more else own.peak().hi_bytes
-            if ours_bytes is not None:
-                above_bytes = ended.largest_bytes - ours_bytes - self._on.process.counter.precision_bytes
-                forked = was.more or ended.forks != was.forks  # such a child may share our memory to its end
-                return max(0, above_bytes) if forked or above_bytes <= 0 else ended.largest_bytes
-        return 0
+    def _all_seen(self, before: Iterable[ChildProcess], found: Iterable[ChildProcess]) -> bool:
+        """Return whether every child that ended was seen alive, or left its figures."""
+        ended, was = children_ended(), self._ended_before
+        left = [child for child in found if child.left]
+        faults = ended.faults - was.faults - sum(child.faults for child in left)
+        forked = {child.pid for child in found if child.forked and child.parent is None}
+        forked -= {child.pid for child in before}
+        return faults <= len(left) * _LEAVING_FAULTS and ended.forks - was.forks <= len(forked)
 
 
 def _held_by(child: ChildProcess) -> _Held:
@@ -169,7 +322,7 @@ def _held_by(child: ChildProcess) -> _Held:
         return _Held(child.current_bytes, child.state)
     if child.shares is not None and child.is_walked:
         return _Held(child.shares.private_bytes, child.state, child.shares)
-    return _Held(at_least_bytes(child), child.state, child.shares, fresh=False)
+    return _Held(child.at_least_bytes, child.state, child.shares, fresh=False)
 
 
 def _usage_of(
@@ -182,9 +335,7 @@ def _usage_of(
         last = _Held(own_bytes, shares=child.shares, fresh=child.shares is not None)
     ends_bytes = [held.own_bytes for held in (before, last) if held is not None]
     peak = peak or Peak.within(child.high_bytes, child.high_bytes)
-    lo_bytes, hi_bytes = (
-        _unshared(child, peak, before, last) if child.forked else (peak.lo_bytes, peak.hi_bytes)
-    )
+    lo_bytes, hi_bytes = _unshared(child, peak, before, last)
     lo_bytes = max(lo_bytes, 0, *ends_bytes)
     if last is None:
         hi_bytes = None
@@ -203,11 +354,13 @@ def _usage_of(
 def _unshared(
     child: ChildProcess, peak: Peak, before: _Held | None, after: _Held | None
 ) -> tuple[int, int | None]:
-    """Return the bounds of the peak of a forked child without what it shared.
+    """Return the bounds of the peak of a child; of a forked one without what it shared.
 
     The anonymous memory that it inherited only becomes less while it lives, unless it forks itself. The files
     and shared memory that it has in common with others are taken as at the two ends.
     """
+    if not child.forked:
+        return peak.lo_bytes, peak.hi_bytes
     walked = [held.shares for held in (before, after) if held is not None and held.shares is not None]
     mapped = [shares.shared_bytes - shares.inherited_bytes for shares in walked]
     inherited = [shares.inherited_bytes for shares in walked]
@@ -222,38 +375,6 @@ def _unshared(
     return lo_bytes, hi_bytes
 
 
-def _is_small(usage: ChildUsage) -> bool:
-    """Return whether a child had little more than what every fork copies."""
-    return max(usage.before_bytes, usage.peak.lo_bytes) < _SMALL_BYTES
-
-
-def _most_at_once(found: dict[ChildProcess, ChildUsage]) -> int | None:
-    """Return the most that all can have had at once: the peaks of those that lived together, if known."""
-    most_bytes = 0
-    for newest in found:  # most of them live just after one is born
-        at_ns, sum_bytes = newest.life_ns[0], 0
-        for child, usage in found.items():
-            born_ns, left_ns = child.life_ns
-            if usage.peak.hi_bytes is None:
-                return None
-            if born_ns <= at_ns and (left_ns is None or left_ns >= at_ns):
-                sum_bytes += usage.peak.hi_bytes
-        most_bytes = max(most_bytes, sum_bytes)
-    return most_bytes
-
-
-def _one_moved(found: dict[ChildProcess, ChildUsage]) -> int:
-    """Return the most that all certainly had at once: one at its peak, and those that did not move."""
-    still_bytes, moved_bytes = 0, 0
-    for child in found.values():
-        lo_bytes, hi_bytes = child.peak.lo_bytes, child.peak.hi_bytes
-        if not child.ended and child.before_bytes == child.after_bytes == lo_bytes == hi_bytes:
-            still_bytes += lo_bytes
-        else:
-            moved_bytes = max(moved_bytes, lo_bytes)
-    return still_bytes + moved_bytes
-
-
 def _is_at_least(before: _Held | None, after: _Held | None) -> bool:
     """Return whether more than a little of a child's memory at an end may not be counted."""
     if after is not None and not after.fresh:
@@ -262,14 +383,14 @@ def _is_at_least(before: _Held | None, after: _Held | None) -> bool:
         return False
     if before.shares is None or after is None or after.shares is None:
         return True
-    return before.shares.shared_bytes - after.shares.shared_bytes > NEARLY_BYTES
+    return before.shares.shared_bytes - after.shares.shared_bytes > _NEARLY_BYTES
 
 
 def largest_first(found: Iterable[ChildUsage]) -> list[ChildUsage]:
     """Return the children by what they needed; after those that needed much, by what they have."""
 
     def rank(one: ChildUsage) -> tuple[int, int, int]:
-        needed_bytes = one.needed_bytes if one.needed_bytes >= _NEEDED_BYTES else 0
+        needed_bytes = one.needed_bytes if one.needed_bytes >= _SMALL_BYTES else 0
         return -needed_bytes, -one.peak.lo_bytes, one.pid
 
     return sorted(found, key=rank)

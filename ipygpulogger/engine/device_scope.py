@@ -1,8 +1,8 @@
 """One device in one scope: its memory, energy and utilization, and the figures over time.
 
-This process's own memory has three parts: what the allocators count, which is exact; what it holds outside
-them, if the driver reports it; and the context, which is reported but not part of what was consumed. The peak
-is exact if memory outside the allocators did not change.
+This process's memory is what the allocators count, and what it holds outside them where the driver reports
+it. The context is reported, but not consumed. The peak is exact if memory outside the allocators did not
+change.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from ..records import Timeline
     from ..sources import Device
     from ..sources.nvidia.nvml import Nvml
-    from .ledger import Allowance, DeviceSnapshot, Shares
+    from .ledger import DeviceSnapshot
     from .peaks import Interval, PeakTracker
 
 METRICS = {"energy": "J", "utilization": "%"}  # each name, with its unit
@@ -80,8 +80,7 @@ class TimeSeries:
         return tuple((round(at, 3), size) for at, size in (*first, *inner, *last))
 
 
-JUMP_BYTES = 64 * MB  # a rise outside the allocators from which on the sampler queries per-process usage
-_MOST_QUERIES = 32  # such queries in one scope, at most
+RISE_BYTES = 64 * MB  # a rise outside the allocators from which on the record says it
 
 
 class DeviceScope:
@@ -93,13 +92,9 @@ class DeviceScope:
         self.before: DeviceSnapshot | None = None  # None if it was first used within the scope
         self.after: DeviceSnapshot | None = None  # None until its end
         self.neighbours_before_bytes: int | None = None  # held by other processes at the beginning
-        # What the sampler saw: in use on the whole device, and outside the allocators; held by this process,
-        # and by all others.
-        self.highest_used_bytes = self.highest_other_bytes = self.seen_bytes = 0
+        # What the sampler saw in use on the whole device, and outside the allocators.
+        self.highest_used_bytes = self.highest_other_bytes = 0
         self.lowest_other_bytes: int | None = None
-        self.listed_peak_bytes: int | None = None
-        self._known_bytes: int | None = None  # outside the allocators, as last known: a jump is above that
-        self._jumped: list[tuple[int, int | None]] = []  # seen outside the allocators, and of that attributed
         self.series = TimeSeries()  # of the whole device
         self.energy_j: float | Unavailable = Unavailable("first used within this scope")  # at the beginning
         self.metrics: tuple[Metric, ...] = ()
@@ -113,9 +108,8 @@ class DeviceScope:
 
     def inherit(self, raw: DeviceScope) -> None:
         """Take over what was seen of the same device while no framework used it yet."""
-        for name in ("neighbours_before_bytes", "listed_peak_bytes", "series", "energy_j", "_jumped"):
-            setattr(self, name, getattr(raw, name))
-        self.highest_used_bytes, self.seen_bytes = raw.highest_used_bytes, raw.seen_bytes
+        self.neighbours_before_bytes, self.energy_j = raw.neighbours_before_bytes, raw.energy_j
+        self.series, self.highest_used_bytes = raw.series, raw.highest_used_bytes
 
     def leave_allocators(self) -> None:
         """Go on with what the driver reports alone: an allocator that was read before cannot be read now."""
@@ -123,60 +117,32 @@ class DeviceScope:
         if self.before is not None:
             self.before = self.before._replace(allocated=None, reserved=None)
 
-    def is_query_due(self, other_bytes: int) -> bool:
-        """Return whether memory outside the allocators jumped, so that the slow per-process query is due."""
-        return self._jumps(other_bytes) and len(self._jumped) < _MOST_QUERIES
-
-    def sampled(self, used_bytes: int, other_bytes: int | None, found: Shares | None) -> None:
+    def sampled(self, used_bytes: int, other_bytes: int | None) -> None:
         """Record a sample; see `Measuring.device_sampled`."""
         self.highest_used_bytes = max(self.highest_used_bytes, used_bytes)
-        self.highest_other_bytes = max(self.highest_other_bytes, other_bytes or 0)
-        known_bytes = None
-        if found is not None:
-            self.seen_bytes = max(self.seen_bytes, found.own)
-            known_bytes = found.outside
-            if found.listed is not None:
-                self.listed_peak_bytes = max(self.listed_peak_bytes or 0, found.listed)
-                known_bytes += found.listed
-        if other_bytes is None:
-            return
-        lowest_bytes = self.lowest_other_bytes
-        self.lowest_other_bytes = other_bytes if lowest_bytes is None else min(lowest_bytes, other_bytes)
-        level_bytes = self._level_bytes()
-        if self._jumps(other_bytes):
-            self._known_bytes = other_bytes
-            if len(self._jumped) > _MOST_QUERIES:  # of the jumps beyond that, only the highest is kept
-                other_bytes = max(other_bytes, self._jumped.pop()[0])
-            self._jumped.append((other_bytes, known_bytes))
-        else:
-            self._known_bytes = other_bytes if level_bytes is None else min(level_bytes, other_bytes)
+        if other_bytes is not None:
+            self.highest_other_bytes = max(self.highest_other_bytes, other_bytes)
+            lowest_bytes = self.lowest_other_bytes
+            self.lowest_other_bytes = other_bytes if lowest_bytes is None else min(lowest_bytes, other_bytes)
 
-    def _jumps(self, other_bytes: int) -> bool:
-        level_bytes = self._level_bytes()
-        if level_bytes is None or self.device.unified:  # outside a unified device's allocators is all RAM
-            return False
-        return other_bytes - level_bytes > JUMP_BYTES
-
-    def _level_bytes(self) -> int | None:
-        """Return what was outside the allocators before a jump; None before the first sample."""
-        return self._known_bytes if self._known_bytes is not None else self.before and self.before.other
-
-    def usage(self, after: DeviceSnapshot, allowance: Allowance, timeline: Timeline) -> DeviceUsage:
+    def usage(
+        self, after: DeviceSnapshot, allowance: tuple[int | None, int | None], timeline: Timeline
+    ) -> DeviceUsage:
         """Return what the scope used of the device, given the snapshot at its end."""
         before, device, intervals = self.before, self.device, list(self.intervals.values())
         tells_reserved = bool(intervals) and all(len(interval.before) > 1 for interval in intervals)
         outside_before = before.outside if before else after.outside  # a new context is not consumed
-        outside_after, unattributed_bytes, seen_bytes = after.outside, 0, self.seen_bytes
+        outside_after, unattributed_bytes = after.outside, 0
         if outside_before is None or outside_after is None:
-            seen_bytes = 0  # includes memory outside the allocators, which is unknown at the two ends
             was, now = before and before.other, after.other
             if was is not None and now is not None and not device.unified:  # there other RAM is outside too
                 unattributed_bytes = now - was
             outside_before = outside_after = 0
         before_bytes = outside_before + sum(interval.before_bytes(ALLOCATED) for interval in intervals)
         after_bytes = outside_after + (after.allocated or 0)
-        peak = self._peak(after, before_bytes, after_bytes, (outside_before, outside_after), seen_bytes)
+        peak = self._peak(after, before_bytes, after_bytes, (outside_before, outside_after))
         memory = after.memory
+        rise_bytes = self._rise_bytes(after)
         return DeviceUsage(
             before_bytes,
             after_bytes,
@@ -193,60 +159,36 @@ class DeviceScope:
             allocated_bytes=after.allocated,
             reserved_bytes=after.reserved if tells_reserved else None,
             reserved_peak=peak_of_sum(intervals, RESERVED) if tells_reserved else None,
-            pools_bytes=allowance.pools_bytes,
+            pools_bytes=allowance[1],
             other_bytes=after.other,
             neighbours_bytes=after.neighbours,
             neighbours_before_bytes=self.neighbours_before_bytes,
-            neighbours_peak_bytes=self._neighbours_peak_bytes(after),
             driver_bytes=after.driver,
             unattributed_bytes=unattributed_bytes,
-            unknown_rise_bytes=self._unknown_rise_bytes(after),
-            limit_bytes=allowance.limit_bytes,
+            # Outside the allocators of a unified device is all RAM.
+            unknown_rise_bytes=rise_bytes if rise_bytes > RISE_BYTES and not device.unified else 0,
+            limit_bytes=allowance[0],
             context_bytes=(after.outside or 0) if before is None else 0,
             metrics=self.metrics,
             timeline=timeline,
         )
 
-    def _ends_bytes(self, after: DeviceSnapshot) -> list[int]:
+    def _other_ends_bytes(self, after: DeviceSnapshot) -> list[int]:
         """Return what was in use outside the allocators at both ends, where that is known."""
         ends_bytes = self.before and self.before.other, after.other
         return [size_bytes for size_bytes in ends_bytes if size_bytes is not None]
 
-    def _unlisted_bytes(self, after: DeviceSnapshot) -> int:
-        """Return the unattributed memory at that end of the scope where it was less."""
-        ends_bytes = self.before and self.before.unlisted, after.unlisted
-        return min((size_bytes for size_bytes in ends_bytes if size_bytes is not None), default=0)
-
-    def _neighbours_peak_bytes(self, after: DeviceSnapshot) -> int | None:
-        if self.listed_peak_bytes is None or after.memory is None:
-            return None
-        unlisted_bytes = 0 if after.memory.driver_in_used else self._unlisted_bytes(after)
-        return self.listed_peak_bytes + unlisted_bytes
-
-    def _unknown_rise_bytes(self, after: DeviceSnapshot) -> int:
-        """Return how far the highest unattributed jump was above both ends; 0 if by less than a jump."""
-        if not self._jumped:
-            return 0
-        ends_bytes = self._ends_bytes(after)
-        if not ends_bytes:
-            return 0
-        rise_bytes = 0
-        for seen_bytes, known_bytes in self._jumped:
-            attributed_bytes = 0 if known_bytes is None else known_bytes + self._unlisted_bytes(after)
-            rise_bytes = max(rise_bytes, seen_bytes - max(attributed_bytes, *ends_bytes))
-        return rise_bytes if rise_bytes > JUMP_BYTES else 0
+    def _rise_bytes(self, after: DeviceSnapshot) -> int:
+        """Return how far memory outside the allocators was seen above both ends; negative if it was not."""
+        highest_bytes = self.highest_other_bytes
+        return highest_bytes - max(self._other_ends_bytes(after), default=highest_bytes)
 
     def _peak(
-        self,
-        after: DeviceSnapshot,
-        before_bytes: int,
-        after_bytes: int,
-        outside: tuple[int, int],
-        seen_bytes: int,
+        self, after: DeviceSnapshot, before_bytes: int, after_bytes: int, outside: tuple[int, int]
     ) -> Peak:
-        ends_bytes = max(before_bytes, after_bytes, seen_bytes)
+        ends_bytes = max(before_bytes, after_bytes)
         if not self.intervals:
-            return Peak.within(max(ends_bytes, self._raw_peak_bytes(after)), None)
+            return Peak.within(ends_bytes, None)
         allocated = peak_of_sum(list(self.intervals.values()), ALLOCATED)
         outside_lo_bytes = max(0, min(outside) - self._fell_bytes(after))
         lo_bytes = max(allocated.lo_bytes + outside_lo_bytes, ends_bytes)
@@ -255,28 +197,21 @@ class DeviceScope:
         hi_bytes = max(allocated.hi_bytes + max(outside), ends_bytes)
         return Peak.within(lo_bytes, hi_bytes, allocated.precision_bytes)
 
-    def _raw_peak_bytes(self, after: DeviceSnapshot) -> int:
-        """Return the highest sample, for a device without an allocator; 0 if other processes may be on it."""
-        before = self.before
-        alone = before is not None and before.neighbours == after.neighbours == 0
-        alone = alone and not self.listed_peak_bytes and not self._unknown_rise_bytes(after)
-        return self.highest_used_bytes if alone and (after.own or (before and before.own)) else 0
-
     def _fell_bytes(self, after: DeviceSnapshot) -> int:
         """Return how far memory outside the allocators, perhaps our own, fell below both ends."""
         if self.lowest_other_bytes is None or self.device.unified:
             return 0
-        fell_bytes = min(self._ends_bytes(after), default=0) - self.lowest_other_bytes
+        fell_bytes = min(self._other_ends_bytes(after), default=0) - self.lowest_other_bytes
         return fell_bytes if fell_bytes > MB else 0
 
     def _rose_unseen(self, after: DeviceSnapshot) -> bool:
         """Return whether a sample was higher than the allocators and both ends can explain."""
-        if not (self.highest_used_bytes or self.highest_other_bytes) or after.other is None:
+        if not self.highest_used_bytes or after.other is None:
             return False
-        ends_bytes = max(after.other, (self.before and self.before.other) or 0, 0) + MB
-        reserved = peak_of_sum(list(self.intervals.values()), RESERVED)
-        return self.highest_other_bytes > ends_bytes or (
-            reserved.hi_bytes is not None and self.highest_used_bytes > reserved.hi_bytes + ends_bytes
+        explained_bytes = max(0, *self._other_ends_bytes(after)) + MB
+        most_bytes = peak_of_sum(list(self.intervals.values()), RESERVED).hi_bytes
+        return self._rise_bytes(after) > MB or (
+            most_bytes is not None and self.highest_used_bytes > most_bytes + explained_bytes
         )
 
 

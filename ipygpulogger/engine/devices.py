@@ -1,8 +1,4 @@
-"""The frameworks' allocators in use, their devices matched with NVML's, and sources that others offer.
-
-Nearly always there are none. Looking for the name of the group in the files takes a quarter of the time that
-`importlib.metadata` takes to parse them all (3.5 ms with 95 distributions). A process that has not imported
-that module, with the forty others that it needs, is spared that as well.
+"""The frameworks' allocators in use, and their devices matched with NVML's.
 
 A framework numbers the devices that `CUDA_VISIBLE_DEVICES` shows, NVML all devices of the machine. Nothing is
 initialised to find out which is which.
@@ -10,14 +6,8 @@ initialised to find out which is which.
 
 from __future__ import annotations
 
-import os
-import sys
-from contextlib import suppress
 from dataclasses import replace
-from functools import cache
-from importlib.machinery import PathFinder
 from operator import methodcaller
-from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from ..sources.nvidia import driver
@@ -25,51 +15,20 @@ from .peaks import PeakTracker
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from importlib.metadata import EntryPoint
 
     from ..sources import Counter, Device, DeviceCounter, DeviceMemory, Framework
     from ..sources.nvidia.nvml import Nvml
     from .frameworks import Frameworks
 
-GROUP = "ipygpulogger.sources"
 
+class Devices:
+    """The allocators of each framework, and the devices of this machine as frameworks and NVML know them."""
 
-@cache
-def offered() -> tuple[EntryPoint, ...]:
-    """Return the entry points of the group; read once in the life of the process. It may fail in any way."""
-    if not _may_be_offered():
-        return ()
-    from importlib.metadata import entry_points
-
-    return tuple(entry_points(group=GROUP))
-
-
-def _may_be_offered() -> bool:
-    """Return whether a distribution names the group, or some distributions are not in folders."""
-    if any(finder is not PathFinder and hasattr(finder, "find_distributions") for finder in sys.meta_path):
-        return True
-    for folder in sys.path:
-        try:
-            names = os.listdir(folder or os.curdir)  # noqa: PTH208 - ten times as fast as `Path.iterdir`
-        except NotADirectoryError:  # an archive
-            return True
-        except (FileNotFoundError, PermissionError):
-            continue
-        for name in names:
-            if name.endswith((".dist-info", ".egg-info")):
-                with suppress(FileNotFoundError, NotADirectoryError, PermissionError):
-                    if GROUP.encode() in Path(folder, name, "entry_points.txt").read_bytes():
-                        return True
-    return False
-
-
-class Allocators:
-    """Of each framework: its allocator on each device, and that of page-locked host memory."""
-
-    def __init__(self, frameworks: Frameworks, devices: Devices) -> None:
-        self._frameworks, self._devices = frameworks, devices
+    def __init__(self, nvml: Nvml, frameworks: Frameworks) -> None:
+        self._nvml, self._frameworks = nvml, frameworks
+        self._identified: dict[tuple[str, int], Device] = {}  # by `Device.key`
         self._trackers: dict[tuple[str, tuple[str, int]], PeakTracker] = {}  # by framework, and device
-        self._pinned: dict[str, PeakTracker] = {}  # by framework
+        self.pinned: dict[str, PeakTracker] = {}  # of page-locked host memory, by framework
 
     def discover(self, imported: list[Framework]) -> Iterator[tuple[Device | None, PeakTracker, bool]]:
         """Yield device (None: pinned), tracker, and whether no reset was unseen, of each new allocator."""
@@ -78,15 +37,15 @@ class Allocators:
             for counter in counters:
                 key = framework.name, counter.device.key
                 if key not in self._trackers:
-                    device = self._devices.identify(counter.device)
+                    device = self._identify(counter.device)
                     tracker = self._trackers[key] = PeakTracker(counter)
                     yield device, tracker, framework.name not in late
         answers: list[tuple[Framework, Counter | None]] = self._frameworks.ask(
             methodcaller("pinned"), imported
         )
         for framework, pinned in answers:
-            if pinned is not None and framework.name not in self._pinned:
-                tracker = self._pinned[framework.name] = PeakTracker(pinned)
+            if pinned is not None and framework.name not in self.pinned:
+                tracker = self.pinned[framework.name] = PeakTracker(pinned)
                 yield None, tracker, True
 
     def by_device(self) -> list[tuple[Device, list[PeakTracker]]]:
@@ -96,11 +55,7 @@ class Allocators:
         found: dict[tuple[str, int], list[PeakTracker]] = {}
         for (_, key), tracker in tuple(self._trackers.items()):
             found.setdefault(key, []).append(tracker)
-        return [(self._devices.known(key), trackers) for key, trackers in sorted(found.items())]
-
-    def pinned(self) -> list[PeakTracker]:
-        """Return the trackers of the peaks of page-locked host memory."""
-        return list(self._pinned.values())
+        return [(self._identified[key], trackers) for key, trackers in sorted(found.items())]
 
     def counters(self, device: Device) -> list[DeviceCounter]:
         """Return the counters of the allocators on a device."""
@@ -110,44 +65,31 @@ class Allocators:
     def tracker(self, framework: str, index: int | None) -> PeakTracker | None:
         """Return the tracker of the peaks on a device, or of page-locked host memory (index None), if any."""
         if index is None:
-            return self._pinned.get(framework)
+            return self.pinned.get(framework)
         trackers = self._trackers.items()
         return next((tracker for (f, (_, i)), tracker in trackers if (f, i) == (framework, index)), None)
 
-
-class Devices:
-    """The devices of this machine, as the frameworks and as NVML know them."""
-
-    def __init__(self, nvml: Nvml, frameworks: Frameworks) -> None:
-        self._nvml, self._frameworks = nvml, frameworks
-        self._known: dict[tuple[str, int], Device] = {}  # by `Device.key`
-
-    def identify(self, device: Device) -> Device:
+    def _identify(self, device: Device) -> Device:
         """Return the same device, completed by what other frameworks and NVML report of it."""
-        known = self._known.get(device.key)
-        if known is None or known.uuid is None:
-            seen = self._nvml.device(device.uuid)
-            if seen is None and device.backend == "cuda":
-                if device.uuid is None:
-                    seen = self._nvml.visible(device.index)
-                else:  # older CUDA: the card's UUID for a slice
-                    seen = self._nvml.device(driver.facts(device.index).uuid)
-            if seen is not None:
-                total_bytes = seen.total_bytes or device.total_bytes
-                device = replace(
-                    device, uuid=seen.uuid, name=device.name or seen.name, total_bytes=total_bytes
-                )
-            self._known[device.key] = device
-        return self._known[device.key]
-
-    def known(self, key: tuple[str, int]) -> Device:
-        """Return the device that was identified under a `Device.key`."""
-        return self._known[key]
+        known = self._identified.get(device.key)
+        if known is not None and known.uuid is not None:
+            return known
+        seen = self._nvml.device(device.uuid)
+        if seen is None and device.backend == "cuda":
+            if device.uuid is None:
+                seen = self._nvml.visible(device.index)
+            else:  # older CUDA: the card's UUID for a slice
+                seen = self._nvml.device(driver.facts(device.index).uuid)
+        if seen is not None:
+            total_bytes = seen.total_bytes or device.total_bytes
+            device = replace(device, uuid=seen.uuid, name=device.name or seen.name, total_bytes=total_bytes)
+        self._identified[device.key] = device
+        return device
 
     def uuid(self, index: int) -> str | None:
         """Return the UUID of the device with this index in the frameworks; None where it is unknown."""
         counters = self._counters(index)
-        known = self.identify(counters[0].device).uuid if counters else driver.facts(index).uuid
+        known = self._identify(counters[0].device).uuid if counters else driver.facts(index).uuid
         if known is not None:
             return known
         seen = self._nvml.visible(index)

@@ -1,8 +1,7 @@
 """The frameworks with a device allocator: those of this package, and those that other distributions add.
 
-A framework is called by the name of its module and used only while that name is in `sys.modules`. For a
-framework that the user has not imported, the hooks of a cell run no code at all. The adapter of such a
-framework is not even loaded.
+A framework is used only while the name of its module is in `sys.modules`. Of one that the user has not
+imported not even the adapter is loaded.
 """
 
 from __future__ import annotations
@@ -10,18 +9,18 @@ from __future__ import annotations
 import sys
 import threading
 from contextlib import nullcontext
-from functools import partial
+from functools import cache, partial
 from importlib import import_module
 from operator import itemgetter, methodcaller
 from typing import TYPE_CHECKING, TypeVar
 
 from ..runtime.errors import is_from_a_handler, named
 from ..sources import DeviceCounter, Framework
-from . import devices
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from contextlib import AbstractContextManager
+    from importlib.metadata import EntryPoint
 
 
 T = TypeVar("T")
@@ -37,11 +36,18 @@ _ADAPTERS = {
 }
 
 
+@cache
+def _offered() -> tuple[EntryPoint, ...]:
+    """Return the entry points by which other distributions offer sources; read once in a process's life."""
+    from importlib.metadata import entry_points  # which few terminals have imported so far
+
+    return tuple(entry_points(group="ipygpulogger.sources"))
+
+
 def _adapter(name: str) -> type[Framework]:
     """Import the adapter of a framework."""
     module, _, kind = _ADAPTERS[name].partition(":")
-    sources = f"{__package__.rpartition('.')[0]}.sources"
-    adapter: type[Framework] = getattr(import_module(f"{sources}.{module}"), kind)
+    adapter: type[Framework] = getattr(import_module(f"..sources.{module}", __package__), kind)
     return adapter
 
 
@@ -84,10 +90,9 @@ class Frameworks:
         self._notes, self._user_resets, self._importing = notes, user_resets, importing
         self._adding = threading.RLock()
         self.failed: dict[str, str] = {}  # the error of each one that is left out, by name
-        self._known: tuple[Framework, ...] = ()
-        self._ours: list[Framework] = []  # among those, the ones of this package
+        self.loaded: tuple[Framework, ...] = ()  # without those that are left out, and unimported adapters
         self._unloaded = dict(_ADAPTERS) if known is None else {}  # by name: ours, not imported so far
-        self._names = dict.fromkeys(self._unloaded)  # of those, and of those that are known
+        self._names = set(self._unloaded)  # of those, and of those that are loaded
         self._held: dict[int, Framework] = {}  # by identity: asked to `hold`, and not to `release` since
         for framework in self._of_others() if known is None else known:
             self._add(framework)
@@ -98,20 +103,16 @@ class Frameworks:
     def imported(self) -> list[Framework]:
         """Return the frameworks whose module is in `sys.modules`, those of this package first."""
         modules = sys.modules
-        if self._names.keys().isdisjoint(modules.keys()):  # walks the shorter of the two
+        if self._names.isdisjoint(modules.keys()):  # walks the shorter of the two
             return []
         if not self._unloaded.keys().isdisjoint(modules.keys()):
             self._load([name for name in self._unloaded if name in modules])
-        return [framework for framework in self._known if framework.name in modules]
-
-    def loaded(self) -> tuple[Framework, ...]:
-        """Return the frameworks that are not left out, without those whose adapter is not loaded."""
-        return self._known
+        return [framework for framework in self.loaded if framework.name in modules]
 
     def known(self) -> tuple[Framework, ...]:
         """Return every framework that is not left out, imported or not; this loads every adapter."""
         self._load(list(self._unloaded))
-        return self._known
+        return self.loaded
 
     def ask(
         self, question: Callable[[Framework], T], of: Iterable[Framework] | None = None
@@ -124,7 +125,7 @@ class Frameworks:
             except BaseException as error:
                 if is_from_a_handler(error):
                     raise
-                self._known = tuple(other for other in self._known if other is not framework)
+                self.loaded = tuple(other for other in self.loaded if other is not framework)
                 self.failed[framework.name] = named(error)
                 self._notes.add(f"the source {framework.name} fails and is left out: {named(error)}")
         return answers
@@ -166,28 +167,23 @@ class Frameworks:
                 self._notes.add(f"the source {name} cannot be loaded: {named(error)}")
                 continue
             with self._adding:  # another thread may have done the same; so may a finalizer, in this one
-                if not any(type(one) is kind for one in self._ours):
-                    framework = kind()
-                    self._ours.append(framework)
-                    self._add(framework)
+                if not any(type(one) is kind for one in self.loaded):
+                    self._add(kind(), ours=True)
                 self._unloaded.pop(name, None)  # last: after an interrupt above it is done again
 
-    def _add(self, framework: Framework) -> None:
-        """Add a framework to those that are known."""
+    def _add(self, framework: Framework, *, ours: bool = False) -> None:
+        """Add a framework; those of this package come first, in the order of `_ADAPTERS`."""
         if self._user_resets is not None:
             framework.on_user_reset = partial(self._user_resets, framework)
-        self._names[framework.name] = None
-        self._known = tuple(sorted((*self._known, framework), key=self._rank))
-
-    def _rank(self, framework: Framework) -> int:
-        """Return a sort key: those of this package come first, in the order of `_ADAPTERS`."""
-        order = list(_ADAPTERS)
-        return order.index(framework.name) if framework in self._ours else len(order)
+        self._names.add(framework.name)
+        ranks = {name: rank for rank, name in enumerate(_ADAPTERS)}
+        loaded = (framework, *self.loaded) if ours else (*self.loaded, framework)
+        self.loaded = tuple(sorted(loaded, key=lambda one: ranks.get(one.name, len(ranks))))
 
     def _of_others(self) -> Iterator[Framework]:
         """Yield the frameworks that other distributions offer."""
         try:
-            entries = devices.offered()
+            entries = _offered()
         except Exception as error:  # no descriptors left, a broken distribution
             if is_from_a_handler(error):
                 raise
@@ -198,9 +194,7 @@ class Frameworks:
                 framework = entry.load()()
                 if not isinstance(framework, Framework):
                     raise TypeError(f"{framework!r} is not a Framework")  # noqa: TRY301 - said as any other failure
-            except KeyboardInterrupt:
-                raise
-            except BaseException as error:
+            except Exception as error:
                 self.failed[entry.name] = named(error)
                 self._notes.add(f"the source {entry.name} of {entry.value} fails: {named(error)}")
             else:

@@ -1,12 +1,13 @@
 """Who holds the memory of a device: this process's allocators, this process outside them, others, the driver.
 
-The allocators count their own memory. NVML reports that of the whole device and, in a slow query, that of
-each process. Per-process usage is queried only if memory outside the allocators changed.
+NVML reports the memory of the whole device and, in a slow query, that of each process. This query is made
+only if memory outside the allocators changed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from ..records import DRIVER
@@ -61,13 +62,6 @@ class DeviceSnapshot(NamedTuple):
         return max(0, self.memory.used_bytes - self.own)
 
     @property
-    def unlisted(self) -> int | None:
-        """Unattributed memory, outside the allocators and not of a process that the driver lists."""
-        if self.other is None or self.outside is None or self.listed is None:
-            return None
-        return max(0, self.other - self.outside - self.listed)
-
-    @property
     def driver(self) -> int | None:
         """Reserved by the driver for itself."""
         if self.memory is None:
@@ -80,21 +74,6 @@ class DeviceSnapshot(NamedTuple):
 
 
 NOTHING = DeviceSnapshot(None, None, None, 0, None)  # of a device that this process certainly does not use
-
-
-class Shares(NamedTuple):
-    """Lower bounds of what is held on a device at one moment, in bytes."""
-
-    outside: int  # by this process outside the allocators
-    own: int  # the same, with what the allocators have allocated
-    listed: int | None  # by all other processes that the driver lists; None where unknown
-
-
-class Allowance(NamedTuple):
-    """The limit and private pools of a device's allocators, as in `records.DeviceUsage`."""
-
-    limit_bytes: int | None
-    pools_bytes: int | None
 
 
 class _Outside(NamedTuple):
@@ -139,31 +118,14 @@ class Ledger:
                 self._outside.pop(uuid, None)
         return snapshot
 
-    def examine(self, device: Device, trackers: Sequence[PeakTracker], memory: DeviceMemory) -> Shares | None:
-        """Query per-process usage of a device now; slow, for any thread. None where it is unknown.
-
-        If an allocator changed during the query, only what this process holds beyond that allocator's peak is
-        certainly outside it. `memory` is the whole device a moment ago.
-        """
-        try:
-            first = [tracker.observe() for tracker in trackers]
-            reserved = sum(one.readings[RESERVED].current_bytes for one in first)
-            own, listed = self._processes(device, reserved)
-            last = [tracker.observe() for tracker in trackers]
-        except Unavailable:
+    def sample(self, uuid: str, trackers: Collection[PeakTracker]) -> tuple[int, int | None] | None:
+        """Return what is in use on a device, and outside the allocators (None if these changed)."""
+        before = _reserved(trackers)
+        memory = self._nvml.memory(uuid)
+        after = _reserved(trackers)
+        if memory is None:
             return None
-        if own is None:
-            return None
-        if not own and listed is None:  # this process has no context there: all of it is others'
-            return Shares(0, 0, memory.used_bytes)
-        if all(one.stamp and one.stamp == now.stamp for one, now in zip(first, last, strict=True)):
-            allocated = sum(one.readings[ALLOCATED].current_bytes for one in first)
-            return Shares(own - reserved, own - reserved + allocated, listed)
-        peaks = [one.readings[RESERVED].peak_bytes for one in last]
-        if None in peaks:
-            return None
-        outside = max(0, own - sum(filter(None, peaks)))
-        return Shares(outside, outside, listed)
+        return memory.used_bytes, None if after is None or after != before else memory.used_bytes - after[0]
 
     def held_by(self, pids: Collection[int]) -> dict[int, int]:
         """Return what these processes hold on all devices together, if the driver lists it of each device."""
@@ -222,11 +184,11 @@ class Ledger:
         return own, listed
 
 
-def allowance(counters: Sequence[DeviceCounter]) -> Allowance:
-    """Return the limit and private pools of a device's allocators."""
+def allowance(counters: Sequence[DeviceCounter]) -> tuple[int | None, int | None]:
+    """Return the limit and the size of the private pools of a device's allocators, as in `DeviceUsage`."""
     limits = _known(counter.limit_bytes for counter in counters)
     pools = _known(counter.pools_bytes for counter in counters)
-    return Allowance(min(limits, default=None), sum(pools) if pools else None)
+    return min(limits, default=None), sum(pools) if pools else None
 
 
 def uses(device: Device) -> bool | None:
@@ -247,6 +209,16 @@ def may_use_others(ordinals: Collection[int]) -> bool:
     return any(one not in ordinals for one in contexts) if contexts else True
 
 
+def _reserved(trackers: Iterable[PeakTracker]) -> tuple[int, list[tuple[int, ...]]] | None:
+    """Return what allocators have reserved, and the stamps of their counters; None where one has no stamp."""
+    try:
+        observed = [tracker.observe() for tracker in trackers]
+    except Unavailable:
+        return None
+    stamps = [one.stamp for one in observed]
+    return (sum(one.readings[RESERVED].current_bytes for one in observed), stamps) if all(stamps) else None
+
+
 def _levels(trackers: Sequence[PeakTracker]) -> AllocatorLevels:
     """Return what each allocator holds now, by series."""
     return [[reading.current_bytes for reading in tracker.observe().readings] for tracker in trackers]
@@ -256,12 +228,6 @@ def _known(reads: Iterable[Callable[[], T | None]]) -> list[T]:
     """Return the results other than None; the counter of another distribution may fail in any way."""
     found = []
     for read in reads:
-        try:
-            result = read()
-        except KeyboardInterrupt:
-            raise
-        except BaseException:
-            result = None
-        if result is not None:
-            found.append(result)
-    return found
+        with suppress(Exception):
+            found.append(read())
+    return [one for one in found if one is not None]

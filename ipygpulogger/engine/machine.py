@@ -1,7 +1,7 @@
 """What all measurements of one process share: every source, the trackers of peaks, and the open scopes.
 
-`Machine` has a part for each of these. What concerns several parts at once is done here, under one lock: a
-scope opens or closes, a device is first used, the user resets a counter, the last measurement ends.
+What concerns several of these at once is done here, under one lock: a scope opens or closes, a device is
+first used, the user resets a counter, the last measurement ends.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from ..sources.system import linux
 from ..sources.system.forked import Starts, forks
 from ..sources.system.process import Process
 from ..sources.system.ram_limit import RamLimits
-from .devices import Allocators, Devices
+from .devices import Devices
 from .frameworks import Frameworks, Notes
-from .ledger import AllocatorLevels, Allowance, DeviceSnapshot, Ledger, allowance
+from .ledger import AllocatorLevels, DeviceSnapshot, Ledger, allowance
 from .peaks import PeakTracker
-from .sampler import OpenScopes, Sampler, sample_device
+from .sampler import OpenScopes, Sampler
 from .settling import OwnImports, Settling
 
 if TYPE_CHECKING:
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from ..sources import Device, DeviceMemory, Framework
     from ..sources.nvidia.nvml import NvmlDevice
     from ..sources.torch.snapshot import SnapshotFile
-    from .child_peaks import ChildPeaks
-    from .children import Children
+    from .children import ChildPeaks, Children
+    from .device_scope import DeviceScope
     from .sampler import Measuring
 
 
@@ -59,7 +59,6 @@ class Machine:
             self.notes, frameworks, user_resets=self._user_resets, importing=self.own_imports.importing
         )
         self.devices = Devices(self.nvml, self.frameworks)
-        self.allocators = Allocators(self.frameworks, self.devices)
         self.settling = Settling(self.frameworks)
         self.scopes = OpenScopes()
         self.failed_snapshot: SnapshotFile | None = None
@@ -87,7 +86,7 @@ class Machine:
         """The child processes, and the trackers of their peaks; most processes have none."""
         if self._child_peaks is None:
             with self._lock, self.own_imports.importing():
-                from .child_peaks import ChildPeaks
+                from .children import ChildPeaks
 
                 self._child_peaks = self._child_peaks or ChildPeaks(self)
         return self._child_peaks
@@ -114,14 +113,14 @@ class Machine:
         processes: bool = True,
     ) -> DeviceSnapshot:
         """Return who holds the memory of a device now; see `Ledger.take`."""
-        counters = self.allocators.counters(device)
+        counters = self.devices.counters(device)
         return self.ledger.take(device, tuple(trackers), counters, levels, processes=processes)
 
-    def allowance(self, device: Device) -> Allowance:
-        """Return the limits of a device's allocators; 0 for a device that `CUDA_VISIBLE_DEVICES` hides."""
+    def allowance(self, device: Device) -> tuple[int | None, int | None]:
+        """Return limit and pools of the allocators; the limit of a device that CUDA does not show is 0."""
         if device.backend == DRIVER and self.devices.is_hidden(device.uuid):
-            return Allowance(0, None)
-        return allowance(self.allocators.counters(device))
+            return 0, None
+        return allowance(self.devices.counters(device))
 
     def take_notes(self) -> tuple[str, ...]:
         """Return what could not be measured since the last call, each reason once per process."""
@@ -176,12 +175,9 @@ class Machine:
         if not imported:
             return
         with self._lock:
-            for device, tracker, sure in self.allocators.discover(imported):
+            for device, tracker, sure in self.devices.discover(imported):
                 for scope in self.scopes:
-                    if device is None:
-                        scope.adopt_pinned(tracker)
-                    else:
-                        scope.adopt(tracker, device, sure=sure)
+                    scope.adopt(tracker, device, sure=sure)
 
     def sample(self) -> None:
         """Take one sample for the open scopes, as the sampler does while they last."""
@@ -189,19 +185,23 @@ class Machine:
         with self._lock:
             scopes = list(self.scopes)
             has_children = self.process.has_children()
-            if not (has_children or self.samples_ram or _devices_of(scopes)):
-                return
+            if not scopes or not (has_children or self.samples_ram or _devices_of(scopes)):
+                return  # also if the last scope has ended: no framework is to be held again
             self.discover()
             devices = _devices_of(scopes)
-            trackers = {device.uuid: trackers for device, trackers in self.allocators.by_device()}
         with contextlib.suppress(Unavailable):
             resident_bytes = self.ram.current_bytes()
             for scope in scopes:
                 scope.sampled(resident_bytes)
         if has_children:
             self.child_peaks.observe()
-        for uuid, device in devices.items():
-            sample_device(scopes, device, trackers.get(uuid, []), self.nvml, self.ledger)
+        for uuid, device_scopes in devices.items():
+            # A tracker that could not be read as the scopes opened is in none of them.
+            trackers = {tracker for one in device_scopes for tracker in tuple(one.intervals)}
+            sample = self.ledger.sample(uuid, trackers)
+            if sample is not None:
+                for scope in scopes:
+                    scope.device_sampled(uuid, *sample)
 
     def close(self) -> None:
         """Close the driver's library if nothing is being measured; the next scope opens it again."""
@@ -232,7 +232,7 @@ class Machine:
         self._programs.after_fork_in_child()
         self._child_peaks = None
         self.nvml.after_fork_in_child()
-        self.frameworks.ask(methodcaller("after_fork_in_child"), self.frameworks.loaded())
+        self.frameworks.ask(methodcaller("after_fork_in_child"), self.frameworks.loaded)
 
     def open_children(self) -> list[Children]:
         """Return the part of every open scope that is about child processes."""
@@ -259,17 +259,21 @@ class Machine:
                 reset()
                 return
             self.discover()
-            tracker = self.allocators.tracker(framework.name, index)
+            tracker = self.devices.tracker(framework.name, index)
         if tracker is None:
             reset()
         else:
             tracker.user_resets(reset)
 
 
-def _devices_of(scopes: Iterable[Measuring]) -> dict[str, Device]:
-    """Return the devices of these scopes that NVML knows, by UUID."""
-    found = (one.device for scope in scopes for one in scope.device_scopes())
-    return {device.uuid: device for device in found if device.uuid}
+def _devices_of(scopes: Iterable[Measuring]) -> dict[str, list[DeviceScope]]:
+    """Return the parts of these scopes on the devices that NVML knows, by UUID."""
+    found: dict[str, list[DeviceScope]] = {}
+    for scope in scopes:
+        for one in scope.device_scopes():
+            if one.device.uuid:
+                found.setdefault(one.device.uuid, []).append(one)
+    return found
 
 
 def _is_measuring() -> bool:

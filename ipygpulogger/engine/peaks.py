@@ -1,16 +1,9 @@
 """Many intervals over one counter, across threads, though the counter has only one peak and one reset.
 
 Whenever an interval opens, the tracker reads the counter, raises the peak of every open interval to the
-reading ("folds" it), and resets the counter. So intervals nest and overlap in any order.
-
-Reading and resetting are two steps. A transient allocation of another thread between them is lost to the
-intervals already open. To detect this, the counter's stamp is compared: an event count, such as page faults
-or allocations, that changes whenever memory could have grown. If it did not change, nothing was lost. If it
-did, an upper bound of what was allocated in between widens the bounds of the peak.
-
-Other code may reset the counter too. Some counters detect that themselves. For any other, a peak that is
-lower than before shows it, since a peak never falls without a reset. The peak until then is lost, so the
-intervals that are open at that moment become "sampled".
+reading ("folds" it), and resets the counter. A transient of another thread between reading and reset would be
+lost. The counter's stamp, a count of page faults or allocations, shows whether there can be one; then the
+bounds are wider.
 """
 
 from __future__ import annotations
@@ -18,20 +11,52 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
 from ..records import Peak
 from ..runtime.errors import is_from_a_handler, named
-from ..runtime.objects import WeakIdentitySet
 from ..sources import Unavailable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from ..sources import Counter, Observation, Reading
 
 QUIET_TRIES = 4  # attempts to read and reset without a change of the stamp by other threads
 SEGMENT_SLACK_BYTES = 2**18  # a peak this little above what is in use needs no reset, if the precision allows
+
+
+T = TypeVar("T")
+
+
+class WeakIdentitySet(Generic[T]):
+    """Objects for as long as something else refers to them; `weakref.WeakSet` takes six times as long."""
+
+    __slots__ = ("_references",)
+
+    def __init__(self) -> None:
+        self._references: set[weakref.ref[T]] = set()  # each removes itself as its object dies
+
+    def add(self, one: T) -> None:
+        """Add an object; adding it again changes nothing."""
+        self._references.add(weakref.ref(one, self._references.discard))
+
+    def discard(self, one: T) -> None:
+        """Remove an object, if it is here."""
+        self._references.discard(weakref.ref(one))
+
+    def __iter__(self) -> Iterator[T]:
+        """Yield the objects that are here now, whatever is added or removed meanwhile."""
+        if not self._references:
+            return iter(())
+        # A copy is made in C, at once: another thread, or a finalizer, may change the set while we go on.
+        return iter([one for reference in self._references.copy() if (one := reference()) is not None])
+
+    def __contains__(self, one: T) -> bool:
+        return weakref.ref(one) in self._references
+
+    def __len__(self) -> int:
+        return len(self._references)
 
 
 class Segment(NamedTuple):
@@ -73,24 +98,17 @@ class _Series:
 class Interval:
     """One interval over one counter: what was in use when it opened, and the bounds of its peak.
 
-    Only its `PeakTracker` makes it, reads the counter for it, and calls what changes it.
-
     Attributes:
-        moved: Whether memory may have been allocated or freed since it opened.
         reset_elsewhere: Whether something other than the tracker may have reset the counter meanwhile.
         ended: Whether its peak is final.
     """
 
-    __slots__ = ("__weakref__", "_precision_bytes", "_series", "_stamp", "ended", "moved", "reset_elsewhere")
+    __slots__ = ("__weakref__", "_precision_bytes", "_series", "ended", "reset_elsewhere")
 
     def __init__(self, observation: Observation, *, fresh: bool, precision_bytes: int) -> None:
         self.reset_elsewhere = self.ended = False
         self._precision_bytes = precision_bytes
-        self._begin(observation, [fresh] * len(observation.readings))
-
-    def _begin(self, observation: Observation, fresh: Sequence[bool]) -> None:
-        self._stamp, self.moved = observation.stamp, not observation.stamp
-        self._series = list(map(_Series, observation.readings, fresh))
+        self._series = [_Series(reading, fresh) for reading in observation.readings]
 
     @property
     def before(self) -> list[int]:
@@ -108,9 +126,7 @@ class Interval:
 
     def fold(self, observation: Observation) -> None:
         """Raise the peaks of all series to what the counter shows, where that is higher."""
-        self.moved = self.moved or observation.stamp != self._stamp
         for series, reading in zip(self._series, observation.readings, strict=True):
-            self.moved = self.moved or reading.current_bytes != series.before_bytes
             series.fold(reading)
 
     def widen(self, observation: Observation, growth_bytes: Sequence[int | None]) -> None:
@@ -139,21 +155,16 @@ class Interval:
             Segment(one.lo_bytes, None if one.sampled else one.hi_bytes, reading.current_bytes)
             for one, reading in zip(self._series, readings, strict=True)
         ]
-        self._begin(observation, [fresh or r.peak_bytes == r.current_bytes for r in readings])
+        self._series = [_Series(one, fresh or one.peak_bytes == one.current_bytes) for one in readings]
         return ended
 
 
 def peak_of_sum(intervals: Sequence[Interval], series: int) -> Peak:
-    """Return the peak of a sum, as of two frameworks on one device; exact if at most one of them changed."""
+    """Return the peak of a sum, as of two frameworks on one device: the highest of them and all together."""
     peaks = [interval.peak(series) for interval in intervals]
-    if len(peaks) == 1:
-        return peaks[0]
-    still_bytes = [0 if interval.moved else interval.before_bytes(series) for interval in intervals]
-    lo_bytes = max(
-        peak.lo_bytes + sum(still_bytes) - still for peak, still in zip(peaks, still_bytes, strict=True)
-    )
     highest_bytes = [peak.hi_bytes for peak in peaks if peak.hi_bytes is not None]
     hi_bytes = sum(highest_bytes) if len(highest_bytes) == len(peaks) else None
+    lo_bytes = max(peak.lo_bytes for peak in peaks)
     return Peak.within(lo_bytes, hi_bytes, sum(peak.precision_bytes for peak in peaks))
 
 
@@ -170,18 +181,14 @@ class PeakTracker:
         _trackers.add(self)
 
     def observe(self) -> Observation:
-        """Read the counter, and fold the reading into the open intervals; `Unavailable` if it cannot be read.
-
-        All reading goes through here: a counter reports some things only once, such as a foreign reset.
-        """
+        """Read the counter, and fold the reading into the open intervals; all reading goes through here."""
         with self._lock:
             try:
                 observation, last = self.counter.observe(), self._last
                 if observation == last and not observation.reset_elsewhere:
                     return last
                 readings = observation.readings
-                whole = all(type(one.current_bytes + (one.peak_bytes or 0)) is int for one in readings)
-                if not readings or not whole or len(readings) != len(self._lifetime or readings):
+                if not readings or len(readings) != len(self._lifetime or readings):
                     raise ValueError(f"not a reading: {observation}")  # noqa: TRY301 - as any other failure
             except Unavailable:
                 raise
@@ -198,13 +205,6 @@ class PeakTracker:
     def current_bytes(self, series: int = 0) -> int:
         """Return what is in use now."""
         return self.observe().readings[series].current_bytes
-
-    def last_bytes(self) -> int:
-        """Return what is in use, for a fifth of `observe` if nothing was allocated since the last one."""
-        last = self._last
-        if last is None or not last.stamp or self.counter.stamp() != last.stamp:
-            return self.current_bytes()
-        return last.readings[0].current_bytes
 
     def lifetime_peak_bytes(self, series: int = 0) -> int:
         """Return the highest peak ever read here, whatever has reset the counter since."""

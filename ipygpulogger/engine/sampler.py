@@ -1,7 +1,7 @@
 """What is open, as the machine and the sampler treat it; and the thread that samples it.
 
-One thread samples the devices, another updates the live display. It begins only once a scope has lasted
-100 ms, sleeps between scopes, and stops at once when told. No exact figure depends on it.
+One thread samples the devices, another updates the live display. It begins only once a scope has lasted 100
+ms, sleeps between scopes, and stops at once when told. No exact figure depends on it.
 """
 
 from __future__ import annotations
@@ -13,18 +13,14 @@ from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING
 
 from ..runtime import clock
-from ..runtime.objects import WeakIdentitySet
-from ..sources import Unavailable
-from .ledger import RESERVED
+from .peaks import WeakIdentitySet
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable
 
     from ..sources import Device
-    from ..sources.nvidia.nvml import Nvml
     from .children import Children
     from .device_scope import DeviceScope
-    from .ledger import Ledger, Shares
     from .peaks import PeakTracker
 
 
@@ -37,11 +33,8 @@ class Measuring:
         """Return its part that is about child processes; None where they do not concern it."""
         return None
 
-    def adopt(self, tracker: PeakTracker, device: Device, *, sure: bool) -> None:
-        """Measure a device that a framework began to use, from zero; `sure` if no reset was unseen."""
-
-    def adopt_pinned(self, tracker: PeakTracker) -> None:
-        """Measure the page-locked host memory that a framework began to count, from zero."""
+    def adopt(self, tracker: PeakTracker, device: Device | None, *, sure: bool) -> None:
+        """Measure a device (None: pinned memory) first used now, from zero; `sure` if no reset was unseen."""
 
     def orphaned(self) -> bool:
         """Return whether the call that should have closed it has ended."""
@@ -57,10 +50,8 @@ class Measuring:
     def sampled(self, resident_bytes: int) -> None:
         """Record a sample of general RAM."""
 
-    def device_sampled(
-        self, uuid: str, used_bytes: int, other_bytes: int | None, found: Shares | None
-    ) -> None:
-        """Record a device's use, that outside the allocators if they were still, and whose, if it jumped."""
+    def device_sampled(self, uuid: str, used_bytes: int, other_bytes: int | None) -> None:
+        """Record the use of a device, and that outside the allocators unless they changed meanwhile."""
 
 
 class OpenScopes(WeakIdentitySet[Measuring]):
@@ -72,40 +63,7 @@ class OpenScopes(WeakIdentitySet[Measuring]):
 
     def is_measuring(self) -> bool:
         """Return whether anything is open or a logger runs."""
-        return bool(self.loggers or self._references)
-
-
-def sample_device(
-    scopes: Sequence[Measuring], device: Device, trackers: Sequence[PeakTracker], nvml: Nvml, ledger: Ledger
-) -> None:
-    """Read the memory of a device, and pass it to the scopes."""
-    uuid = device.uuid or ""
-    device_scopes = [one for scope in scopes for one in scope.device_scopes() if one.device.uuid == uuid]
-    # One that could not be read as the scopes opened is none of theirs: they have the driver's figures alone.
-    trackers = [tracker for tracker in trackers if any(tracker in one.intervals for one in device_scopes)]
-    before = _reserved(trackers)
-    memory = nvml.memory(uuid)
-    reserved_bytes, stamps = after = _reserved(trackers)
-    if memory is None:
-        return
-    still = before == after and stamps is not None
-    other_bytes = memory.used_bytes - reserved_bytes if still else None
-    found = None
-    if other_bytes is not None and any(one.is_query_due(other_bytes) for one in device_scopes):
-        found = ledger.examine(device, trackers, memory)
-    for scope in scopes:
-        scope.device_sampled(uuid, memory.used_bytes, other_bytes, found)
-
-
-def _reserved(trackers: Iterable[PeakTracker]) -> tuple[int, tuple[tuple[int, ...], ...] | None]:
-    """Return what allocators have reserved, and the stamps of their counters; None where one has no stamp."""
-    try:
-        observed = [tracker.observe() for tracker in trackers]
-    except Unavailable:
-        return 0, None
-    stamps = tuple(one.stamp for one in observed)
-    reserved_bytes = sum(one.readings[RESERVED].current_bytes for one in observed)
-    return reserved_bytes, stamps if all(stamps) else None
+        return bool(self.loggers._references or self._references)
 
 
 DELAY_S = 0.1

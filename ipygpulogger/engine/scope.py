@@ -1,13 +1,7 @@
 """A scope is one measurement: a cell, a block, a call, an epoch. Every measurement of the package is one.
 
-Its life, in order::
-
-    machine().settling.settle()     garbage collected, caches emptied: outside the scope
-    scope.open()                    the first snapshot and the peaks begin; the clock last
-    ...                             the user's code
-    scope.close()                   the clock first, then the peaks are final
-    machine().settling.settle()     after the peaks are read, before the second snapshot
-    scope.result()                  the second snapshot, and the arithmetic
+Settle, `open`, the user's code, `close`, settle again, `result`: the clock starts last and stops first, and
+the peaks are read before anything is settled.
 """
 
 from __future__ import annotations
@@ -21,11 +15,10 @@ from ..sources import Device, Unavailable
 from ..sources.system.forked import forks
 from ..sources.system.process import children_ended
 from .device_scope import METRICS, DeviceScope, TimeSeries, metric, without_unused
-from .ledger import Allowance, uses
+from .ledger import uses
 from .machine import machine
 from .peaks import peak_of_sum
 from .sampler import Measuring
-from .settling import without
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable
@@ -34,7 +27,6 @@ if TYPE_CHECKING:
     from ..runtime.wrappers import Call
     from ..sources.nvidia.nvml import NvmlDevice
     from .children import Children
-    from .ledger import Shares
     from .machine import Machine
     from .peaks import Interval, PeakTracker
 
@@ -59,13 +51,12 @@ class Scope(Measuring):
         self._machine = on or machine()
         self._reset_peaks, self._all_devices = reset_peaks, all_devices
         self._metrics, self._during = metrics, during
-        self._ram_series = TimeSeries()
+        self._ram_series: TimeSeries | None = None  # None while nothing was sampled
         self._device_scopes: dict[tuple[str, int], DeviceScope] = {}
         self._pinned: dict[PeakTracker, Interval] = {}
         self._notes: list[str] = []
         self._sampling = self._closed = self._over = self._has_children = False
         self._children: dict[None, Children] = {}  # empty until there is any
-        self._ram_tracker: PeakTracker | None = None
         self._ram: Interval | None = None
         self._start_s = self.time_s = 0.0
         self.ours_before_bytes = self._imports_in_peak_bytes = 0  # see `OwnImports`
@@ -77,21 +68,20 @@ class Scope(Measuring):
             self._ended_before = children_ended()
             listed = on.enter(self)
             self.started_at = clock.utc_now()
-            if forks.living or self._ended_before.more:
+            if forks.living or on.process.has_children():
                 self.with_children().begin(reset=self._reset_peaks)
                 on.sampler.start(self)
-            for device, trackers in on.allocators.by_device():
+            for device, trackers in on.devices.by_device():
                 if device.key not in self._device_scopes:  # since `enter` another thread may `adopt` it
                     self._begin(device, trackers)
             self._begin_raw(listed)
-            for tracker in on.allocators.pinned():
+            for tracker in tuple(on.devices.pinned.values()):
                 self._begin_interval(self._pinned, tracker, tracker.open)
             if self._device_scopes and any(one.device.uuid for one in self._device_scopes.values()):
                 self._sampling = on.sampler.start(self)
             self._heap = on.process.heap()
             self.ours_before_bytes = on.own_imports.bytes
-            self._ram_tracker = on.ram
-            self._ram = self._ram_tracker.open(reset=self._reset_peaks)
+            self._ram = on.ram.open(reset=self._reset_peaks)
             if on.samples_ram:
                 on.sampler.start(self)
             self._exact_before_bytes = on.process.exact_resident_bytes()
@@ -138,21 +128,21 @@ class Scope(Measuring):
         if not self._closed:
             self.time_s = clock.monotonic_s() - self._start_s
             self._read_peaks(final=False)
-        on, ram_peak = self._machine, self._ram.peak()
-        if self._imports_in_peak_bytes:
-            ram_peak = without(self._imports_in_peak_bytes, ram_peak)
+        on = self._machine
         before_bytes, after_bytes, precision_bytes = self._ram_ends(self._ram)
         gpus, pinned = self._gpus(), self._pinned_usage()
         gen = RamUsage(
             before_bytes,
             after_bytes,
-            _with_ends(ram_peak, before_bytes, after_bytes),
+            _with_ends(self._ram.peak(), before_bytes, after_bytes, less_bytes=self._imports_in_peak_bytes),
             heap_before=self._heap,
             heap_after=on.process.heap(),
-            timeline=self._ram_series.between(before_bytes, after_bytes, self.time_s),
+            timeline=self._ram_series.between(before_bytes, after_bytes, self.time_s)
+            if self._ram_series
+            else (),
             precision_bytes=precision_bytes,
         )
-        more |= {"children": self._children_usage(self._ram), "pinned": pinned}
+        more |= {"children": self._children_usage(), "pinned": pinned}
         notes = *self._notes, *on.take_notes()
         return kind(
             label=label,
@@ -189,8 +179,12 @@ class Scope(Measuring):
                 held[device.uuid or device.id] = DeviceHolding(device.id, allocated_bytes, snapshot.outside)
         return held
 
-    def adopt(self, tracker: PeakTracker, device: Device, *, sure: bool) -> None:
+    def adopt(self, tracker: PeakTracker, device: Device | None, *, sure: bool) -> None:
         """Measure a device from zero; see `Measuring`."""
+        begin = partial(tracker.adopt, sure=sure)
+        if device is None:
+            self._begin_interval(self._pinned, tracker, begin)
+            return
         device_scope = self._device_scopes.get(device.key)
         if device_scope is None:
             device_scope = DeviceScope(device)
@@ -201,7 +195,7 @@ class Scope(Measuring):
                 device_scope.inherit(raw)
                 if raw.before is not None and raw.before.own:
                     device_scope.before = raw.before  # this process was there already, without a framework
-        self._begin_interval(device_scope.intervals, tracker, partial(tracker.adopt, sure=sure))
+        self._begin_interval(device_scope.intervals, tracker, begin)
         self._device_scopes[device.key] = device_scope
 
     def with_children(self) -> Children:
@@ -213,34 +207,28 @@ class Scope(Measuring):
             self._children.setdefault(None, Children(self._machine, self._ended_before))
         return self._children[None]
 
-    def _children_usage(self, ram: Interval) -> ChildrenUsage | None:
-        ended = children_ended(more=False)
-        if not self._has_children and ended == self._ended_before._replace(more=False):
+    def _children_usage(self) -> ChildrenUsage | None:
+        if not self._has_children and children_ended() == self._ended_before:
             return None
-        return self.with_children().usage(ram, self.time_s)
+        return self.with_children().usage(self.time_s)
 
     def device_scopes(self) -> list[DeviceScope]:
         """Return the part of this scope on each device."""
         return list(self._device_scopes.values())
 
-    def adopt_pinned(self, tracker: PeakTracker) -> None:
-        """Measure page-locked host memory from zero."""
-        self._begin_interval(self._pinned, tracker, tracker.adopt)
-
     def sampled(self, resident_bytes: int) -> None:
         """Record a sample of general RAM."""
         if not self._closed and self._start_s:
+            self._ram_series = self._ram_series or TimeSeries()
             self._ram_series.add(clock.monotonic_s() - self._start_s, resident_bytes)
 
-    def device_sampled(
-        self, uuid: str, used_bytes: int, other_bytes: int | None, found: Shares | None
-    ) -> None:
+    def device_sampled(self, uuid: str, used_bytes: int, other_bytes: int | None) -> None:
         """Record a sample of a device; see `Measuring`."""
         if self._closed or not self._start_s:
             return
         for device_scope in self.device_scopes():
             if device_scope.device.uuid == uuid:
-                device_scope.sampled(used_bytes, other_bytes, found)
+                device_scope.sampled(used_bytes, other_bytes)
                 device_scope.series.add(clock.monotonic_s() - self._start_s, used_bytes)
 
     def _ram_ends(self, ram: Interval) -> tuple[int, int, int]:
@@ -260,8 +248,8 @@ class Scope(Measuring):
 
     def _read_peaks(self, *, final: bool) -> None:
         on = self._machine
-        if self._ram is not None and self._ram_tracker is not None:
-            self._read_peak(self._ram_tracker, self._ram, final=final)
+        if self._ram is not None:
+            self._read_peak(on.ram, self._ram, final=final)
             self._imports_in_peak_bytes = on.own_imports.bytes - self.ours_before_bytes
             self._has_children = bool(self._children or forks.living) or on.process.has_children()
             if final and self._has_children:
@@ -335,8 +323,8 @@ class Scope(Measuring):
             if touched or self._all_devices:
                 used, now = [h and h.memory and h.memory.used_bytes for h in (device_scope.before, after)]
                 timeline = device_scope.series.between(used, now, self.time_s) if final else ()
-                allowance = on.allowance(device) if final else Allowance(None, None)
-                usages.append(device_scope.usage(after, allowance, timeline=timeline))
+                allowance = on.allowance(device) if final else (None, None)
+                usages.append(device_scope.usage(after, allowance, timeline))
         return tuple(sorted(usages, key=lambda usage: (usage.backend == DRIVER, usage.index)))
 
     def _pinned_usage(self) -> Usage | None:
@@ -368,8 +356,8 @@ def _raw_key(device: Device) -> tuple[str, int]:
     return device.uuid or device.backend, device.index
 
 
-def _with_ends(peak: Peak, *ends_bytes: int) -> Peak:
-    """Return a peak that includes both ends of its scope, since the second end was read after the peak."""
-    lo_bytes = max(peak.lo_bytes, *ends_bytes)
-    hi_bytes = None if peak.hi_bytes is None else max(peak.hi_bytes, lo_bytes)
-    return Peak(lo_bytes, hi_bytes, peak.quality, peak.precision_bytes)
+def _with_ends(peak: Peak, *ends_bytes: int, less_bytes: int = 0) -> Peak:
+    """Return a peak without what our imports took, and with both ends; the second was read after it."""
+    lo_bytes = max(peak.lo_bytes - less_bytes, *ends_bytes)
+    hi_bytes = None if peak.hi_bytes is None else max(peak.hi_bytes - less_bytes, lo_bytes)
+    return Peak.within(lo_bytes, hi_bytes, peak.precision_bytes)

@@ -1,8 +1,7 @@
 """Garbage and caches around a measurement, and the memory that our own late imports take.
 
-A part of this package is imported when it is first used: the adapter of a framework once the user has
-imported that framework, a page once its command is called. That may happen within a cell, or between two.
-Memory that recording and reading a history takes, and gives back later, is counted in the same way.
+A part of this package is imported when it is first used, which may be within a cell or between two. The
+memory that recording and reading a history takes, and gives back later, is counted in the same way.
 """
 
 from __future__ import annotations
@@ -12,7 +11,6 @@ from contextlib import contextmanager
 from operator import methodcaller
 from typing import TYPE_CHECKING
 
-from ..records import Peak
 from ..runtime import collector
 from ..sources import Unavailable
 
@@ -53,14 +51,6 @@ class OwnImports:
             return self._resident_bytes()
         except (OSError, Unavailable):  # no descriptors left: then nothing is measured either
             return None
-
-
-def without(imports_bytes: int, peak: Peak) -> Peak:
-    """Return a peak of resident memory without what our imports took before it was read."""
-    if not imports_bytes:
-        return peak
-    hi_bytes = None if peak.hi_bytes is None else peak.hi_bytes - imports_bytes
-    return Peak(peak.lo_bytes - imports_bytes, hi_bytes, peak.quality, peak.precision_bytes)
 
 
 class Settling:

@@ -109,7 +109,7 @@ class LineMemories(Measuring):
             self._lost(
                 f"RAM of each line is within {grain_mb} MB: the kernel counts it in batches on each CPU."
             )
-        for device, trackers in on.allocators.by_device():
+        for device, trackers in on.devices.by_device():
             for tracker in trackers:
                 try:
                     self._gauges.append(_Gauge(tracker, tracker.open(), device))
@@ -246,8 +246,10 @@ class LineMemories(Measuring):
 
     # -- what the machine asks of a scope ---------------------------------------------------------
 
-    def adopt(self, tracker: PeakTracker, device: Device, *, sure: bool) -> None:
+    def adopt(self, tracker: PeakTracker, device: Device | None, *, sure: bool) -> None:
         """Take in a device that a framework has begun to use. The open lines started with no memory there."""
+        if device is None:
+            return
         try:
             interval = tracker.adopt(sure=sure)
         except Unavailable as reason:

@@ -306,7 +306,7 @@ class IPyGPULogger(Options):
         measured.drop()
         self._forget(cell)
         if self._running and not self._cells:
-            self._last.gap = Gap(after=measured.scope, freed=measured.recording is not None)
+            self._last.gap = Gap(after=measured.scope)
 
     def _drop(self, cell: Cell) -> None:
         """End the cell without a record; if it has ended already, forget it."""

@@ -40,15 +40,15 @@ class Gap:
     of code that a front end executes silently. What our own hooks allocate is excluded.
     """
 
-    def __init__(self, after: Scope | None = None, *, freed: bool = False) -> None:
-        """Begin now, after the scope of a cell that ran alone; our work since then may have `freed` much."""
+    def __init__(self, after: Scope | None = None) -> None:
+        """Begin now, after the scope of a cell that ran alone."""
         self._ended: dict[str, DeviceHolding] | None = None
         self._pid = os.getpid()
         self._own_bytes = self._context_bytes = 0  # taken by our hooks, and by the context among that
         self._context_on: int | None = None  # index of the device on which we created a context
         if after is not None:
             self._ended = after.held(after=True)
-            self._ended[CPU] = DeviceHolding(CPU, self._resident_bytes(again=not freed))
+            self._ended[CPU] = DeviceHolding(CPU, self._resident_bytes())
 
     @contextmanager
     def own_work(self) -> Iterator[None]:
@@ -99,12 +99,11 @@ class Gap:
         backend, _, index = held.name.partition(":")
         return backend != DRIVER and index == str(self._context_on)
 
-    def _resident_bytes(self, *, again: bool = False) -> int:
-        """Return the resident memory without what late imports of ours took; `again`: in the same hook."""
+    def _resident_bytes(self) -> int:
+        """Return the resident memory without what late imports of ours took."""
         on = machine()
         try:
-            resident_bytes = on.ram.last_bytes() if again else on.ram.current_bytes()
-            return resident_bytes - on.own_imports.bytes
+            return on.resident_bytes() - on.own_imports.bytes
         except (OSError, Unavailable):  # no file descriptors left, for example: then the gap is unknown
             self._ended = None
             return 0

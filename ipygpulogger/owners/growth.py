@@ -216,7 +216,7 @@ def _in_use() -> dict[str, int]:
     """Return, by device, the resident memory and what live arrays hold."""
     on = machine()
     found = {CPU: on.resident_bytes()}
-    for device, trackers in on.allocators.by_device():
+    for device, trackers in on.devices.by_device():
         with suppress(Unavailable):
             found[device.id] = sum([tracker.current_bytes(ALLOCATED) for tracker in trackers])
     return found

@@ -25,15 +25,12 @@ if hasattr(time, "clock_gettime"):
 else:
     monotonic_s, wall_s = functools.partial(time.perf_counter), functools.partial(time.time)
 
-# Python's own class, even if freezegun has replaced it before this module is loaded.
-_own = next(kind for kind in datetime.__mro__ if kind.__module__ == "datetime")
-_at = functools.partial(_own.fromtimestamp, tz=timezone.utc)  # type: ignore[attr-defined] # no other base
+_at = functools.partial(datetime.fromtimestamp, tz=timezone.utc)
 
 
 def utc_now() -> datetime:
-    """Return the time of day, as Python's own `datetime`."""
-    now: datetime = _at(wall_s())
-    return now
+    """Return the time of day."""
+    return _at(wall_s())
 
 
 class Overhead:

@@ -1,10 +1,8 @@
 """The garbage collector: it does not run during our work; what a full collection costs.
 
-CPython collects once the number of new containers exceeds a threshold. Our hooks create containers, too. A
-collection within a hook would free what the user's cell left behind, and run finalizers, at a moment that
-the user's program did not cause. So the threshold is raised during our work. The collector is never switched
-off: another thread may switch it off or on meanwhile, and that must last. Our threads, which create few
-containers at a time, and the table of lines are not covered.
+CPython collects once the number of new containers exceeds a threshold. Our hooks create containers, too, and
+a collection within a hook would free what the user's cell left behind. So the threshold is raised during our
+work. The collector is never switched off: another thread may switch it off or on, and that must last.
 """
 
 from __future__ import annotations
@@ -52,10 +50,7 @@ def undisturbed() -> Iterator[None]:
 
 
 def begin_hook() -> None:
-    """Suspend automatic collections until `end_hook`; an end that was interrupted is made good by the next.
-
-    A function, which raises the threshold first: even the objects of a `with` could trigger a collection.
-    """
+    """Suspend automatic collections until `end_hook`; even the objects of a `with` could trigger one."""
     _state.room = None  # the next tuple of this size takes its place, which does not count as a new one
     now = gc.get_threshold()
     if 0 < now[0] < _RAISED:
@@ -107,10 +102,7 @@ def cost_s() -> float:
 
 
 def costs_at_most(limit_s: float) -> bool:
-    """Return whether a full collection costs no more than this, as far as is known.
-
-    For a small limit the number of blocks is not read again where it was large.
-    """
+    """Return whether a full collection costs no more, as far as is known; a large count is not read again."""
     if limit_s <= 0 or (_blocks[0] > _SLOW_BLOCKS and _blocks[0] * _S_PER_BLOCK[0] > limit_s):
         return False
     return cost_s() <= limit_s
@@ -132,10 +124,7 @@ def run() -> None:
 
 
 def run_young(budget_s: float) -> None:
-    """Collect what is younger than the last collections, unless that could cost more than this.
-
-    Where the user has switched the collector off, or raised its thresholds, there may be many objects.
-    """
+    """Collect what is young unless it could cost more, as where the user has switched the collector off."""
     threshold, (young, middle, _) = gc.get_threshold()[0], gc.get_count()
     if threshold == _RAISED:
         threshold = _state.thresholds[0]

@@ -7,13 +7,13 @@ import os
 import signal
 import sys
 import threading
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .objects import walk_tb
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
 
 def named(error: BaseException) -> str:
@@ -44,8 +44,7 @@ def is_from_a_handler(error: BaseException) -> bool:
 def call_uninterrupted(call: Callable[[], None]) -> None:
     """Make a call that a signal handler cannot cut in two; an error of the handler's is raised after it.
 
-    In the main thread the call is made by another one, as Python runs signal handlers in the main thread
-    alone. If a handler raises an error before the call has begun, it is not made. What it raises is raised.
+    Signal handlers run in the main thread, so another one makes the call, unless one raised before that.
     """
     if threading.current_thread() is not threading.main_thread():
         call()
@@ -96,21 +95,15 @@ def write_file(path: Path, content: str | bytes) -> None:
 
     A lone surrogate, which UTF-8 cannot encode, is written as ``\ud800``, as in JSON.
     """
-    import tempfile  # and more, which few cells need
-
     path = path.resolve()
     written = content.encode(errors="backslashreplace") if isinstance(content, str) else content
     if path.exists() and not path.is_file():
         path.write_bytes(written)
         return
-    fd, name = tempfile.mkstemp(dir=path.parent, prefix=".ipygpulogger.")
-    temporary = Path(name)
+    temporary = path.with_name(f".ipygpulogger.{os.urandom(8).hex()}")
     try:
-        with os.fdopen(fd, "wb") as file:
+        with temporary.open("xb") as file:
             file.write(written)
-        umask = os.umask(0)
-        os.umask(umask)
-        temporary.chmod(0o666 & ~umask)
         temporary.replace(path)
     except BaseException:  # also an interrupt: no temporary file is left behind
         temporary.unlink(missing_ok=True)

@@ -1,10 +1,9 @@
-"""Objects of the user's: their classes as the interpreter has them, sets that keep none alive, frames."""
+"""Objects of the user's: their classes as the interpreter has them, frames, code."""
 
 from __future__ import annotations
 
-import weakref
 from types import CodeType, TracebackType
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -22,39 +21,6 @@ _flags_of: Callable[[Any], int] = vars(type)["__flags__"].__get__
 def is_made_in_python(kind: type) -> bool:
     """Return whether Python code made a class; some classes of C libraries look the same."""
     return bool(_flags_of(kind) & _HEAP_TYPE)
-
-
-T = TypeVar("T")
-
-
-class WeakIdentitySet(Generic[T]):
-    """Objects for as long as something else refers to them; `weakref.WeakSet` takes six times as long."""
-
-    __slots__ = ("_references",)
-
-    def __init__(self) -> None:
-        self._references: set[weakref.ref[T]] = set()  # each removes itself as its object dies
-
-    def add(self, one: T) -> None:
-        """Add an object; adding it again changes nothing."""
-        self._references.add(weakref.ref(one, self._references.discard))
-
-    def discard(self, one: T) -> None:
-        """Remove an object, if it is here."""
-        self._references.discard(weakref.ref(one))
-
-    def __iter__(self) -> Iterator[T]:
-        """Yield the objects that are here now, whatever is added or removed meanwhile."""
-        if not self._references:
-            return iter(())
-        # A copy is made in C, at once: another thread, or a finalizer, may change the set while we go on.
-        return iter([one for reference in self._references.copy() if (one := reference()) is not None])
-
-    def __contains__(self, one: T) -> bool:
-        return weakref.ref(one) in self._references
-
-    def __len__(self) -> int:
-        return len(self._references)
 
 
 def walk_stack(frame: FrameType | None) -> Iterator[FrameType]:

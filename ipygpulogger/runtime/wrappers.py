@@ -87,9 +87,8 @@ class Wrappers:
 def around_calls(function: Any, context: Callable[[], AbstractContextManager[Any]], who: str) -> Any:
     """Return a function whose every call runs within a context; `who` is what an error message calls us.
 
-    Anything callable will do but a class or an asynchronous generator function (`TypeError`). The call of a
-    generator or coroutine lasts from its first step to its end. If a call fails, our frame in the traceback
-    does not keep its arguments alive.
+    Classes and asynchronous generator functions are refused. The call of a generator or coroutine lasts
+    from its first step to its end. The frame of a call that failed keeps no argument alive.
     """
     if isinstance(function, (classmethod, staticmethod)):
         return type(function)(around_calls(function.__func__, context, who))

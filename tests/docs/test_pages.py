@@ -218,7 +218,6 @@ SHOWN["run"] = Columns(21).line(7, "12.4 s", moved(TRAINED)[:1], "for batch in l
 GPU = RECORD.gpus[0]
 RAM_LEFT = Note.read("RAM left: 392 MB of 8.0 GB (container limit); this cell needs 900 MB")
 CHILDREN = ChildUsage(*_usage(0, 800, 800), "python", 71), ChildUsage(*_usage(0, 150, 530), "python", 72)
-OTHERS = {"neighbours_bytes": 100 * MB, "neighbours_before_bytes": 100 * MB}
 FULL = {"free_bytes": 300 * MB, "reserved_bytes": 40000 * MB, "allocated_bytes": 40000 * MB}
 REMARKS = [  # each in a table of report.md
     ("(120 MB kept by malloc)", {"gen": RamUsage(*_usage(42, 170, 170), Heap(0, 0), Heap(0, 120 * MB))}),
@@ -228,7 +227,6 @@ REMARKS = [  # each in a table of report.md
     ("+ context 500 MB", {"context_bytes": 500 * MB}),
     ("(headroom 300 MB)", FULL),
     ("(other processes 3000 MB)", {"neighbours_bytes": 3000 * MB, "neighbours_before_bytes": 0}),
-    ("(other processes 5120 MB more for a moment)", {**OTHERS, "neighbours_peak_bytes": 5220 * MB}),
     ("(5120 MB more for a moment, owner unknown)", {"unknown_rise_bytes": 5120 * MB}),
     ("(+80 MB outside the allocator, owner unknown)", {"unattributed_bytes": 80 * MB}),
     ("n/a", {"attributed": False}),

@@ -14,17 +14,8 @@ from multiprocessing.connection import Client, Listener
 
 from children_that_end import MB, NEAR_BYTES, block, own_bytes
 
+STEPS = ["take", "free", "blip", "blip", "open", "open", "close", "start", "end", "kill"]
 WAYS = ["fork", "spawn", "forkserver", "program"]
-
-
-class Block:
-    """Private memory of so many MB."""
-
-    def __init__(self, size_mb):
-        self._map = block(size_mb)
-
-    def free(self):
-        self._map.close()
 
 
 def obey(pipe, how):
@@ -36,13 +27,13 @@ def obey(pipe, how):
         if what == "end":
             return
         if what == "take":
-            kept.append(Block(size_mb))
+            kept.append(block(size_mb))
         elif what == "free" and kept:
-            kept.pop().free()
+            kept.pop().close()
         elif what == "blip":
-            passing = Block(size_mb)
+            passing = block(size_mb)
             top_bytes = own_bytes(how)
-            passing.free()
+            passing.close()
         elif what == "child":
             subprocess.run([sys.executable, "-I", "-S", "-c", f"x = b'x' * ({size_mb} << 20)"], check=True)
         now_bytes = own_bytes(how)
@@ -116,24 +107,21 @@ def check(measured, workers, helpers_bytes):
         child, peak = found.get(pid), found[pid].peak if pid in found else None
         if pid not in living:
             # What its parent wrote to since the child last said what it has became the child's own.
-            assert child is None or (child.ended and peak.lo_bytes < most_bytes + 2 * NEAR_BYTES), (
-                child,
-                most_bytes,
-            )
+            assert child is None or (child.ended and peak.lo_bytes < most_bytes + 2 * NEAR_BYTES), child
             continue
         assert near(child.after_bytes, living[pid].now_bytes), (living[pid].how, child, living[pid].now_bytes)
         assert peak.lo_bytes - NEAR_BYTES < most_bytes < peak.hi_bytes + NEAR_BYTES, (child, peak, most_bytes)
         if "fork" not in living[pid].how:
             assert peak.quality == "exact", peak
         if pid in measured.before or "fork" not in living[pid].how:
-            assert near(peak.lo_bytes, most_bytes), (living[pid].how, child, peak, most_bytes)
-            assert near(peak.hi_bytes, most_bytes), (living[pid].how, child, peak, most_bytes)
+            both = near(peak.lo_bytes, most_bytes) and near(peak.hi_bytes, most_bytes)
+            assert both, (living[pid].how, child, peak, most_bytes)
     assert children.peak.lo_bytes < measured.together + slack_bytes, (children.peak, measured.together)
     assert children.ended >= measured.ended
-    if children.peak.hi_bytes is None:
-        assert children.ended
-    else:
-        assert children.peak.hi_bytes + slack_bytes > measured.together, (children.peak, measured.together)
+    highest_bytes = children.peak.hi_bytes
+    assert children.ended if highest_bytes is None else highest_bytes + slack_bytes > measured.together, (
+        children
+    )
 
 
 def main(seed, steps):  # noqa: C901 - one branch for each kind of step
@@ -143,12 +131,10 @@ def main(seed, steps):  # noqa: C901 - one branch for each kind of step
     engine.WALK_S = 10  # no child is too large to look through
     engine.LARGEST = 100
     chance = random.Random(seed)
-    kept = Block(60)  # which the forked ones share
+    kept = block(60)  # which the forked ones share
     workers, scopes = [Worker(how) for how in WAYS], []
     for _ in range(steps):
-        what = chance.choice(
-            ["take", "free", "blip", "blip", "open", "open", "close", "start", "end", "kill"]
-        )
+        what = chance.choice(STEPS)
         if what == "open" or not scopes:
             scopes.append(Measured(Scope().open(), workers))
         elif what == "close":
@@ -173,7 +159,7 @@ def main(seed, steps):  # noqa: C901 - one branch for each kind of step
         check(one, workers, 60 * MB)
     for worker in workers:
         worker.end("end")
-    kept.free()
+    kept.close()
 
 
 if __name__ == "__main__":

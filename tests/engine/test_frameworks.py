@@ -5,7 +5,7 @@ from types import ModuleType
 
 import pytest
 
-from ipygpulogger import IPyGPULogger
+from ipygpulogger.engine import frameworks
 from ipygpulogger.engine.frameworks import Frameworks, Notes
 from ipygpulogger.engine.machine import Machine
 from ipygpulogger.engine.scope import Scope
@@ -76,26 +76,6 @@ def test_a_process_that_only_diagnoses_asks_all():
     assert spy.asked[2:] == ["after_fork_in_child"]
 
 
-def test_a_quiet_cell_enters_no_adapter(shell, monkeypatch, capsys):
-    """Of files of `sources`, only those of the process, of NVML and of the driver are entered by the hooks."""
-    for name in ("torch", "jax", "cupy", "tensorflow", "rmm"):
-        monkeypatch.delitem(sys.modules, name, raising=False)
-    logger, entered = IPyGPULogger().start(), set()
-
-    def event(frame, event, _):
-        if event == "call":
-            entered.add(frame.f_code.co_filename.replace("\\", "/").rpartition("/ipygpulogger/")[2])
-
-    shell.run_cell("pass", store_history=True)
-    sys.setprofile(event)
-    shell.run_cell("pass", store_history=True)
-    sys.setprofile(None)
-    logger.stop()
-    assert "engine/frameworks.py" in entered
-    adapters = {f"sources/{name}.py" for name in ("torch", "jax", "cupy", "tensorflow", "rmm")}
-    assert not entered & adapters
-
-
 def test_ours_come_first_in_their_order(monkeypatch):
     """The first that knows a current device is believed, so the order is not that of `sys.modules`."""
     first, second, third = Spy("first"), Spy("second"), Spy("third")
@@ -103,6 +83,26 @@ def test_ours_come_first_in_their_order(monkeypatch):
     put(monkeypatch, "third", "first")
     assert list(frameworks) == frameworks.imported() == [first, third]
     assert frameworks.known() == (first, second, third)
+
+
+def test_entry_points_are_read_once_and_a_failure_is_said(monkeypatch):
+    """A machine made anew, as in a fork's child, reads no file again; without descriptors the next one does."""
+
+    def refuse(**_):
+        raise OSError(24, "Too many open files")
+
+    frameworks._offered.cache_clear()
+    with monkeypatch.context() as patch:
+        patch.setattr("importlib.metadata.entry_points", refuse)
+        notes = Notes()
+        Frameworks(notes)
+        (said,) = notes.take()
+    assert said.startswith("sources of other distributions cannot be looked for: OSError")
+    for entry_points in (lambda **_: (), refuse):
+        monkeypatch.setattr("importlib.metadata.entry_points", entry_points)
+        Frameworks(notes)
+    assert notes.take() == ()
+    frameworks._offered.cache_clear()
 
 
 def test_two_of_one_name_are_both_asked(monkeypatch):

@@ -1,25 +1,25 @@
 """Who holds what on a device: a card whose truth is written down, asked through a driver that we made."""
 
 import os
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
+from counters import Model
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ipygpulogger.engine import ledger as ledgers
 from ipygpulogger.engine.ledger import (
     NOTHING,
-    Allowance,
     DeviceSnapshot,
     Ledger,
-    Shares,
     allowance,
     may_use_others,
     uses,
 )
 from ipygpulogger.records import DRIVER
-from ipygpulogger.sources import Device, DeviceMemory, Observation, Reading, Unavailable
+from ipygpulogger.sources import Device, DeviceMemory, Observation, Reading
 from ipygpulogger.sources.nvidia import driver
 from ipygpulogger.sources.nvidia.nvml import Nvml
 
@@ -114,11 +114,11 @@ def test_the_parts_of_a_device(sizes, reserved, old_driver):
     """What is used and not ours is the others'; what an old driver counts as used may be its own, or unlisted."""
     card = Card(**sizes, old_driver=old_driver)
     card.allocate(reserved)
-    held, rest = card.snapshot(), card.drivers + card.unlisted
+    held = card.snapshot()
     assert held.other == card.mine + card.listed + card.unlisted + card.drivers * old_driver
     assert held.outside == card.mine
     assert held.neighbours == card.listed + (0 if old_driver else card.unlisted)
-    assert (held.driver, held.unlisted) == ((rest, rest) if old_driver else (card.drivers, card.unlisted))
+    assert held.driver == card.drivers + card.unlisted * old_driver
 
 
 @given(st.integers(0, 1000), st.integers(0, 1000), st.integers(0, 1000), st.booleans())
@@ -126,7 +126,6 @@ def test_no_part_is_negative(used, own, listed, old_driver):
     """The list of processes lags behind the memory: what it tells too much is nobody's loss."""
     held = DeviceSnapshot(0, 0, DeviceMemory(5000, used, 5000 - used, old_driver), own, listed)
     assert held.neighbours == (listed if old_driver else max(0, used - own))
-    assert held.unlisted == max(0, used - own - listed)
     assert held.driver == (max(0, used - own - listed) if old_driver else 0)
 
 
@@ -138,9 +137,6 @@ def test_what_is_not_told_is_unknown(old_driver):
     assert (nothing.other, nothing.outside, nothing.neighbours, nothing.driver) == (None,) * 4
     undivided = DeviceSnapshot(100, 200, memory, None, None)
     assert (undivided.other, undivided.outside, undivided.neighbours) == (100, None, None)
-    for own, listed in ((None, 20), (250, None)):
-        assert DeviceSnapshot(100, 200, memory, own, listed).unlisted is None
-    assert DeviceSnapshot(100, 200, None, 250, 20).unlisted is None
     assert undivided.driver == (None if old_driver else 100)
     assert DeviceSnapshot(100, 200, None, 250, 0).neighbours is None
     assert DeviceSnapshot(100, 200, memory, 250, None).driver == (None if old_driver else 100)
@@ -244,26 +240,6 @@ def test_what_another_thread_does_meanwhile(clock, moves):
     assert card.slow_questions() == moves + 1
 
 
-def test_a_snapshot_without_processes_while_another_thread_moves():
-    """What it shows is of one moment, and it gives up after four."""
-    card = Card()
-    ledger = Ledger(card)
-    ledger.take(GPU, [card], [])
-    card.asked.clear()
-    card.reserved = 70
-    looks = iter([0, 70, 70, 70])
-    owner = SimpleNamespace(observe=lambda: Observation((Reading(7, None), Reading(next(looks), None)), ()))
-    held = ledger.take(GPU, [owner], [], processes=False)
-    assert (held.reserved, card.asked) == (70, ["memory"] * 2)
-    card.asked.clear()
-    endless = iter(range(100))
-    owner = SimpleNamespace(observe=lambda: Observation((Reading(0, None), Reading(next(endless), None)), ()))
-    for processes in (False, True):
-        ledger.take(GPU, [owner], [], processes=processes)
-        assert card.asked.count("memory") == 4
-        card.asked.clear()
-
-
 def test_several_allocators_are_added_up(clock):
     """Two frameworks on one device; the first series is what is live, the last what was taken."""
     card = Card(mine=50)
@@ -295,17 +271,19 @@ def test_a_list_that_leaves_this_process_out_is_none(mine, reserved):
         assert Ledger(card).take(GPU, [], []).own is None
 
 
-@pytest.mark.parametrize(
-    ("ordinals", "own", "asked"),
-    [
-        (None, 0, 0),  # CUDA is not loaded: nothing here uses any device
-        ((), 50, 1),  # loaded, without a primary context: a library may have made one of its own
-        ((0,), 0, 0),  # on another device
-        ((0, 1), 50, 1),
-        ((1,), 50, 1),
-    ],
-)
-def test_a_device_that_no_framework_uses(clock, contexts, ordinals, own, asked):
+# Each: where this process has a context, what it holds on device 1, how often the driver is asked for that, and
+# whether it may use devices beside those of `ours`.
+CONTEXTS = [
+    (None, 0, 0, (), False),  # CUDA is not loaded: nothing here uses any device
+    ((), 50, 1, (), True),  # loaded, without a primary context: a library may have made one of its own
+    ((0,), 0, 0, (0,), False),  # on another device
+    ((0, 1), 50, 1, (0,), True),
+    ((1,), 50, 1, (), True),
+]
+
+
+@pytest.mark.parametrize(("ordinals", "own", "asked", "ours", "may"), CONTEXTS)
+def test_a_device_that_no_framework_uses(clock, contexts, ordinals, own, asked, ours, may):
     """Whether this process can be on it at all, the CUDA library tells without a question to the driver."""
     contexts.ordinals = ordinals
     card = Card()
@@ -313,88 +291,27 @@ def test_a_device_that_no_framework_uses(clock, contexts, ordinals, own, asked):
     assert (held.own, card.slow_questions()) == (own, asked)
     assert uses(RAW) == (1 in ordinals if ordinals else None if ordinals == () else False)
     assert uses(GPU)  # of a framework: whatever the CUDA library says
-
-
-@pytest.mark.parametrize(
-    ("ordinals", "ours", "may"),
-    [(None, (), False), ((), (), True), ((0,), (0,), False), ((0, 1), (0,), True), ((1,), (), True)],
-)
-def test_whether_devices_beside_the_frameworks_own_may_be_used(contexts, ordinals, ours, may):
-    """Without the library none is; without any context a library may have made one that is not listed."""
-    contexts.ordinals = ordinals
     assert may_use_others(ours) == may
-    assert (NOTHING.own, NOTHING.outside) == (0, 0)  # what is known of a device that is not
+    assert (NOTHING.own, NOTHING.outside) == (0, 0)  # what is known of a device that is not used
 
 
-# -- whose a sudden rise is ---------------------------------------------------------------------------
+# -- what the sampler sees ----------------------------------------------------------------------------
 
 
-class Live:
-    """An allocator that tells its peak and a stamp, and moves when it is told to."""
-
-    def __init__(self, allocated, reserved, *, stamped=True, peaks=True):
-        self.allocated, self.reserved, self.highest = allocated, reserved, reserved
-        self.ever, self.stamped, self.peaks = 1, stamped, peaks
-        self.fails = False
-
-    def move(self, size):
-        self.ever += 1
-        self.allocated, self.reserved = self.allocated + size, self.reserved + size
-        self.highest = max(self.highest, self.reserved)
-
-    def observe(self):
-        if self.fails:
-            raise Unavailable("gone")
-        peaks = (self.allocated, self.highest) if self.peaks else (None, None)
-        readings = (Reading(self.allocated, peaks[0]), Reading(self.reserved, peaks[1]))
-        return Observation(readings, (self.ever,) if self.stamped else ())
-
-
-def examined(card, *owners, device=GPU):
-    card.reserved = sum(owner.reserved for owner in owners)
-    return Ledger(card).examine(device, list(owners), card.device_memory())
-
-
-def test_whose_the_memory_is_now(contexts):
-    """What the allocators handed out, what this process holds beside them, and the others that are listed."""
-    card = Card(mine=50, listed=70)
-    assert examined(card, Live(30, 100), Live(5, 10)) == Shares(50, 85, 70)
-    assert examined(card) == Shares(50, 50, 70)
-    card.tells_processes = False
-    assert examined(card, Live(30, 100)) is None
-    broken = Live(30, 100)
-    broken.fails = True
-    assert examined(Card(), broken) is None
-
-
-def test_a_device_that_this_process_cannot_be_on(contexts):
-    """All of it is others', without a question."""
-    contexts.ordinals = (0,)
-    card = Card(mine=0, listed=300, unlisted=40)
-    assert examined(card, device=RAW) == Shares(0, 0, 340)
+def test_a_sample_of_a_device():
+    """All of it, and the part outside the allocators where none of them can have moved meanwhile."""
+    card, live, other, gone = Card(mine=50, listed=70), *(Model(size, count=2) for size in (100, 30, 0))
+    card.reserved, gone.broken = 130, True
+    sampled = partial(Ledger(card).sample, GPU.uuid)
+    assert sampled({live, other}) == (250, 120)
+    assert sampled(()) == (250, 250)
+    assert sampled([live, Model(certified=False)]) == sampled([live, gone]) == (250, None)
     assert card.slow_questions() == 0
-    contexts.ordinals = ()
-    assert examined(card, device=RAW) == Shares(0, 0, 300)
-
-
-@pytest.mark.parametrize("size", [20, -20])
-@pytest.mark.parametrize("stamped", [True, False])
-def test_an_allocator_that_moves_while_the_driver_answers(size, stamped):
-    """Of what this process holds as much as the allocators may have had counts as theirs: at least the rest."""
-    card, live, still = Card(mine=50, listed=70), Live(30, 100, stamped=stamped), Live(1, 10)
-    card.meanwhile = [lambda: live.move(size)]
-    assert examined(card, live, still) == Shares(50 - max(0, size), 50 - max(0, size), 70)
-    card.meanwhile = [lambda: live.move(500)]
-    assert examined(card, live, still) == Shares(0, 0, 70)
-
-
-def test_without_a_stamp_it_may_always_have_moved():
-    """Then the highest that the allocators had is theirs; where nothing tells that, nothing is known."""
-    card = Card(mine=50, listed=70)
-    assert examined(card, Live(30, 100, stamped=False)) == Shares(50, 50, 70)
-    assert examined(card, Live(30, 100, stamped=False, peaks=False)) is None
-    assert examined(card, Live(30, 100, stamped=False, peaks=False), Live(1, 1)) is None
-    assert examined(card, Live(30, 100, peaks=False)) == Shares(50, 80, 70)
+    memory = card.memory
+    card.memory = lambda uuid: (live.move(20, 1), memory(uuid))[1]
+    assert sampled([live, other]) == (250, None)
+    card.tells_memory = False
+    assert sampled([live]) is None
 
 
 # -- where NVML tells nothing -----------------------------------------------------------------------
@@ -444,12 +361,12 @@ def test_what_the_allocators_allow():
         Unwilling(limit=700, pools=3),
         Unwilling(limit=500, pools=0),
         Unwilling(),
-        Unwilling(SystemExit()),
+        Unwilling(OSError()),
     ]
-    assert allowance(some) == Allowance(500, 3)
-    assert allowance([*some, Unwilling(pools=4)]) == Allowance(500, 7)
-    assert allowance([Unwilling(pools=0, limit=0)]) == Allowance(0, 0)
-    assert allowance([Unwilling()]) == allowance([]) == Allowance(None, None)
+    assert allowance(some) == (500, 3)
+    assert allowance([*some, Unwilling(pools=4)]) == (500, 7)
+    assert allowance([Unwilling(pools=0, limit=0)]) == (0, 0)
+    assert allowance([Unwilling()]) == allowance([]) == (None, None)
     with pytest.raises(KeyboardInterrupt):
         allowance([Unwilling(KeyboardInterrupt())])
 

@@ -53,12 +53,12 @@ def mb(size_bytes):
 def test_an_adapter_comes_when_its_framework_does(on, monkeypatch):
     """Loaded at the end of the scope in which the user imports torch; the scope has the user's memory alone."""
     scope = Scope(on).open()
-    assert [one.name for one in on.frameworks.loaded()] == []
+    assert [one.name for one in on.frameworks.loaded] == []
     kept = Block(20)
     monkeypatch.setitem(sys.modules, "torch", ModuleType("torch"))
     scope.close()
     gen = scope.result(Measurement, "").gen
-    assert [one.name for one in on.frameworks.loaded()] == ["torch"]
+    assert [one.name for one in on.frameworks.loaded] == ["torch"]
     assert len(KEPT) == 1
     assert (mb(gen.consumed_bytes), mb(gen.peaked_bytes)) == (20, 0)
     kept.free()
@@ -91,22 +91,6 @@ def test_an_import_that_fails_is_tried_again(on, monkeypatch):
         assert on.frameworks.imported() == on.frameworks.imported() == []
     assert on.take_notes() == ("the source torch cannot be loaded: OSError: too many open files",)
     assert [one.name for one in on.frameworks.imported()] == ["torch"]
-
-
-def test_an_adapter_is_made_once(on, monkeypatch):
-    """Though a finalizer asks for it while it is being imported."""
-    monkeypatch.setitem(sys.modules, "torch", ModuleType("torch"))
-    asked = []
-
-    def reentered():
-        if not asked:
-            asked.append(True)
-            asked.append(on.frameworks.imported())
-        return Late
-
-    monkeypatch.setattr(frameworks, "_adapter", lambda _: reentered())
-    assert on.frameworks.imported() == asked[1]
-    assert len(asked[1]) == 1
 
 
 def test_what_is_given_back_later(shell):

@@ -118,24 +118,7 @@ def test_a_scope_ends_with_the_call_that_it_must_not_outlive(fresh):
     with pytest.raises(KeyboardInterrupt):
         train()
     assert fresh.scopes
-    Scope(fresh).open().close()
-    assert not fresh.scopes
-
-
-def test_the_sampler_ends_a_scope_whose_call_is_over(gpu, fresh):
-    """On a machine with a device nobody need do anything: the thread notices, closes the scope, and ends."""
-
-    kept = []
-
-    def train():
-        kept.append(Scope(fresh, during=Call(sys._getframe())).open())
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        train()
-    (thread,) = (thread for thread in threading.enumerate() if thread.name == "ipygpulogger sampler")
-    thread.join(10)
-    assert not thread.is_alive()
+    fresh.sample()  # as the sampler does, if nothing else is measured
     assert not fresh.scopes
 
 
@@ -143,11 +126,8 @@ def test_a_call_on_another_thread_is_seen():
     """Whether a call runs is told from any thread, and nothing of it is kept alive."""
     begun, end, calls = threading.Event(), threading.Event(), []
 
-    class Local:
-        pass
-
     def train(kept):
-        local = Local()
+        local = {"a set"}
         kept.append(weakref.ref(local))
         calls.append(Call(sys._getframe()))
         begun.set()
@@ -235,6 +215,25 @@ def test_a_card_in_a_container_where_we_have_a_context(gpu, fresh, raw, monkeypa
         text.report(result),
         re.MULTILINE,
     )
+
+
+@pytest.mark.parametrize("whose", ["ours", "another's", "nobody's"])
+def test_a_rise_outside_the_allocators_is_said(gpu, fresh, raw, whose):
+    """5 GB for a moment, whoever held them: no peak, and the row says how much, of an unknown owner."""
+    rows = gpu.dev[0].add_process(os.getpid(), 200 * MB), gpu.dev[0].add_process(1, 10 * MB)
+    thing, name = {"ours": (rows[0], "used"), "another's": (rows[1], "used")}.get(
+        whose, (gpu.dev[0], "base_used")
+    )
+    before_bytes = getattr(thing, name)
+
+    def rise():
+        setattr(thing, name, before_bytes + 5120 * MB)
+        fresh.sample()
+        setattr(thing, name, before_bytes)
+
+    result = run(fresh, rise)
+    assert (result.gpus[0].peaked_bytes, result.gpus[0].unknown_rise_bytes) == (0, 5120 * MB)
+    assert "(5120 MB more for a moment, owner unknown)" in text.report(result)
 
 
 # -- settling --------------------------------------------------------------------------------------

@@ -14,20 +14,20 @@ from hypothesis import strategies as st
 
 from ipygpulogger.engine import children, device_scope
 from ipygpulogger.engine import scope as scopes
-from ipygpulogger.engine.child_peaks import ChildPeaks
+from ipygpulogger.engine.children import ChildPeaks
 from ipygpulogger.engine.frameworks import Notes
-from ipygpulogger.engine.ledger import Allowance, DeviceSnapshot, Shares
+from ipygpulogger.engine.ledger import DeviceSnapshot
 from ipygpulogger.engine.peaks import PeakTracker
 from ipygpulogger.engine.scope import Scope
 from ipygpulogger.records import DRIVER, ChildrenUsage, ChildUsage, DeviceHolding, Measurement, Metric, Peak
 from ipygpulogger.sources import Counter, Device, DeviceMemory, Observation, Reading, Unavailable
-from ipygpulogger.sources.system.child_process import Sharing
+from ipygpulogger.sources.system.child_process import ChildProcess, Sharing
 from ipygpulogger.sources.system.process import Ended
 
 MB = 2**20
 SIZES = st.integers(0, 1 << 40)
 GPU = Device("cuda", 0, "a card", "GPU-1")
-NONE_ENDED = Ended(0, 0, 0, more=False)
+NONE_ENDED = Ended(0, 0)
 
 
 class Number(Counter):
@@ -66,10 +66,12 @@ class Kid(Number):
         self.own, self.mapped_bytes, self.forked = own, mapped, forked
         self.shared, self.high_bytes, self.inherited_bytes = inherited, self.now, None
         self.cost_s, self.shares, self.is_walked = walk_s, None, False
-        self.card, self.left, self.faults, self.life_ns = None, False, 0, (0, None)
+        self.card, self.left, self.faults = None, False, 0
 
-    def is_seen_from_its_start(self, earlier):
+    def is_seen_from_its_start(self):
         return True
+
+    at_least_bytes = ChildProcess.at_least_bytes
 
     @property
     def current_bytes(self):
@@ -114,9 +116,10 @@ class Fake:
         self.s, self.ended, self.may_use_others = 1000.0, NONE_ENDED, True
         monkeypatch.setattr(scopes.clock, "monotonic_s", lambda: self.s)
         for module in (children, scopes):
-            monkeypatch.setattr(module, "children_ended", self.children_ended)
+            monkeypatch.setattr(module, "children_ended", lambda: self.ended)
         monkeypatch.setattr(scopes, "uses", lambda device: device.backend != DRIVER)
-        monkeypatch.setattr(device_scope, "may_use_others", lambda _: self.may_use_others)
+        self.ordinals = None  # of the frameworks' devices, as last asked
+        monkeypatch.setattr(device_scope, "may_use_others", self.may_use_others_than)
         self.counter = Number(100 * MB)
         self.ram, self.exact, self.kids = PeakTracker(self.counter), [], []
         self.process = SimpleNamespace(
@@ -127,7 +130,7 @@ class Fake:
         )
         self.child_peaks, self.open = ChildPeaks(self), weakref.WeakSet()
         self.child_peaks._descendants = SimpleNamespace(visit=self.visit)
-        self.found, self.pinned_trackers, self.raw = {}, [], []  # by device: trackers, what is held
+        self.found, self.raw = {}, []  # by device: trackers, what is held
         self.sampler = SimpleNamespace(
             start=lambda _: self.say("start", True), stop=lambda _: self.say("stop", None)
         )
@@ -142,7 +145,11 @@ class Fake:
             held_by=lambda pids: {pid: self.gpu_held[pid] for pid in pids if pid in self.gpu_held}
         )
         self.said, self.notes = [], Notes()
-        self.allocators = SimpleNamespace(by_device=self.devices, pinned=lambda: self.pinned_trackers)
+        self.devices = SimpleNamespace(by_device=self.by_device, pinned={})
+
+    def may_use_others_than(self, ordinals):
+        self.ordinals = ordinals
+        return self.may_use_others
 
     def visit(self, read):
         if self.kids is None:
@@ -171,16 +178,13 @@ class Fake:
         self.open.discard(scope)
         self.said.append("leave")
 
-    def children_ended(self, *, more=None):
-        return self.ended._replace(more=(self.ended.more or self.kids != []) if more is None else more)
-
     def open_children(self):
         return [scope.with_children() for scope in self.open]
 
     def discover(self):
         self.said.append("discover")
 
-    def devices(self):
+    def by_device(self):
         return [
             (device, trackers) for device, (trackers, _) in self.found.items() if device.backend != DRIVER
         ]
@@ -194,7 +198,7 @@ class Fake:
         return held if processes else held._replace(listed=None)
 
     def allowance(self, _):
-        return Allowance(7, 8)
+        return (7, 8)
 
     def take_notes(self):
         return ("from the machine",)
@@ -238,12 +242,6 @@ def test_an_end_above_the_peak_is_the_peak(on):
     scope.close()
     on.counter.to(300 * MB)
     assert scope.result(Measurement, "x").gen.peak == Peak(300 * MB, 300 * MB, "exact")
-    scope = Scope(on, reset_peaks=False).open()
-    on.counter.peak_class = "sampled"
-    scope._ram.mark_sampled()
-    scope.close()
-    on.counter.to(400 * MB)
-    assert scope.result(Measurement, "x").gen.peak == Peak(400 * MB, None, "sampled")
 
 
 @pytest.mark.parametrize(("exact", "expected"), [
@@ -281,7 +279,7 @@ def test_the_course_of_ram(on):
     """Whoever watches draws it where no sampler does; before it is open and after it is closed nobody does."""
     scope = Scope(on)
     scope.sampled(1)
-    scope.device_sampled("GPU-1", 1, 1, None)
+    scope.device_sampled("GPU-1", 1, 1)
     scope.open()
     on.s += 1
     scope.so_far("x")
@@ -305,15 +303,15 @@ def test_a_device_and_its_course(on):
     counter.to(300, 30)
     on.found[GPU] = on.found[GPU][0], held(180, 80, allocated=30)
     on.s += 2
-    scope.device_sampled("GPU-1", 170, 50, None)
-    scope.device_sampled("GPU-2", 999, 50, None)
+    scope.device_sampled("GPU-1", 170, 50)
+    scope.device_sampled("GPU-2", 999, 50)
     light = scope.so_far("x").gpus[0]
     assert (light.timeline, light.limit_bytes, light.pools_bytes) == ((), None, None)
     assert light.peak == Peak(350, 350, "exact")
     assert scope.held(after=True) == {}
     on.s += 1
     scope.close()
-    scope.device_sampled("GPU-1", 9999, 50, None)
+    scope.device_sampled("GPU-1", 9999, 50)
     (gpu,) = scope.result(Measurement, "x").gpus
     assert (gpu.before_bytes, gpu.after_bytes, gpu.peak) == (50, 80, Peak(350, 350, "exact"))
     assert gpu.timeline == ((0.0, 50), (2.0, 170), (3.0, 180))
@@ -341,6 +339,7 @@ def test_devices_of_frameworks_stand_first(on):
     for raw, before in zip(raws, (held(5, 0), held(5, 0), held(5, 5), held(5, 5)), strict=True):
         on.found[Device(DRIVER, raw.index, raw.name, raw.uuid, 9)] = [], before
     assert [(gpu.backend, gpu.index) for gpu in run(on).gpus] == [("cuda", 0), ("cuda", 1), (DRIVER, 2)]
+    assert on.ordinals == {0, 1}
     every = run(on, all_devices=True).gpus
     assert [(gpu.backend, gpu.index) for gpu in every] == [("cuda", 0), ("cuda", 1), (DRIVER, 0), (DRIVER, 2)]
     assert every[2].total_bytes == 1 << 40
@@ -464,7 +463,7 @@ def test_a_framework_that_comes_later(on, own):
     on.found[raw] = [], held(70, own)
     scope = Scope(on).open()
     on.s += 1
-    scope.device_sampled("GPU-1", 75, 75, Shares(0, 0, 33))
+    scope.device_sampled("GPU-1", 75, 75)
     counter, late = Number(10), Number(1)
     scope.adopt(PeakTracker(counter), GPU, sure=True)
     scope.adopt(PeakTracker(late), GPU, sure=False)
@@ -477,7 +476,6 @@ def test_a_framework_that_comes_later(on, own):
     assert (gpu.before_bytes, gpu.after_bytes, gpu.context_bytes) == (40, 61, 0 if own else 40)
     assert gpu.peak == Peak(240, None, "sampled")  # nobody is sure of the second
     assert (1.0, 75) in gpu.timeline
-    assert gpu.neighbours_peak_bytes == 33 + 0
 
 
 def test_a_stranger_device_is_not_inherited(on):
@@ -529,7 +527,7 @@ def test_pinned_memory_of_all_frameworks(on):
     """Added up; where none was ever used there is no figure; what comes after the peaks were read is its end."""
     assert run(on).pinned is None
     counters = [Number(), Number()]
-    on.pinned_trackers = [PeakTracker(counter) for counter in counters]
+    on.devices.pinned.update(enumerate(map(PeakTracker, counters)))
     assert run(on).pinned is None
     pinned = run(on, lambda: (counters[0].to(90, 30), counters[1].to(5))).pinned
     assert (pinned.before_bytes, pinned.after_bytes, pinned.peak) == (0, 35, Peak(90, 95, "bounded"))
@@ -541,33 +539,33 @@ def test_pinned_memory_of_all_frameworks(on):
     assert scope.result(Measurement, "x").pinned.peak == Peak(40, 40, "exact")
 
 
-@pytest.mark.parametrize("when", ["before", "within", "after"])
-def test_pinned_memory_that_cannot_be_read(on, when):
+def test_pinned_memory_that_cannot_be_read(on):
     """It is noted, and has no figure from then on."""
-    counter = Number(5)
-    on.pinned_trackers = [PeakTracker(counter)]
-    counter.broken = when == "before"
-    scope = Scope(on).open()
-    counter.broken = when != "after"
-    scope.close()
-    counter.broken = True
-    result = scope.result(Measurement, "x")
-    assert (result.pinned, result.notes) == (None, ("the counter is broken", "from the machine"))
+    for fails in ("before", "within", "after"):
+        counter, on.notes = Number(5), Notes()
+        on.devices.pinned[0] = PeakTracker(counter)
+        counter.broken = fails == "before"
+        scope = Scope(on).open()
+        counter.broken = fails != "after"
+        scope.close()
+        counter.broken = True
+        result = scope.result(Measurement, "x")
+        assert (result.pinned, result.notes) == (None, ("the counter is broken", "from the machine"))
 
 
 def test_pinned_memory_first_used_within_the_scope(on):
     """It held nothing before; where it cannot be read it is noted, as a device that cannot."""
     counter = Number(50)
     scope = Scope(on).open()
-    scope.adopt_pinned(PeakTracker(counter))
+    scope.adopt(PeakTracker(counter), None, sure=True)
     counter.to(80, 60)
     scope.close()
     pinned = scope.result(Measurement, "x").pinned
     assert (pinned.before_bytes, pinned.after_bytes, pinned.peak) == (0, 60, Peak(80, 80, "exact"))
     counter.broken = True
-    for adopt in (Scope.adopt_pinned, lambda *which: Scope.adopt(*which, GPU, sure=True)):
+    for device in (None, GPU):
         on.notes, scope = Notes(), Scope(on).open()
-        adopt(scope, PeakTracker(counter))
+        scope.adopt(PeakTracker(counter), device, sure=True)
         assert scope.notes == ("the counter is broken",)
         scope.close()
 
@@ -601,7 +599,7 @@ def test_children_that_stay(on):
     still = of_children(on, [first, second], [first, second])
     assert still.peak == Peak(18, 18, "exact")
     one = of_children(on, [first, second], [first, second], step=lambda: first.to(50, 1))
-    assert one.peak == Peak(56, 56, "exact"), "the other one did not move"
+    assert one.peak == Peak(50, 56, "bounded")  # the other one may have had more or less meanwhile
 
 
 def test_what_a_child_holds_on_the_devices(on):
@@ -620,12 +618,12 @@ def test_without_resets_an_older_mark_bounds(on):
 
 
 def test_a_child_born_within_the_scope(on):
-    """Its whole peak is the scope's, exact where nothing else adds to it."""
+    """Its whole peak is the scope's, exact where it is the only child."""
     old, born = Kid(1, 5), Kid(2)
     born.to(80, 10)
     usage = of_children(on, [old], [old, born])
     assert (usage.before_bytes, usage.after_bytes, usage.count) == (5, 15, 2)
-    assert usage.peak == Peak(85, 85, "exact")
+    assert usage.peak == Peak(80, 85, "bounded")
     assert usage.largest[0] == ChildUsage(0, 10, Peak(80, 80, "exact"), "kid", 2)
     assert of_children(on, [], [born]).peak == Peak(80, 80, "exact")
 
@@ -637,18 +635,15 @@ def test_children_that_ended(on):
         70, 0, Peak(70, None, "sampled"), count=0, ended=1,
         largest=(ChildUsage(70, 0, Peak(70, None, "sampled"), "kid", 1, ended=True),),
     )  # fmt: skip
+    for ended in (Ended(1, 0), Ended(0, 1)):  # one that nobody saw mapped pages, or was forked
+        on.ended = NONE_ENDED
+        found = of_children(on, [], [Kid(2, 80)], ended)
+        assert (found.peak, found.ended) == (Peak(80, None, "sampled"), 1)
     on.ended = NONE_ENDED
-    found = of_children(on, [], [Kid(2, 80)], Ended(1, 0, 0, more=False))
-    assert (found.peak, found.ended) == (Peak(80, None, "sampled"), 1)
+    assert of_children(on, [], [], Ended(children._NOTABLE_FAULTS - 1, 0)) is None
     on.ended = NONE_ENDED
-    assert of_children(on, [], [Kid(2, 80)], Ended(1, 0, 4, more=False)).ended == 3, (
-        "forked by Python, and gone"
-    )
-    on.ended = NONE_ENDED
-    assert of_children(on, [], [], Ended(children._NOTABLE_FAULTS - 1, 0, 0, more=False)) is None
-    on.ended = NONE_ENDED
-    told = of_children(on, [], [], Ended(children._NOTABLE_FAULTS, 0, 2, more=False))
-    assert told == ChildrenUsage(0, 0, Peak(0, None, "sampled"), count=0, ended=2)
+    told = of_children(on, [], [], Ended(children._NOTABLE_FAULTS, 2))
+    assert told == ChildrenUsage(0, 0, Peak(0, None, "sampled"), count=0, ended=1)
 
 
 def test_a_child_seen_by_an_inner_scope_and_gone(on):
@@ -691,7 +686,17 @@ def test_forked_children_too_large_to_look_through(on):
     on.kids = [kid]
     found = children.Children(on, on.ended)
     found.begin(reset=True)
-    assert found.usage(on, 1).largest[0].peak == Peak(0, 350 * MB, "bounded")
+    assert found.usage(1).largest[0].peak == Peak(0, 350 * MB, "bounded")
+
+
+def test_how_long_the_pages_of_forks_may_be_walked(on, monkeypatch):
+    """5 ms as the scope opens; at its end a twentieth of its time, at least as long and at most 50 ms."""
+    limits = []
+    monkeypatch.setattr(ChildPeaks, "walk", lambda _, __, limit_s: limits.append(limit_s))
+    for seconds in (0, 0.4, 5):
+        on.kids = [Kid(1, forked=True)]
+        run(on, seconds=seconds)
+    assert limits == [0.005, 0.005, 0.005, pytest.approx(0.02), 0.005, 0.05]
 
 
 @given(
@@ -705,6 +710,7 @@ def test_forked_children_too_large_to_look_through(on):
 def test_any_program_lies_within_its_bounds(steps, forked, walked):
     """Children that move in any way under nested and overlapping scopes: every peak, and that of their sum."""
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(children, "WALK_S", 10)
         on = Fake(patch)
         on.kids = [
             Kid(i, own=i, inherited=7 * i * MB * one, forked=one, walk_s=0.0001 if walked else 1)
@@ -721,7 +727,9 @@ def test_any_program_lies_within_its_bounds(steps, forked, walked):
         def check(scope, highest):
             scope.close()
             found = scope.result(Measurement, "x").children
-            assert found.peak.lo_bytes <= highest[-1] <= found.peak.hi_bytes
+            assert found.peak.lo_bytes <= highest[-1]
+            unknown = sum(forked) > 1 and not walked  # what they share with each other
+            assert unknown if found.peak.hi_bytes is None else highest[-1] <= found.peak.hi_bytes
             for kid, most in zip(on.kids, highest, strict=False):
                 peak = next(one.peak for one in found.largest if one.pid == kid.pid)
                 assert peak.lo_bytes <= most <= peak.hi_bytes
@@ -747,50 +755,8 @@ def test_children_that_cannot_be_listed(on, kids):
 
 
 def test_no_children(on):
-    """No figure; one that ended small is none either."""
+    """No figure."""
     assert of_children(on, [], []) is None
-    on.counter.to(0)
-    on.ram, on.ended = PeakTracker(on.counter), NONE_ENDED
-    on.counter.highest = 0
-    assert of_children(on, [], [], Ended(1, MB - 1, 0, more=False)) is None
-    on.ended = NONE_ENDED
-    ended = of_children(on, [], [], Ended(1, MB, 0, more=False))
-    assert ended == ChildrenUsage(0, 0, Peak(MB, None, "sampled"), count=0, ended=1)
-
-
-@pytest.mark.parametrize("grain", [0, 3 * MB])
-@given(largest=st.integers(0, 300), before=st.integers(0, 300), forks=st.integers(0, 1), more=st.booleans())
-def test_the_largest_child_that_ended(grain, largest, before, forks, more):
-    """Only what is above this process's own highest is surely a child's; what it may share with us is not.
-
-    The kernel tells the largest of all time: of one that ended earlier nothing is said.
-    """
-    with pytest.MonkeyPatch.context() as patch:
-        on = Fake(patch)
-        on.counter.precision_bytes = grain
-        on.counter.to(200 * MB, 100 * MB)
-        on.ram.lifetime_peak_bytes()
-        on.ended = Ended(0, before * MB, 0, more=more)
-        found = of_children(on, [], [], Ended(1, largest * MB, forks, more=False))
-    ours = (200 if more else 100) * MB + grain
-    told = 0
-    if largest > before and largest * MB > ours:
-        told = largest * MB - ours if more or forks else largest * MB
-    assert (found.peak.lo_bytes if found else 0) == (told if told >= MB else 0)
-
-
-def test_where_our_own_highest_is_unknown_no_child_is_told(on):
-    """Without a bound nobody can say what was theirs."""
-    large = Ended(1, 900 * MB, 0, more=False)
-    assert of_children(on, [], [], large)
-    on.ended = NONE_ENDED
-    scope = Scope(on).open()
-    scope._ram.mark_sampled()
-    on.ended = large
-    scope.close()
-    assert scope.result(Measurement, "x").children is None
-    on.kids = [Kid(2)]
-    assert scope.result(Measurement, "x").children.peak.lo_bytes == 0
 
 
 # -- its end ----------------------------------------------------------------------------------------
@@ -863,28 +829,17 @@ def test_an_end_that_was_interrupted_is_done_again(on):
         left(scope)
 
     on.leave = leave
-    closer = threading.Thread(target=scope.close)
-    closer.start()
-    closer.join(20)
-    ends = on.said.count("leave")
     scope.close()
-    assert ends == on.said.count("leave") == 2
-    assert scope.time_s == 2
+    assert on.said.count("leave") == 2
+    scope.close()
+    assert (on.said.count("leave"), scope.time_s) == (2, 2)
 
 
 def test_children_that_needed_much_are_named_first():
     """By what they needed; then the others, which needed less than 5 MB, by what they have."""
-    from ipygpulogger.records import ChildUsage, Peak
-    from ipygpulogger.render.text import largest_children
-
     sizes = [(55, 55, 55), (2, 3, 3), (0, 148, 150), (10, 10, 40)]  # MB before, after and at most
     found = [
         ChildUsage(before * MB, after * MB, Peak(most * MB, most * MB, "exact"), "python", pid)
         for pid, (before, after, most) in enumerate(sizes)
     ]
-    named = children.largest_first(found)
-    assert [child.pid for child in named] == [2, 3, 0, 1]
-    said = SimpleNamespace(largest=named)
-    assert largest_children(said) == (
-        "python 2 148 MB (peak 150), python 3 10 MB (peak 40); others: python 0 55 MB, python 1 3 MB"
-    )
+    assert [child.pid for child in children.largest_first(found)] == [2, 3, 0, 1]

@@ -283,9 +283,7 @@ def test_the_cost_of_a_boundary(card, table):
     scopes = [Scope() for _ in range(200)]
     opened, ended, told = iter(scopes), iter(scopes), iter(scopes)
     with measure():
-        uuid = next(
-            device.uuid for device, _ in machine().allocators.by_device() if device.index == card.index
-        )
+        uuid = next(device.uuid for device, _ in machine().devices.by_device() if device.index == card.index)
     nvml = machine().nvml
     gc.disable()
     machine().attach(card)  # as a logger does: the wrappers stay on

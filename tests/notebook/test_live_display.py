@@ -173,15 +173,6 @@ def test_words_that_are_not_sent_yet_clear_too(monkeypatch):
     assert cell.sent == "cleared stream"
 
 
-@pytest.mark.parametrize("odd", [None, 7, {}, {"msg_type": "clear_output"}, "comm_msg"])
-def test_odd_messages_are_sent_as_ever(odd):
-    """Whatever somebody sends, it goes out, and nobody is hurt."""
-    cell = Cell()
-    cell.publisher.session.send("socket", odd)
-    assert cell.publisher.session.messages.pop() is odd
-    assert cell.play("show | over").sent == "ours emptied"
-
-
 @pytest.mark.parametrize("publisher", [SimpleNamespace(session=None, parent_header={}), object()])
 def test_a_kernel_whose_messages_cannot_be_seen_is_not_live(publisher):
     """A report that might get lost is not risked."""

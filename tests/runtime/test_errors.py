@@ -3,11 +3,9 @@
 import _thread
 import errno
 import signal
-import subprocess
 import sys
 import threading
 import warnings
-from pathlib import Path
 
 import pytest
 
@@ -202,38 +200,3 @@ def test_a_warning_that_cannot_be_written_is_nobodys_error(monkeypatch):
     with warnings.catch_warnings():
         warnings.simplefilter("always")
         assert called() == 42
-
-
-PROGRAM = """
-import sys
-from IPython.core.interactiveshell import InteractiveShell
-shell = InteractiveShell.instance()
-shell.run_line_magic("load_ext", "ipygpulogger")
-shell.run_cell("x = bytearray(1)", store_history=True)
-from ipygpulogger import IPyGPULogger
-il = IPyGPULogger().start()
-for _ in range(20):
-    shell.run_cell("x = bytearray(1)", store_history=True)
-il.stop()
-assert {record.status for record in (*il.history, *shell.user_ns["il"].history)} == {"ok"}
-print(len(il.history), len(shell.user_ns["il"].history), file=sys.stderr)
-shell.run_line_magic("unload_ext", "ipygpulogger")
-"""
-
-
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="only Linux has a device that is always full")
-@pytest.mark.parametrize("unbuffered", ["", "1"])
-def test_on_a_full_disk_every_cell_is_recorded(driverless_env, tmp_path, unbuffered):
-    """A process of its own, whose stdout is a device on which there is never room."""
-    env = {**driverless_env, "PYTHONUNBUFFERED": unbuffered, "IPYTHONDIR": str(tmp_path)}
-    with Path("/dev/full").open("w") as full:
-        done = subprocess.run(
-            [sys.executable, "-c", PROGRAM],
-            stdout=full,
-            stderr=subprocess.PIPE,
-            text=True,
-            env=env,
-            check=False,
-        )
-    assert "20 21\n" in done.stderr
-    assert "AssertionError" not in done.stderr

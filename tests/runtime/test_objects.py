@@ -1,13 +1,10 @@
-"""Objects of the user's: a set that keeps none alive, classes that lie, frames, tracebacks and code objects."""
+"""Objects of the user's: classes that lie, frames, tracebacks and code objects."""
 
-import gc
 import inspect
 import sys
-import threading
 import traceback
 
 from ipygpulogger.runtime.objects import (
-    WeakIdentitySet,
     bases_of,
     is_made_in_python,
     module_of,
@@ -16,58 +13,6 @@ from ipygpulogger.runtime.objects import (
     walk_stack,
     walk_tb,
 )
-
-
-class One:
-    """Something that takes weak references."""
-
-
-def test_a_weak_set_holds_what_lives():
-    """Members come once, and go by themselves with their last referrer, or when they are taken out."""
-    living, one, other = WeakIdentitySet(), One(), One()
-    for member in (one, one, other):
-        living.add(member)
-    assert (len(living), set(living)) == (2, {one, other})
-    assert one in living
-    assert One() not in living
-    del member, other
-    assert list(living) == [one]
-    for member in (One(), one, one):
-        living.discard(member)
-    assert not living
-    one.itself = one  # a cycle: the set is no reason to keep it
-    living.add(one)
-    del one, member
-    gc.collect()
-    assert not living
-
-
-def test_a_weak_set_may_change_while_somebody_goes_through_it():
-    """Going through it yields what was there when that began, whoever adds, drops or removes meanwhile."""
-    living, kept = WeakIdentitySet(), [One() for _ in range(100)]
-    for one in kept:
-        living.add(one)
-    seen = iter(living)
-    living.discard(kept[-1])
-    living.add(fresh := One())
-    assert set(seen) == set(kept)
-    assert fresh in living
-    stop = threading.Event()
-
-    def change():
-        while not stop.is_set():
-            living.add(one := One())
-            living.discard(one)
-            living.add(One())  # which dies at once
-
-    changing = threading.Thread(target=change)
-    changing.start()
-    try:
-        for _ in range(2000):
-            assert set(kept[:-1]) <= set(living)
-    finally:
-        stop.set()
-        changing.join()
 
 
 def test_what_a_metaclass_overrides_is_neither_believed_nor_run():

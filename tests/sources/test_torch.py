@@ -134,7 +134,7 @@ def test_no_miss_between_threads(fresh, restless):
     for _ in range(trials):
         outer = Scope(fresh)
         outer.open()
-        tracker = tracker or fresh.allocators.by_device()[0][1][0]
+        tracker = tracker or fresh.devices.by_device()[0][1][0]
         done.clear()
         go.release()
         while not done.is_set():

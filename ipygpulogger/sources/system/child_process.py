@@ -120,23 +120,12 @@ class ChildProcess(Mark):
         """Watch from now on for resets of the mark by other code; a child with a card tells them itself."""
         self._watching = on
 
-    def is_seen_from_its_start(self, earlier: ChildProcess | None) -> bool:
+    def is_seen_from_its_start(self) -> bool:
         """Return whether it reports its own figures, or its mark covers all mapped until first observed.
 
-        Otherwise it may have had more, before it called exec (as `earlier`) or reset the mark.
+        Otherwise it may have had more before, when it called exec or reset the mark.
         """
-        if self.card is not None:
-            return True
-        is_same = earlier is not None and earlier.began == self.began
-        faults = self.faults - (earlier.faults if earlier is not None and is_same else 0)
-        return faults * linux.PAGE_BYTES <= self.high_bytes + _STILL_BYTES
-
-    @property
-    def began(self) -> int:
-        """When its process began, in clock ticks since the start of the machine."""
-        if self._stat is None:
-            return self.card["began"] if self.card is not None else 0
-        return int(self._stat.identity[0])
+        return self.card is not None or self.faults * linux.PAGE_BYTES <= self.high_bytes + _STILL_BYTES
 
     @property
     def faults(self) -> int:
@@ -144,13 +133,6 @@ class ChildProcess(Mark):
         if self.card is not None and self.card["ended_ns"]:
             return self.card["faults"]
         return sum(self._stat.faults) if self._stat else 0
-
-    @property
-    def life_ns(self) -> tuple[int, int | None]:
-        """When it was born, or somewhat before, and when it left, by `forked.now_ns`; None if it lives."""
-        if self.card is not None:
-            return self.card["born_ns"], self.card["ended_ns"] or None
-        return self.began * 10**9 // _TICKS, None
 
     def leave(self) -> bool:
         """Take the figures that it left at its end, if it did, as those of the next and last observation."""
@@ -206,6 +188,16 @@ class ChildProcess(Mark):
         with suppress(OSError):  # it ended meanwhile
             self.children = linux.children_of(self.pid)
         return self.children
+
+    @property
+    def at_least_bytes(self) -> int:
+        """What it surely has for itself, without a walk, since what it inherited only becomes less."""
+        if not self.forked:
+            return self.current_bytes
+        if self.shares is not None:
+            more_bytes = max(0, self.mapped_bytes - self.shares.mapped_bytes)
+            return max(0, self.current_bytes - self.shares.shared_bytes - more_bytes)
+        return max(0, self.current_bytes - self.mapped_bytes - (self.inherited_bytes or 0))
 
     @property
     def is_walked(self) -> bool:

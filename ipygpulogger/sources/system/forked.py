@@ -57,8 +57,7 @@ class Sharing(NamedTuple):
     mapped_bytes: int  # resident files and shared memory, shared or not
     anonymous_bytes: int = 0  # all anonymous memory, shared or not
     anonymous_pss_bytes: int | None = 0  # the same in proportion; None before Linux 5.4
-    private_anonymous_bytes: int = 0  # private and written to; of shared memory at most `shmem_bytes`
-    shmem_bytes: int = 0  # its shared memory, in proportion
+    private_anonymous_bytes: int = 0  # private and written to
 
 
 def sharing(rollup: dict[str, int], mapped_bytes: int) -> Sharing:
@@ -73,7 +72,6 @@ def sharing(rollup: dict[str, int], mapped_bytes: int) -> Sharing:
         rollup.get("Anonymous", 0),
         rollup.get("Pss_Anon"),
         min(rollup["Private_Dirty"], rollup.get("Anonymous", 0)),
-        rollup.get("Pss_Shmem", 0),
     )
 
 

@@ -145,12 +145,12 @@ def faults_and_mark() -> tuple[tuple[int, ...], int]:
     return (usage.ru_minflt, usage.ru_majflt), usage.ru_maxrss * _UNIT_BYTES
 
 
-def of_ended_children() -> tuple[int, int]:
-    """Return the page faults and the largest peak of the children that were waited for; 0 on Windows."""
+def faults_of_ended_children() -> int:
+    """Return the page faults of the children that were waited for; 0 on Windows."""
     if resource is None:
-        return 0, 0
+        return 0
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return usage.ru_minflt + usage.ru_majflt, usage.ru_maxrss * _UNIT_BYTES
+    return usage.ru_minflt + usage.ru_majflt
 
 
 _KIB = 2**10

@@ -356,17 +356,12 @@ def _counter_of_psutil() -> Counter:
 
 
 class Ended(NamedTuple):
-    """What the kernel remembers of the children that ended and were waited for."""
+    """What is known of the children that ended and were waited for."""
 
     faults: int  # the page faults of all of them
-    # The highest that any of them ever had resident. That includes what a child was before its exec:
-    # after a fork a copy of this process, after a vfork this process itself with its high-water mark
-    largest_bytes: int
     forks: int  # how often Python code of this process forked, which subprocess does not
-    more: bool  # whether there are children that were not waited for
 
 
-def children_ended(*, more: bool | None = None) -> Ended:
-    """Return what the kernel remembers of the children that ended; it is asked for `more` if that is None."""
-    more = gil_held().has_children() if more is None else more
-    return Ended(*linux.of_ended_children(), forks.count, more)
+def children_ended() -> Ended:
+    """Return what is known of the children that ended."""
+    return Ended(linux.faults_of_ended_children(), forks.count)
