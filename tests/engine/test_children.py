@@ -19,6 +19,7 @@ from ipygpulogger.engine.scope import Scope
 from ipygpulogger.records import Measurement
 from ipygpulogger.sources.system import linux
 from ipygpulogger.sources.system.child_process import ChildProcess, Descendants
+from ipygpulogger.sources.system.forked import Starts
 
 pytestmark = pytest.mark.skipif(
     Descendants().visit(ChildProcess.observe) is None or not Path("/proc/self/smaps_rollup").exists(),
@@ -303,6 +304,7 @@ def test_any_children_are_as_a_first_look_finds_them():
     program = """
         import ctypes, time
         from ipygpulogger.sources.system.child_process import ChildProcess, Descendants
+from ipygpulogger.sources.system.forked import Starts
         ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)  # PR_SET_CHILD_SUBREAPER: orphans become our children
 
         def figures(process):
@@ -414,6 +416,21 @@ def test_a_child_on_its_way_to_exec_is_not_there_yet(monkeypatch, waiting):
     assert pid not in figures(Descendants(), None)
     monkeypatch.undo()
     assert pid in figures(Descendants(), None)
+
+
+def test_programs_are_noticed_where_subprocess_is_imported_later(monkeypatch):
+    """A terminal may not have imported it as the first cell begins."""
+    noticed = []
+    starts = Starts(lambda: noticed.append(1))
+    with monkeypatch.context() as without:
+        without.delitem(sys.modules, "subprocess")
+        starts.put_on()
+    starts.put_on()
+    try:
+        subprocess.run([sys.executable, "-c", ""], check=True)
+    finally:
+        starts.take_off()
+    assert noticed
 
 
 def test_a_zombie_has_ended():

@@ -202,6 +202,7 @@ class Starts:
 
     def __init__(self, called: Callable[[], None]) -> None:
         self._called, self._on = called, False
+        self._imported = False  # `subprocess`, as it was wrapped
         self._places = {
             Wrappers(lambda: sys.modules.get("_posixsubprocess")): ["fork_exec"],
             Wrappers(lambda: sys.modules.get("subprocess")): ["_fork_exec"],  # the same function, since 3.11
@@ -209,9 +210,10 @@ class Starts:
         }
 
     def put_on(self) -> None:
-        """Begin."""
-        if not self._on:
-            self._on = True
+        """Begin; again where `subprocess` was imported since."""
+        imported = "subprocess" in sys.modules
+        if not self._on or imported != self._imported:
+            self._on, self._imported = True, imported
             for place, names in self._places.items():
                 place.put_on(dict.fromkeys(names, self._calling))
 
