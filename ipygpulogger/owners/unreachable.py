@@ -56,7 +56,7 @@ def garbage_below(
             size_bytes = min(block.size_bytes, holding.size_bytes)
             if block.device == CPU and type(holding.key) is tuple:
                 start: Any = holding.key[1]
-                size_bytes = min(size_bytes, *resident_bytes([(start, start + size_bytes)]))
+                size_bytes = min(size_bytes, resident_bytes(start, start + size_bytes))
             if size_bytes >= MB:
                 found[holding.key] = block._replace(size_bytes=size_bytes)
     return found

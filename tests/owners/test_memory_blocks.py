@@ -18,37 +18,19 @@ class Memory:
 
 
 holdings = st.lists(
-    st.tuples(st.integers(0, 40), st.integers(1, 15), st.sampled_from([GPU, "cuda:1"]), st.booleans()),
-    max_size=8,
+    st.tuples(st.integers(0, 40), st.integers(1, 15), st.sampled_from([GPU, "cuda:1"])), max_size=8
 )
-
-
-def joined(pieces):
-    """Ranges of overlapping bytes, those that only touch apart."""
-    found = []
-    for start, end in sorted(pieces):
-        if found and start < found[-1][1]:
-            found[-1] = found[-1][0], max(end, found[-1][1])
-        else:
-            found.append((start, end))
-    return found
 
 
 @settings(max_examples=400)
 @given(st.lists(holdings, min_size=1, max_size=3))
 def test_every_byte_has_one_owner(names):
-    """Blocks that overlap are one and the first name's; a borrowed one is the block that it begins in.
-
-    Where it begins in none, it is what of it lies before the next one. What is told adds up to the bytes.
-    """
+    """Blocks that overlap are one and the first name's; those that only touch are two."""
     blocks = MemoryBlocks()
     paths = [
         path_of(
             f"n{i}",
-            *(
-                blocks.number(Holding((device, at), size, device, borrowed=borrowed))
-                for at, size, device, borrowed in held
-            ),
+            *(blocks.number(Holding((device, at), size, device)) for at, size, device in held),
             rank=i,
         )
         for i, held in enumerate(names)
@@ -56,30 +38,17 @@ def test_every_byte_has_one_owner(names):
     found = found_by(blocks, *paths)
     expected = {}
     for device in (GPU, "cuda:1"):
-        every = [one for held in names for one in held if one[2] == device]
-        known = {at for at, _, _, borrowed in every if not borrowed}
-        largest = {}
-        for at, size, _, borrowed in every:
-            if at not in known or not borrowed:
-                largest[at] = max(size, largest.get(at, 0))
-        own = joined([(at, at + size) for at, size in largest.items() if at in known])
-        inside = {byte for start, end in own for byte in range(start, end)}
-        lent = joined(
-            [(at, at + size) for at, size in largest.items() if at not in known and at not in inside]
+        joined = []
+        placed = sorted(
+            (at, at + size, i) for i, held in enumerate(names) for at, size, on in held if on == device
         )
-        for start, end in own + lent:
-            reaching = [
-                i
-                for i, held in enumerate(names)
-                if any(
-                    on == device and start <= at < end and ((at in inside) == ((start, end) in own))
-                    for at, _, on, _ in held
-                )
-            ]
-            others = set() if (start, end) in own else inside
-            stop = next((at for at in range(start, end) if at in others), end)
-            claimant = f"n{reaching[0]}", device, "variable"
-            expected.setdefault(claimant, {})[device, start] = stop - start
+        for start, end, i in placed:
+            if joined and start < joined[-1][1]:
+                joined[-1] = joined[-1][0], max(end, joined[-1][1]), min(i, joined[-1][2])
+            else:
+                joined.append((start, end, i))
+        for start, end, i in joined:
+            expected.setdefault((f"n{i}", device, "variable"), {})[device, start] = end - start
     assert found.blocks == expected
     assert {(o.name, o.device, o.kind): o.size_bytes for o in found.owners} == {
         claimant: sum(sizes.values()) for claimant, sizes in expected.items()
@@ -96,56 +65,23 @@ def test_what_has_no_address_overlaps_nothing():
     assert found_by(blocks, path_of("x", *numbers)).owners == (Owner("x", 50, GPU, "variable"),)
 
 
-def test_only_of_large_ranges_the_system_is_asked(monkeypatch):
-    """Borrowed memory of this machine's RAM, from 1 MB on: what of it is resident, beside what has an owner."""
-    asked = []
-    monkeypatch.setattr(
-        memory_blocks, "resident_bytes", lambda ranges: [asked.append(one) or 7 for one in ranges]
-    )
-    blocks = MemoryBlocks()
-    for at, size, device, borrowed in (
-        (0, MB, DEVICE, True),
-        (10 * MB, MB - 1, DEVICE, True),
-        (20 * MB, 3 * MB, DEVICE, True),
-        (21 * MB, MB, DEVICE, False),
-        (30 * MB, MB, DEVICE, False),
-        (0, MB, GPU, True),
-    ):
-        blocks.number(Holding((device, at), size, device, borrowed=borrowed))
-    found = found_by(blocks, path_of("x", *range(6)))
-    assert asked == [(0, MB), (20 * MB, 21 * MB)]
-    told = {owner.device: owner.size_bytes for owner in found.owners}
-    assert told == {DEVICE: 7 + MB - 1 + 7 + MB + MB, GPU: MB}
-
-
-def test_what_is_not_resident_is_nobodys(monkeypatch):
-    """A borrowed block of which nothing is in memory."""
-    monkeypatch.setattr(memory_blocks, "resident_bytes", lambda ranges: [0 for _ in ranges])
-    blocks = MemoryBlocks()
-    number = blocks.number(Holding((DEVICE, 0), MB, DEVICE, borrowed=True))
-    found = found_by(blocks, path_of("x", number), path_of("y", number, rank=1))
-    assert (found.owners, found.shared) == ((), {})
-
-
 def test_what_only_shows_a_file_is_nobodys(monkeypatch):
-    """Asked from 1 MB on, of memory that may be mapped and has an address in RAM."""
+    """Looked up from 1 MB on, of memory that may be mapped and has an address in RAM."""
     asked = set()
     monkeypatch.setattr(memory_blocks, "of_files", lambda places: asked.update(places) or {30 * MB})
-    monkeypatch.setattr(memory_blocks, "resident_bytes", lambda ranges: [9 for _ in ranges])
     blocks = MemoryBlocks()
-    for key, size, device, mapped, borrowed in (
-        ((DEVICE, 10 * MB), MB, DEVICE, True, False),
-        ((DEVICE, 20 * MB), MB - 1, DEVICE, True, False),
-        ((DEVICE, 30 * MB), 4 * MB, DEVICE, True, False),
-        ((DEVICE, 40 * MB), MB, DEVICE, False, False),
-        ((DEVICE, 50 * MB), MB, DEVICE, True, True),
-        ((GPU, 60 * MB), MB, GPU, True, False),
-        ("nowhere", MB, DEVICE, True, False),
+    for key, size, device, mapped in (
+        ((DEVICE, 10 * MB), MB, DEVICE, True),
+        ((DEVICE, 20 * MB), MB - 1, DEVICE, True),
+        ((DEVICE, 30 * MB), 4 * MB, DEVICE, True),
+        ((DEVICE, 40 * MB), MB, DEVICE, False),
+        ((GPU, 60 * MB), MB, GPU, True),
+        ("nowhere", MB, DEVICE, True),
     ):
-        blocks.number(Holding(key, size, device, mapped=mapped, borrowed=borrowed))
-    found = found_by(blocks, path_of("x", *range(7)), path_of("y", 2, rank=1))
+        blocks.number(Holding(key, size, device, mapped=mapped))
+    found = found_by(blocks, path_of("x", *range(6)), path_of("y", 2, rank=1))
     assert asked == {10 * MB, 30 * MB}
-    assert {o.device: o.size_bytes for o in found.owners} == {DEVICE: MB + MB - 1 + MB + 9 + MB, GPU: MB}
+    assert {o.device: o.size_bytes for o in found.owners} == {DEVICE: MB + MB - 1 + MB + MB, GPU: MB}
     assert not any(owner.shared for owner in found.owners)
 
 
