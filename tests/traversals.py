@@ -8,14 +8,14 @@ MB = 2**20
 GPU = "cuda:0"
 
 
-def path_of(name, *met, rank=0, kind="variable", label=""):
-    path = Traversal(Root(name, kind, None, label), (rank, 0))
+def path_of(name, *met, rank=0, kind="variable"):
+    path = Traversal(Root(name, kind, None), (rank, 0))
     path.found += met
     return path
 
 
-def found_by(blocks, *paths, seen=None, in_time=lambda: True, uncounted=()):
-    return Attribution(blocks, seen or {}, in_time).result(paths, uncounted)
+def found_by(blocks, *paths, in_time=lambda: True, uncounted=()):
+    return Attribution(blocks, in_time).result(paths, uncounted)
 
 
 def blocks_of(*sizes, device=GPU):

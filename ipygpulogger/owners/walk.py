@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from ..runtime import clock
 from ..runtime.collector import undisturbed
 from ..runtime.shell import is_shell_code
-from .attribution import GRAPH, Attribution, Branch, Entry, Kind, Root, Span, Traversal, WalkResult
+from .attribution import GRAPH, Attribution, Entry, Kind, Root, Span, Traversal, WalkResult
 from .memory_blocks import LARGE, MemoryBlocks, read, readers_of
 from .referents import (
     PLAIN_CONTAINERS,
@@ -108,7 +108,7 @@ class _Walk:
         try:
             self._walk(roots, urgent)
             late = self._deadline_s + self._more_s
-            found = Attribution(self._blocks, self._visited, lambda: clock.monotonic_s() <= late)
+            found = Attribution(self._blocks, lambda: clock.monotonic_s() <= late)
             return found.result(self._traversals, self._uncounted, self._left_out)
         finally:  # leave no reference cycle of ours to the garbage collector
             self._visited.clear()
@@ -251,24 +251,18 @@ class _Walk:
         if traversal.graph is None:
             traversal.graph = self._branch_off(traversal, traversal.label + GRAPH)
         traversal.graph.push((graph,))
-        traversal.found.append(Branch(traversal.graph, id(graph), traversal.label))
 
     def _branch_off_locals(self, traversal: Traversal, entry: TracebackType) -> None:
         """Attribute each local variable that a traceback entry keeps to a name of its own."""
         frame = entry.tb_frame
-        if id(frame) in self._visited:
-            below = self._visited[id(frame)]
-            if below is not None:
-                traversal.found.append(below)
+        if id(frame) in self._visited or is_shell_code(frame):
             return
-        start = len(traversal.found)
-        if not is_shell_code(frame) and (is_function(frame) or id(frame.f_locals) not in self._visited):
+        if is_function(frame) or id(frame.f_locals) not in self._visited:
             for name, value in locals_of(frame):
                 if worth_visiting((value,)):
-                    local = self._branch_off(traversal, f"{traversal.label}: {function_name(frame)}.{name}")
-                    local.push((value,))
-                    traversal.found.append(Branch(local, id(value), traversal.label))
-        self._visited[id(frame)] = _found_since(traversal, start)
+                    where = f"{traversal.label}: {function_name(frame)}.{name}"
+                    self._branch_off(traversal, where).push((value,))
+        self._visited[id(frame)] = None
 
     def _branch_off(self, traversal: Traversal, name: str) -> Traversal:
         self._branch_order += 1

@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from traversals import GPU, MB, blocks_of, found_by, path_of
 
-from ipygpulogger.owners.attribution import GRAPH, Attribution, Branch, Span
+from ipygpulogger.owners.attribution import GRAPH, Attribution, Span
 from ipygpulogger.owners.memory_blocks import MemoryBlocks
 from ipygpulogger.records import Owner
 from ipygpulogger.sources import Holding
@@ -54,7 +54,7 @@ def test_whatever_was_met_on_any_path(paths):
     for path in paths:
         looked_at = set()
         reached = reach(path, seen=looked_at)
-        numbers, _ = Attribution(blocks, {}, bool)._reachable(path)
+        numbers = Attribution(blocks, bool)._reachable(path)
         assert len(numbers) == sum(type(of.found[i]) is int for of, i in looked_at)  # none again and again
         mine = reached - taken
         told = sum(owner.size_bytes for owner in found.owners if owner.name == path.root.name)
@@ -116,61 +116,9 @@ def test_who_shares_large_blocks():
     assert {owner.name: owner.shared for owner in found.owners} == {"a": ("b", "c"), "b": ("c",)}
 
 
-# -- graphs and frames, which bear another's name ---------------------------------------------------
-
-
-def test_what_lies_behind_a_link():
-    """A path begun below another has a name of its own; whoever reaches it by another way shares it."""
-    blocks = blocks_of(1, 2, 4, 8)
-    graph = path_of(f"a{GRAPH}", 0, 1, rank=5)
-    deeper = path_of(f"b{GRAPH}", 3, rank=6)
-    graph.found.append(Branch(deeper, 8, "a"))
-    seen = {7: Span(graph, 1, 3), 8: Span(deeper, 0, 1)}
-    own, other = path_of("a", Branch(graph, 7, "a")), path_of("b", 2, Branch(graph, 7, "a"), rank=1)
-    found = found_by(blocks, own, other, graph, deeper, seen=seen)
-    told = {owner.name: (owner.size_bytes, owner.shared) for owner in found.owners}
-    assert told == {
-        "b": (4, ()),
-        f"a{GRAPH}": (3, ("b",)),  # by a piece of it; `a` itself goes without saying
-        f"b{GRAPH}": (8, ("b", f"a{GRAPH}")),
-    }
-
-
-def test_links_in_a_circle_end():
-    """Two graphs that lead to each other are looked through once."""
-    blocks = blocks_of(1, 2)
-    one, two = path_of("one", 0, rank=5), path_of("two", 1, rank=6)
-    one.found.append(Branch(two, 2, "other"))
-    two.found.append(Branch(one, 1, "other"))
-    seen = {1: Span(one, 0, 2), 2: Span(two, 0, 2)}
-    found = found_by(blocks, path_of("x", Branch(one, 1, "other")), one, two, seen=seen)
-    assert {owner.name: set(owner.shared) for owner in found.owners} == {
-        "one": {"x", "two"},
-        "two": {"x", "one"},
-    }
-
-
-def test_without_time_nothing_behind_a_link():
-    """What is shared through graphs is not looked for any more, and nothing is complete."""
-    blocks = blocks_of(1)
-    graph = path_of("g", 0, rank=5)
-    paths = [path_of("x", Branch(graph, 7, "other")), graph]
-    left = [False, True, True]
-    found = found_by(blocks, *paths, seen={7: 0}, in_time=left.pop)
-    assert (found.owners, found.complete) == ((Owner("g", 1, GPU, "variable"),), False)
-
-
-def test_what_a_path_is_called():
-    """Its label, where it has one, else its name, is what shares; a graph is not told beside its own name."""
+def test_a_graph_is_not_told_beside_its_own_name():
+    """Of those who share, an autograd graph is left out if the name that keeps it is listed."""
     blocks = blocks_of(1, MB)
-    graph = path_of("g", 0, rank=5)
-    paths = [
-        path_of("x", Branch(graph, 7, "y"), label="frame of x"),
-        path_of("y", Branch(graph, 7, "y"), rank=1),
-        graph,
-    ]
-    found = found_by(blocks, *paths, seen={7: 0})
-    assert [(owner.name, owner.shared) for owner in found.owners] == [("g", ("frame of x",))]
     everybody = [
         path_of(name, 1, rank=i) for i, name in enumerate(["o", f"o{GRAPH}", "p", f"p{GRAPH}", f"q{GRAPH}"])
     ]
