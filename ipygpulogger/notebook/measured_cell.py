@@ -127,7 +127,6 @@ class MeasuredCell:
     recording: PeakRecording | None = None
     within: bool = False  # the report of a cell around it has its figures as well
     publisher: Any = None  # displays its report
-    advised: dict[str, dict[str, int | None]] = field(default_factory=dict)  # see `owners.out_of_memory`
     budget: str | None = None  # the option, as the cell ends
     freed: Freed | None = None  # by a full collection after it, if there was one
     oom: OomSnapshot | None = None  # the memory as an out-of-memory error left it, if that ended the cell

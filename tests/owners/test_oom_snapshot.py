@@ -46,7 +46,7 @@ class Fake(Framework):
 
 
 def card_of(error, shell, frameworks):
-    return oom_report(oom_snapshot(error, shell, frameworks), [], {})
+    return oom_report(oom_snapshot(error, shell, frameworks), [])
 
 
 def test_without_any_framework(shell):
