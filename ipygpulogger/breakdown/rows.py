@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from ..records.explained import Kind
     from .kinds import LabelSnapshot
     from .names import Label
-    from .ram import Pages, RamBlock, RamPeak
+    from .ram import RamBlock, RamPeak
 
 _MOST_ROWS = 100  # of one device
 _NAMES = 3  # in one row
@@ -39,7 +39,6 @@ _NAMELESS, _FREED = "no name found", "freed since"
 _EARLIER = Place(BEFORE, "")
 NO_STACK = Place("", "allocated without a Python stack")
 HELD = "held"  # `LabelledBlock.apart` of what names hold, in a row that is called after them
-_UNKNOWN_SHARE = 0.01  # of a row, of which it need not be known how far resident memory rose for it
 _INEXACT = (
     "This version of torch does not tell when backward passes run: activations and gradients at the peak may"
     " be listed as temporaries."
@@ -55,7 +54,6 @@ class LabelledBlock(NamedTuple):
     name: str  # the variable that holds it; "" for none
     size_bytes: int  # its size
     apart: str = ""  # what its row is called, where that tells it from others of the kind and place
-    risen_bytes: int | None = None  # by how much resident memory rose for it; None where that is unknown
 
     @classmethod
     def of(cls, label: Label, place: Place, size_bytes: int, *, alive: bool) -> LabelledBlock:
@@ -171,10 +169,6 @@ def rows_of(device: str, blocks: Iterable[LabelledBlock], least_bytes: float = 0
 
 
 def _row(device: str, kind: Kind, place: Place, apart: str, blocks: list[LabelledBlock]) -> AtPeak:
-    size_bytes = sum(block.size_bytes for block in blocks)
-    risen_bytes = sum(one.size_bytes if one.risen_bytes is None else one.risen_bytes for one in blocks)
-    unknown_bytes = sum(block.size_bytes for block in blocks if block.risen_bytes is None)
-    is_known = unknown_bytes <= _UNKNOWN_SHARE * size_bytes and risen_bytes != size_bytes
     # Called after the variables that hold the blocks, or the line.
     names = list(dict.fromkeys(block.name for block in blocks if block.name))
     if apart and apart != HELD:
@@ -184,21 +178,20 @@ def _row(device: str, kind: Kind, place: Place, apart: str, blocks: list[Labelle
     else:
         more = f" and {len(names) - _NAMES} more" if len(names) > _NAMES else ""
         name = ", ".join(names[:_NAMES]) + more
-    resident_bytes = risen_bytes if is_known else None
-    return AtPeak(device, kind, name, place.place, size_bytes, len(blocks), resident_bytes)
+    return AtPeak(device, kind, name, place.place, sum(block.size_bytes for block in blocks), len(blocks))
 
 
 # -- of general RAM: by the line that asked for the blocks
 
 _NOTABLE_SHARE = 0.001  # of the peak: rows of less stand as one
-_LARGE_BYTES = 64 << 10  # from here on it is looked up who holds a block, and its pages
+_LARGE_BYTES = 64 << 10  # from here on it is looked up who holds a block
 _OURS = str(Path(__file__).parents[1]) + os.sep
 _SMALL_OBJECTS = "small objects of Python"  # the line asked for the last of them
 _ELSEWHERE = ("", 0, "")  # not below code of the user's: a library's thread, for example
 _UNLISTED = (_OURS, 0, "")
 
 
-def ram_rows(peak: RamPeak, pages: Pages | None, shell: Any) -> tuple[AtPeak, ...]:
+def ram_rows(peak: RamPeak, shell: Any) -> tuple[AtPeak, ...]:
     """Return the rows of "cpu", without what our own code asked for."""
     lines = {stack: _line_that_asked(peak.askers[stack]) for stack in {block.stack for block in peak.blocks}}
     lines = {stack: line for stack, line in lines.items() if line is None or not line[0].startswith(_OURS)}
@@ -208,20 +201,17 @@ def ram_rows(peak: RamPeak, pages: Pages | None, shell: Any) -> tuple[AtPeak, ..
     blocks = [block for block in peak.blocks if block.stack in lines]
     names = _names_of_blocks(blocks, shell)
     labelled = (
-        _labelled(block, place_of[block.stack], names.get(block.address, "") if block.alive else "", pages)
+        _labelled(block, place_of[block.stack], names.get(block.address, "") if block.alive else "")
         for block in blocks
     )
     return rows_of(CPU, labelled, _NOTABLE_SHARE * peak.size_bytes)
 
 
-def _labelled(block: RamBlock, place: Place, name: str, pages: Pages | None) -> LabelledBlock:
-    risen_bytes = None
-    if pages is not None and block.size_bytes >= _LARGE_BYTES and not block.mapped:
-        risen_bytes = pages.risen_bytes(block, held=bool(name))
+def _labelled(block: RamBlock, place: Place, name: str) -> LabelledBlock:
     kind: Kind = "variables" if block.alive else "temporaries"
     place = Place(place.place, _SMALL_OBJECTS) if block.is_arena else place
     # What names hold is not one with the rest of its line.
-    return LabelledBlock(kind, place, name, block.size_bytes, HELD if name else "", risen_bytes)
+    return LabelledBlock(kind, place, name, block.size_bytes, HELD if name else "")
 
 
 def _line_that_asked(event: Event) -> Frame | None:

@@ -64,15 +64,6 @@ def shared_objects() -> dict[str, list[tuple[int, int]]]:
     return found
 
 
-def main_heap() -> tuple[int, int] | None:
-    """Return where malloc's main heap begins and ends; None where that is unknown.
-
-    The heaps that other threads use, and large blocks, lie elsewhere.
-    """
-    heap = [one for one in mapped_ranges() if one.path == b"[heap]"]
-    return (heap[0].start, heap[-1].end) if heap else None  # adjacent ranges, of different access or history
-
-
 def of_files(addresses: Iterable[int]) -> set[int]:
     """Return which of these addresses only show a file: a model opened with mmap, a table of Arrow's."""
     addresses = set(addresses)

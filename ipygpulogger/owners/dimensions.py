@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import re
 import sys
-from array import array
 from hashlib import blake2b
-from itertools import islice
+from itertools import chain, islice
 from types import CodeType, FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -19,7 +18,6 @@ from .referents import exception_chain, frames_of, locals_of, module_name, own_a
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-    from types import FrameType
 
     from ..sources import Framework
 
@@ -87,9 +85,7 @@ _BATCH_SIZE = re.compile(r"(?:\w+_)?batch_?size|bsz?", re.IGNORECASE)  # `batch`
 _SETTINGS = 1000  # names: a larger dict holds no settings
 _KEPT = 12  # of a cell
 _NAMES = 200  # that are looked up, with those of the functions
-_MEMBERS = 8  # of a batch that is a tuple, a list or a dict
 _CHARACTERS = 60  # of a name
-_LARGE = 1 << 20  # bytes: a shorter `bytes` object is not a data set
 _COUNT = re.compile(r"n|size|rows|length|(?:n|num)_\w+|\w+_(?:size|len|length)|seq_?len", re.IGNORECASE)
 _TABLES = {
     *(("pandas", "DataFrame"), ("pandas", "Series"), ("pyarrow", "Table")),
@@ -119,7 +115,8 @@ def dimensions_of(code: str, names: Mapping[str, Any], frameworks: Sequence[Fram
                 counts.setdefault(name, value)
         elif not issubclass(type(value), _NO_DATA):
             batches |= _settings(name, value)
-            arrays |= _arrays(name, value, frameworks)
+            if (rows := _leading(value, frameworks)) is not None:
+                arrays[name] = rows
     found = {name[:_CHARACTERS]: size for name, size in (batches | arrays | counts).items()}
     return tuple(islice(found.items(), _KEPT))
 
@@ -191,23 +188,6 @@ def _settings(name: str, value: Any) -> Iterable[Found]:
             yield f"{name}[{key!r}]" if is_dict else f"{name}.{key}", number
 
 
-def _arrays(name: str, value: Any, frameworks: Sequence[Framework]) -> dict[str, int]:
-    """Return the leading dimension of an array; of a batch of several, one if all agree."""
-    size = _leading(value, frameworks)
-    if size is not None:
-        return {name: size}
-    kind = type(value)
-    if not (kind is tuple or kind is list or kind is dict) or len(value) > _MEMBERS:
-        return {}
-    members = value.items() if kind is dict else enumerate(value)
-    found = {
-        f"{name}[{key!r}]": size
-        for key, member in list(members)
-        if type(key) in (str, int) and (size := _leading(member, frameworks)) is not None
-    }
-    return {name: next(iter(found.values()))} if len(set(found.values())) == 1 else found
-
-
 def _leading(value: Any, frameworks: Sequence[Framework]) -> int | None:
     """Return the number of rows of an array or a table; None for any other value, and for an empty one."""
     try:
@@ -218,9 +198,7 @@ def _leading(value: Any, frameworks: Sequence[Framework]) -> int | None:
 
 def _rows(value: Any, frameworks: Sequence[Framework]) -> int | None:
     kind = type(value)
-    if kind is bytes or kind is bytearray:
-        return len(value) if len(value) >= _LARGE else None
-    if kind is array or (module_name(kind).partition(".")[0], _name_of(kind)) in _TABLES:
+    if (module_name(kind).partition(".")[0], _name_of(kind)) in _TABLES:
         return len(value)
     numpy: Any = sys.modules.get("numpy")
     if numpy is not None and issubclass(kind, numpy.ndarray):
@@ -251,19 +229,11 @@ def find_batch(error: BaseException | None, shell: Any) -> Batch | None:
         if not is_shell_code(frame)
         and (frame.f_globals is shell.user_ns or is_users_file(frame.f_code.co_filename))
     ]
-    for names in _namespaces(users):
-        for name, value in names:
+    scopes = [locals_of(frame) for frame in users]
+    scopes += {id(frame.f_globals): list(frame.f_globals.items()) for frame in users}.values()
+    for names in scopes:
+        inside = (pair for name, value in names if type(name) is str for pair in names_in(value))
+        for name, value in chain(names, inside):
             if type(value) is int and value > 0 and type(name) is str and is_a_batch_size(name):
                 return Batch(name, value)
     return None
-
-
-def _namespaces(frames: list[FrameType]) -> Iterator[list[tuple[Any, Any]]]:
-    """Yield the names that each frame sees: its locals, those in its objects and dicts, its globals."""
-    for frame in frames:
-        names = locals_of(frame)
-        yield names
-        yield from (names_in(value) for _, value in names)
-    for names in {id(frame.f_globals): list(frame.f_globals.items()) for frame in frames}.values():
-        yield names
-        yield from (names_in(value) for name, value in names if name[:1] != "_")

@@ -8,7 +8,6 @@ import pytest
 
 from ipygpulogger.owners import address_space as module
 from ipygpulogger.owners.address_space import (
-    main_heap,
     mapped_ranges,
     of_files,
     resident_bytes,
@@ -31,15 +30,13 @@ def test_which_addresses_show_a_file(monkeypatch, tmp_path):
 
 
 def test_what_shows_a_file_takes_no_memory(tmp_path):
-    """A mapped file is told from memory; shared objects and the heap are found."""
+    """A mapped file is told from memory; shared objects are found."""
     mapped = np.memmap(tmp_path / "file", "u1", mode="w+", shape=MB)
     mapped[:] = 1
     address = mapped.__array_interface__["data"][0]
     assert of_files([address, 16]) == {address}
     assert resident_bytes(address, address + MB) == 0
     assert any("libc" in name or "musl" in name for name in shared_objects())
-    start, end = main_heap()
-    assert {one.path for one in mapped_ranges() if start <= one.start < end} == {b"[heap]"}
 
 
 def test_only_touched_pages_are_resident(monkeypatch):
@@ -59,4 +56,4 @@ def test_only_touched_pages_are_resident(monkeypatch):
 def test_without_a_list(monkeypatch, tmp_path):
     """No list, no ranges: nothing is taken for a file's."""
     monkeypatch.setattr(module, "_MAPS", str(tmp_path / "none"))
-    assert (mapped_ranges(), of_files([1 << 20]), shared_objects(), main_heap()) == ([], set(), {}, None)
+    assert (mapped_ranges(), of_files([1 << 20]), shared_objects()) == ([], set(), {})
