@@ -11,7 +11,7 @@ import sys
 from hashlib import blake2b
 from itertools import chain, islice
 from types import CodeType, FunctionType, ModuleType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from ..runtime.shell import is_shell_code, is_users_file
 from .referents import exception_chain, frames_of, locals_of, module_name, own_attribute
@@ -213,15 +213,11 @@ def _rows(value: Any, frameworks: Sequence[Framework]) -> int | None:
 # -- the batch size of code that failed
 
 
-class Batch(NamedTuple):
-    """A variable, such as "batch_size", that the memory of the failed code probably grows with."""
+def find_batch(error: BaseException | None, shell: Any) -> Found | None:
+    """Return the variable nearest to the error that is named like a batch size, and its value.
 
-    name: str
-    size: int
-
-
-def find_batch(error: BaseException | None, shell: Any) -> Batch | None:
-    """Return the variable nearest to the error that is named like a batch size."""
+    The memory of the failed code probably grows with it.
+    """
     users = [
         frame
         for one in exception_chain(error)
@@ -235,5 +231,5 @@ def find_batch(error: BaseException | None, shell: Any) -> Batch | None:
         inside = (pair for name, value in names if type(name) is str for pair in names_in(value))
         for name, value in chain(names, inside):
             if type(value) is int and value > 0 and type(name) is str and is_a_batch_size(name):
-                return Batch(name, value)
+                return name, value
     return None

@@ -21,7 +21,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from ..engine.machine import machine
-from ..runtime.objects import bases_of, module_of
+from ..runtime.objects import bases_of
 from ..sources import Holding
 from .address_space import of_files
 from .referents import is_safe_to_examine
@@ -34,11 +34,9 @@ if TYPE_CHECKING:
 DEVICE = "cpu"
 CHECKED_FROM = 1 << 20  # bytes: smaller blocks are not checked for being a file's
 _SMALL = 1 << 10  # bytes: smaller objects do not count
-_name_of: Callable[[type], str] = vars(type)["__name__"].__get__
-_basic_size_of: Callable[[type], int] = vars(type)["__basicsize__"].__get__
 _PY_BUFFER = ctypes.c_size_t * 11  # as large as a `Py_buffer` of C: address, object, length, ...
 _TABLES = dict, list, tuple, set, frozenset, deque
-_INSIDE = str, bytes, int  # their memory is the object itself
+_INSIDE = str, bytes  # their memory is the object itself
 
 
 def host_holding(value: Any) -> Holding | None:
@@ -94,15 +92,10 @@ def _inside(base: Any, value: Any) -> Holding | None:
     return Holding((DEVICE if base is bytes else "inside", id(value)), size_bytes, DEVICE)
 
 
-def _buffer(base: Any, value: Any) -> Holding | None:
-    # Without the object, which lies elsewhere: what malloc places right behind the buffer is not part of it.
-    size_bytes = base.__sizeof__(value) - _basic_size_of(type(value))
-    if size_bytes < _SMALL:
-        return None
-    address, seen_bytes = _buffer_of(value)
-    if base is bytearray and seen_bytes + 1 < size_bytes:
-        size_bytes = seen_bytes  # how much of the rest lies before the buffer is unknown
-    return Holding((DEVICE, address) if address else ("buffer", id(value)), size_bytes, DEVICE)
+def _buffer(_: Any, value: Any) -> Holding | None:
+    """Read what a buffer holds, without the room that it has left."""
+    address, size_bytes = _buffer_of(value)
+    return Holding((DEVICE, address), size_bytes, DEVICE) if size_bytes >= _SMALL else None
 
 
 def _view(_: Any, value: Any) -> Holding | None:
@@ -114,19 +107,16 @@ def _mapping(base: Any, value: Any) -> Holding | None:
     size_bytes = base.__len__(value)
     if size_bytes < CHECKED_FROM or not sys.platform.startswith("linux"):
         return None
-    return Holding((DEVICE, _buffer_of(value)[0] or id(value)), size_bytes, DEVICE, mapped=True)
+    return Holding((DEVICE, _buffer_of(value)[0]), size_bytes, DEVICE, mapped=True)
 
 
-def _buffer_of(value: Any) -> tuple[int | None, int]:
+def _buffer_of(value: Any) -> tuple[int, int]:
     """Return the address of an object's buffer, and how many bytes of it are in use."""
     view = _PY_BUFFER()
-    try:
-        ctypes.pythonapi.PyObject_GetBuffer(ctypes.py_object(value), view, 0)
-    except BufferError:
-        return None, 0
-    address, _, seen_bytes, *_ = view
+    ctypes.pythonapi.PyObject_GetBuffer(ctypes.py_object(value), view, 0)
+    address, _, size_bytes, *_ = view
     ctypes.pythonapi.PyBuffer_Release(view)
-    return address or None, seen_bytes
+    return address, size_bytes
 
 
 # -- numpy's and Arrow's ---------------------------------------------------------------------------
@@ -134,7 +124,7 @@ def _buffer_of(value: Any) -> tuple[int | None, int]:
 
 def _ndarray(numpys: Any, value: Any) -> Holding | None:
     """Read an array's memory: its own, its base's, or else the array itself, if it is contiguous."""
-    while (base := _base_of(numpys, value)) is not None and numpys in bases_of(type(base)):
+    while (base := numpys.base.__get__(value)) is not None and numpys in bases_of(type(base)):
         value = base
     flags = numpys.flags.__get__(value)
     parts: Any = () if base is None else (base,)
@@ -149,13 +139,6 @@ def _ndarray(numpys: Any, value: Any) -> Holding | None:
     address = numpys.__array_interface__.__get__(value)["data"][0]
     # Without the array as the owner: `ndarray.resize` refuses an array that has a weak reference.
     return Holding((DEVICE, address), size_bytes, DEVICE, parts, mapped=not flags.owndata)
-
-
-def _base_of(numpys: Any, value: Any) -> Any:
-    """Return what an array is a view of; not the object that numpy's `as_strided` puts between."""
-    base = numpys.base.__get__(value)
-    is_dummy = _name_of(type(base)) == "DummyArray" and str(module_of(type(base))).startswith("numpy.lib")
-    return base.base if is_dummy else base
 
 
 def _arrow_buffer(_: Any, value: Any) -> Holding | None:

@@ -15,7 +15,7 @@ from ..records import OutOfMemory, device_id
 from ..records.explained import requested
 from ..records.units import MB, rounded_mb, shortened
 from ..sources import Unavailable
-from .dimensions import Batch, find_batch
+from .dimensions import find_batch
 from .referents import FRAMEWORKS, first_word, message_of, out_of_memory_in
 from .roots import LAST, owners_in
 
@@ -87,7 +87,7 @@ class OomSnapshot:
     limit_bytes: int | None  # the most that the framework may reserve
     owners: tuple[Owner, ...]  # the names that the device's arrays are attributed to, the largest first
     complete: bool  # whether the time budget was enough to find all of them
-    batch: Batch | None  # the batch size of the failed code
+    batch: tuple[str, int] | None  # the batch size of the failed code: a variable and its value
 
     @property
     def free_bytes(self) -> int | None:
@@ -275,8 +275,8 @@ class _Advice:
         if self._free is not None:
             if self._neighbours >= MB and self._free < self._requested <= self._free + self._neighbours:
                 yield self._without_others()
-            if snapshot.batch is not None and snapshot.batch.size > 1:
-                yield self._less(self._smaller(snapshot.batch))
+            if snapshot.batch is not None and snapshot.batch[1] > 1:
+                yield self._less(self._smaller(*snapshot.batch))
         yield self._less(f"Use less at once: {self._missing()}.")
 
     def _without_others(self) -> str:
@@ -287,12 +287,12 @@ class _Advice:
             " would have fit."
         )
 
-    def _smaller(self, batch: Batch) -> str:
-        fits = batch.size * self._available // self._need
+    def _smaller(self, name: str, size: int) -> str:
+        fits = size * self._available // self._need
         if fits < 1:
             return f"Use less at once: {self._missing()}, and not even a batch of 1 fits."
         return (
-            f"Use a smaller batch: at most `{batch.name} = {fits}` instead of {batch.size} fits here, less if"
+            f"Use a smaller batch: at most `{name} = {fits}` instead of {size} fits here, less if"
             " the cell needs more after this line."
         )
 

@@ -41,7 +41,6 @@ BUDGET_S = 1.0  # of a walk after a cell that failed, or that the user asked for
 _TURN = 0.4  # of the time left, for one name; before the first turn each name is begun
 _LOOK_AT_CLOCK = 128  # objects
 _NAMES_TO_CLOCK = 32
-_SURE = 32  # urgent names, which are begun in any case
 _LATE_S = 0.1  # more, for attributing; at most half the budget
 _LAST = 1 << 30
 _LISTED_FROM = 128  # items: the table of a smaller container does not count
@@ -86,7 +85,6 @@ _NEW: Any = object()
 class _Walk:
     def __init__(self, readers: ArrayReaders, closed: Iterable[Any], budget_s: float) -> None:
         self._readers = readers
-        self._has_time = budget_s > 0
         self._deadline_s = clock.monotonic_s() + budget_s
         self._more_s = min(_LATE_S, budget_s / 2)
         # What is reachable from each object that was visited, by id; None for nothing. Everything here is
@@ -120,20 +118,19 @@ class _Walk:
         """Visit what is reachable: each name is begun first, so that one does not take all the time."""
         orders = range(len(roots))
         first = [i for i in orders if roots[i][0] in urgent or roots[i][3] in urgent] if urgent else []
-        if self._start_all(roots, first, _TURN, sure=_SURE):
+        if self._start_all(roots, first, _TURN):
             self._turn()
         if self._start_all(roots, sorted(set(orders).difference(first)), 0.0):
             while self._turn():
                 pass
 
-    def _start_all(self, roots: list[Root], orders: Sequence[int], share: float, sure: int = 0) -> bool:
-        """Begin at roots, at the first `sure` of them in any case; return whether there was time for all."""
-        sure = sure if self._has_time else 0
+    def _start_all(self, roots: list[Root], orders: Sequence[int], share: float) -> bool:
+        """Begin at roots; return whether there was time for all."""
         for number, order in enumerate(orders):
-            if number >= sure and not number % _NAMES_TO_CLOCK and not self._in_time():
+            if not number % _NAMES_TO_CLOCK and not self._in_time():
                 self._left_out.update(roots[left].name for left in orders[number:])
                 return False
-            self._start(roots[order], order, share, sure=number < sure)
+            self._start(roots[order], order, share)
         return True
 
     def _turn(self) -> bool:
@@ -149,7 +146,7 @@ class _Walk:
         self._traversals.append(Traversal(root, (rank, order)))
         return self._traversals[-1]
 
-    def _start(self, root: Root, order: int, share: float, *, sure: bool) -> None:
+    def _start(self, root: Root, order: int, share: float) -> None:
         """Visit a value and some of what it refers to; one that refers to nothing needs no traversal."""
         value, rank = root.value, self._ranks[root.kind]
         if root.label:  # an exception's own attributes come after the variables of its frames
@@ -168,15 +165,15 @@ class _Walk:
                 return
         traversal = self._begin(root, rank, order)
         traversal.push((value,))
-        self._go(traversal, share, sure=sure)
+        self._go(traversal, share)
 
     def _in_time(self) -> bool:
         return clock.monotonic_s() <= self._deadline_s
 
-    def _go(self, traversal: Traversal, share: float, *, sure: bool = False) -> None:  # noqa: C901, PLR0912 - a hot loop: calls would cost
+    def _go(self, traversal: Traversal, share: float) -> None:  # noqa: C901, PLR0912 - a hot loop: calls would cost
         """Continue a traversal for this share of the time left."""
         now_s = clock.monotonic_s()
-        if now_s > self._deadline_s and not sure:
+        if now_s > self._deadline_s:
             return
         turn_ends_s = now_s + share * (self._deadline_s - now_s)
         stack, found, visited, kinds = traversal.pending, traversal.found, self._visited, self._kinds

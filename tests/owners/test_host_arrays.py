@@ -43,15 +43,8 @@ def test_where_a_text_lies_is_not_known():
     assert (round(size_bytes / MB), shared) == (4, ())
 
 
-class Kept(bytearray):
-    __slots__ = ("more",)
-
-
-@pytest.mark.parametrize(
-    ("make", "front_mb"),
-    [(bytearray, 0), (bytearray, 1), (Kept, 0), (lambda text: array.array("b", [0]) * len(text), 0)],
-    ids=["bytearray", "cut at its front", "subclass", "array"],
-)
+@pytest.mark.parametrize("front_mb", [0, 1])
+@pytest.mark.parametrize("make", [bytearray, lambda text: array.array("b", [0]) * len(text)])
 def test_what_lies_right_behind_a_buffer_is_another_s(make, front_mb):
     """Memory 16 bytes behind it, as malloc places neighbours, is not within; nor if its front is cut off."""
     buffer = make(b"x" * 4 * MB)
@@ -59,8 +52,7 @@ def test_what_lies_right_behind_a_buffer_is_another_s(make, front_mb):
     beside = np.frombuffer((ctypes.c_char * MB).from_address(behind), np.uint8)  # never read
     del buffer[: front_mb * MB]
     found = held(buffer=buffer, beside=beside, view=np.frombuffer(buffer, np.uint8)[100:])
-    assert {name: shared for name, (_, shared) in found.items()} == {"buffer": ("view",), "beside": ()}
-    assert round(found["buffer"][0] / MB) == 4 - front_mb
+    assert found == {"buffer": ((4 - front_mb) * MB, ("view",)), "beside": (MB, ())}
 
 
 @pytest.mark.parametrize(
@@ -85,11 +77,11 @@ def test_buffers_and_what_looks_into_them(made):
     looks.clear()
 
 
-def test_large_strings_and_numbers():
-    """The object itself is the memory; small ones are not counted."""
-    text, number = "x" * MB, 1 << (8 * MB)
-    found = held(text=text, again=[text], number=number, small="y" * 100, one=1)
-    assert found == {"text": (sys.getsizeof(text), ("again",)), "number": (sys.getsizeof(number), ())}
+def test_large_strings():
+    """The object itself is the memory; small ones and numbers are not counted."""
+    text = "x" * MB
+    found = held(text=text, again=[text], number=1 << (8 * MB), small="y" * 100)
+    assert found == {"text": (sys.getsizeof(text), ("again",))}
 
 
 @pytest.mark.parametrize("kind", [list, tuple, set, frozenset, dict.fromkeys, deque, OrderedDict.fromkeys])
@@ -198,7 +190,7 @@ def test_hostile_subclasses():
 # -- views of any shape ----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("strides", [(0,), (8,), (-8,), (1 << 30,)])
+@pytest.mark.parametrize("strides", [(0,), (-8,), (1 << 30,)])
 @pytest.mark.parametrize("length", [10, MB])
 def test_strides_that_lead_out_of_the_array(strides, length):
     """A view that claims more than there is holds its array and nothing else."""
