@@ -9,13 +9,11 @@ from ..allocator.replay import Replay
 from ..allocator.rules import blocks_of, live
 from ..engine.machine import machine
 from ..engine.sampler import Measuring
-from ..records.explained import BEFORE, AtPeak
-from ..records.units import MB, size_text
+from ..records.units import size_text
 from ..runtime import clock
 from ..runtime.collector import undisturbed
 from ..runtime.errors import is_from_a_handler, named
 from ..sources import Unavailable
-from ..sources.system.linux import heap
 from ..sources.torch.history import TorchHistory, position_now
 from ..sources.torch.snapshot import EVENT_BYTES, MAX_EVENTS, Position
 from .kinds import workspaces
@@ -25,17 +23,16 @@ if TYPE_CHECKING:
     from ..allocator.replay import Moment
     from ..engine.machine import Machine
     from ..engine.peaks import Interval, PeakTracker
-    from ..records import Peak
+    from ..records import AtPeak, Peak
     from ..sources import Device
     from ..sources.torch.history import DeviceHistory
     from ..sources.torch.snapshot import KeptSnapshot
 
 _MOST_BYTES = MAX_EVENTS * EVENT_BYTES  # more than recording and reading take
 _NO_EVENTS = 'torch keeps no events in a recording of mode "state"'
-_NOT_LOOKED_UP = "not looked up: nothing changed"
 _NOT_ADDING_UP = "torch's memory history does not add up to it"
-_NOTABLE_BYTES = 8 * MB  # of torch's history: from here on it may explain a figure of general RAM
-_MANY_EVENTS = 4096  # fewer take less than that
+_MANY_EVENTS = 1 << 14  # of torch's history: from here on it may explain a figure of general RAM
+_HISTORY = "torch's memory history took general RAM while this was measured: 25 to 65 MB where it is full."
 
 
 class _Watched(NamedTuple):
@@ -70,7 +67,6 @@ class DeviceRecording(Measuring):
         self._why_not: Unavailable | None = None  # why torch does not record its allocations
         self._watched: dict[int, _Watched] = {}  # by torch's index
         self._ended_s = 0.0
-        self._is_long = False  # whether torch's history may have taken much general RAM
         self._peaks: dict[int, _Peak] = {}  # by torch's index
         self.notes: list[str] = []  # what is not known, and why
         # By device, what was alive when an allocation last failed there, the largest first.
@@ -111,7 +107,8 @@ class DeviceRecording(Measuring):
                 try:
                     self._read_all(on)
                 finally:
-                    self._stop()
+                    if self._history is not None:
+                        self._history.end()
         except BaseException as reason:
             self._failed(reason)
         finally:
@@ -189,11 +186,12 @@ class DeviceRecording(Measuring):
             return
         until = {index: _closed(watched) for index, watched in self._watched.items()}
         if not self._always_named:
-            until = {i: end for i, end in until.items() if not self._keep_unused(self._watched[i], *end)}
+            until = {i: end for i, end in until.items() if _is_used(self._watched[i], *end)}
         if not until:
             return
         histories = history.read()
-        self._is_long = sum(len(one.events) for one in histories) > _MANY_EVENTS
+        if sum(len(one.events) for one in histories) > _MANY_EVENTS:
+            self.notes.append(_HISTORY)
         self.failed = history.failed
         # Workspaces of libraries, which no name holds, would make the search for names a long one.
         known = workspaces()
@@ -212,15 +210,6 @@ class DeviceRecording(Measuring):
                 self._replay(self._watched[index], histories.pop(0), *until[index])
             else:
                 del histories[0]
-
-    def _keep_unused(self, watched: _Watched, until: Position, still: bool) -> bool:
-        """Keep one row for all that a device held, if nothing happened there; return whether it did not."""
-        since, device = watched.since, watched.device.id
-        unused = still and watched.still and until == since
-        if unused and since.size_bytes:
-            row = AtPeak(device, "before", _NOT_LOOKED_UP, BEFORE, since.size_bytes, since.blocks)
-            self._peaks[watched.device.index] = _Peak(device, None, (row,))
-        return unused
 
     def _replay(self, watched: _Watched, history: DeviceHistory, until: Position, still: bool) -> None:
         """Keep the rows of one device, or why there are none, and notes on what is not known of them."""
@@ -257,21 +246,6 @@ class DeviceRecording(Measuring):
             return 0.0
         return min(max(time_s - (self._ended_s - peak.time_us / 1e6), 0.0), time_s)
 
-    def _stop(self) -> None:
-        """End torch's recording; a note tells what it took of general RAM until then, if that is much."""
-        history, self._history = self._history, None
-        if history is None:
-            return
-        # Not `Process.heap`, which pauses where malloc keeps many small pieces, as it does of a history.
-        before = heap() if self._is_long else None
-        history.end()
-        after = None if before is None else heap()
-        if before is not None and after is not None:
-            taken_bytes = before.in_use_bytes - after.in_use_bytes
-            if taken_bytes >= _NOTABLE_BYTES:
-                taken = f"{size_text(taken_bytes)} of general RAM"
-                self.notes.append(f"torch's memory history took {taken} while this was measured.")
-
     def _unknown(self, why: str, device: Device | None = None, size: str = "") -> None:
         where = f" on {device.id}" if device is not None else ""
         self.notes.append(f"What was alive at the peak{size}{where} is not known: {why}.")
@@ -290,6 +264,11 @@ def _closed(watched: _Watched) -> tuple[Position, bool]:
     watched.tracker.close(watched.interval)
     after = position_now(watched.device.index)
     return after, before == after
+
+
+def _is_used(watched: _Watched, until: Position, still: bool) -> bool:
+    """Return whether anything happened on a device."""
+    return not (still and watched.still and until == watched.since)
 
 
 def _is_within(size_bytes: int, peak: Peak) -> bool:

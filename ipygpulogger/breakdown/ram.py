@@ -6,7 +6,7 @@ reserves addresses, which become memory as they are used: it counts as far as it
 
 from __future__ import annotations
 
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..engine.machine import importing, machine
@@ -20,7 +20,7 @@ from ..sources.system.memray import ABSENT, UNKNOWN, Window, calls_of_memray
 from .rows import ram_rows
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from memray import AllocationRecord as Event
 
@@ -117,43 +117,29 @@ class RamRecording:
 
     def begin(self) -> None:
         """Begin to record."""
-        try:
-            with undisturbed(), importing():
-                self._window = Window()
-        except Unavailable as reason:
-            sentence = str(reason)
-            if sentence != ABSENT or machine().notes.is_new(sentence):
-                self.notes.append(sentence)
-        except Exception as reason:
-            self._failed(reason)
+        with self._noted(), importing():
+            self._window = Window()
 
     def end(self) -> None:
         """End the recording; what it found is read by `result`."""
-        try:
+        with self._noted():
             if self._window is not None:
-                with undisturbed():
-                    self._window.end()
-        except Exception as reason:
-            self._failed(reason)
+                self._window.end()
 
     def result(self, measurement: Measurement) -> tuple[AtPeak, ...]:
         """Return the rows of "cpu", the largest first; none where nothing is known."""
+        rows: tuple[AtPeak, ...] = ()
         try:
-            if self._window is None:
-                return ()
-            with undisturbed():
-                self._window.end()
-                found = peak_of(self._window.events, calls_of_memray(), page_table_bytes)
-                rows = ram_rows(found, current_shell() if self._shell is None else self._shell)
-                self.notes += _unseen(rows, measurement.gen.peak.lo_bytes - measurement.gen.before_bytes)
-                return rows
-        except Unavailable as reason:
-            self.notes.append(str(reason))
-        except Exception as reason:
-            self._failed(reason)
+            with self._noted():
+                if self._window is not None:
+                    self._window.end()
+                    found = peak_of(self._window.events, calls_of_memray(), page_table_bytes)
+                    rows = ram_rows(found, current_shell() if self._shell is None else self._shell)
+                    rise_bytes = measurement.gen.peak.lo_bytes - measurement.gen.before_bytes
+                    self.notes += _unseen(rows, rise_bytes)
         finally:
             self.drop()
-        return ()
+        return rows
 
     def drop(self) -> None:
         """End the recording without a result. Idempotent."""
@@ -163,11 +149,21 @@ class RamRecording:
                 with undisturbed():
                     window.drop()
 
-    def _failed(self, reason: Exception) -> None:
-        if is_from_a_handler(reason):
-            self.drop()
-            raise reason
-        self.notes.append(f"{UNKNOWN}: {named(reason)}.")
+    @contextmanager
+    def _noted(self) -> Iterator[None]:
+        """Keep as a note why nothing is known; an interrupt or the like goes on."""
+        try:
+            with undisturbed():
+                yield
+        except Unavailable as reason:
+            sentence = str(reason)
+            if sentence != ABSENT or machine().notes.is_new(sentence):
+                self.notes.append(sentence)
+        except Exception as reason:
+            if is_from_a_handler(reason):
+                self.drop()
+                raise
+            self.notes.append(f"{UNKNOWN}: {named(reason)}.")
 
 
 def _unseen(rows: Sequence[AtPeak], rise_bytes: int) -> list[str]:

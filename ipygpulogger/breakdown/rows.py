@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..allocator.places import Place, Places, frames_of, is_shells, last_resort, user_frame
+from ..allocator.places import Place, Places, frames_of, last_resort, user_frame
 from ..owners.memory_blocks import array_readers
 from ..owners.roots import roots_at
 from ..records.device_usage import CPU
@@ -123,36 +123,35 @@ class Breakdown:
     def rows(self, device: str, index: int, moment: Moment) -> tuple[AtPeak, ...]:
         """Return the rows of one device, the largest first."""
         kinds, places = Kinds(index, moment.count, self._history, self._names), Places(self._shell)
-        found: list[tuple[Block, Label, list[Frame]]] = []
+        found: list[tuple[Block, Label, Frame | None]] = []
         for block in moment.blocks:
             stack = [] if block.before else frames_of(block.frames)
-            lines = [] if block.before else _lines(block, stack, kinds)
-            places.learn(lines)
-            found.append((block, kinds.label_of(block, stack), lines))
+            line = None if block.before else _line(block, stack, kinds)
+            found.append((block, kinds.label_of(block, stack), line))
+        places.learn(line for _, _, line in found if line is not None)
         blocks = (
-            LabelledBlock.of(label, _place(block, lines, places), block.size_bytes, alive=block.alive)
-            for block, label, lines in found
+            LabelledBlock.of(label, _place(block, line, places), block.size_bytes, alive=block.alive)
+            for block, label, line in found
         )
         return rows_of(device, blocks)
 
 
-def _lines(block: Block, stack: list[Frame], kinds: Kinds) -> list[Frame]:
-    """Return the line that allocated a block in the measurement; several if any of them may have."""
+def _line(block: Block, stack: list[Frame], kinds: Kinds) -> Frame | None:
+    """Return the line that allocated a block in the measurement, or that waited for the pass which did."""
     user = user_frame(stack)
     if user is not None:
-        return [user]
-    waiting = [user_frame(one.stack) or last_resort(one.stack) for one in kinds.waiting(block)]
-    lines = [line for line in (*waiting, None if any(waiting) else last_resort(stack)) if line is not None]
-    return list(dict.fromkeys(lines))
+        return user
+    one = kinds.waiting(block)
+    waiting = None if one is None else user_frame(one.stack) or last_resort(one.stack)
+    return waiting or last_resort(stack)
 
 
-def _place(block: Block, lines: list[Frame], places: Places) -> Place:
+def _place(block: Block, line: Frame | None, places: Places) -> Place:
     if block.before:
         return _EARLIER
-    found = list(dict.fromkeys(map(places.place_of, lines)))
-    if not found:
-        return Place(UNRECORDED, "") if block.lost else NO_STACK
-    return Place(*(" or ".join(dict.fromkeys(parts)) for parts in zip(*found, strict=True)))
+    if line is not None:
+        return places.place_of(line)
+    return Place(UNRECORDED, "") if block.lost else NO_STACK
 
 
 def rows_of(device: str, blocks: Iterable[LabelledBlock], least_bytes: float = 0.0) -> tuple[AtPeak, ...]:
@@ -188,7 +187,6 @@ _LARGE_BYTES = 64 << 10  # from here on it is looked up who holds a block
 _OURS = str(Path(__file__).parents[1]) + os.sep
 _SMALL_OBJECTS = "small objects of Python"  # the line asked for the last of them
 _ELSEWHERE = ("", 0, "")  # not below code of the user's: a library's thread, for example
-_UNLISTED = (_OURS, 0, "")
 
 
 def ram_rows(peak: RamPeak, shell: Any) -> tuple[AtPeak, ...]:
@@ -217,16 +215,13 @@ def _labelled(block: RamBlock, place: Place, name: str) -> LabelledBlock:
 def _line_that_asked(event: Event) -> Frame | None:
     """Return the line that asked: the user's innermost one, or one of ours if that is further inside.
 
-    Without either it is code from a text, or `_ELSEWHERE`. IPython's work to show an error is not listed.
+    Without either it is code from a text, or `_ELSEWHERE`.
     """
     stack = [(file, line, function) for function, file, line in event.stack_trace()]
     user = user_frame(stack)
     for frame in stack:
-        file, _, function = frame
-        if frame is user or file.startswith(_OURS):
+        if frame is user or frame[0].startswith(_OURS):
             return frame
-        if function == "showtraceback" and is_shells(file):
-            return _UNLISTED
     found = last_resort(stack)
     if found is None or (found[0].startswith("<") and not found[0].startswith("<frozen")):
         return found

@@ -1,7 +1,6 @@
 """The recording of torch's allocators: what the user does to them meanwhile, and what cannot be recorded."""
 
 import os
-import re
 import subprocess
 import sys
 import textwrap
@@ -193,7 +192,7 @@ def test_an_allocation_that_fails(cuda):
 
 
 def test_nothing_changes_on_a_device(cuda, monkeypatch):
-    """Unless the table was asked for, there is one row without a look at anything. A failure is told as ever."""
+    """Unless the table was asked for, there are no rows and no look at anything. A failure is told as ever."""
     held, other = [block(5), block(2)], block(3, "cuda:1")
     named = [(row.device, row.name, row.size_bytes // MB) for row in recorded(held.clear).record.at_peak]
     assert sorted(named) == [("cuda:0", "held", 7), ("cuda:1", "other", 3)]
@@ -201,17 +200,9 @@ def test_nothing_changes_on_a_device(cuda, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(torch_snapshot, "_whole", None)
         found = recorded(lambda: None, always_named=False)
-    rows = [
-        (row.device, row.kind, row.place, row.size_bytes // MB, row.blocks) for row in found.record.at_peak
-    ]
-    assert rows == [("cuda:0", "before", BEFORE, 5, 1), ("cuda:1", "before", BEFORE, 3, 1)]
-    assert found.record.peak_times_s == (("cuda:0", 0.0), ("cuda:1", 0.0))
+    assert (found.record.at_peak, found.record.peak_times_s, found.notes) == ((), (), [])
     found = recorded(lambda: block(1), always_named=False)
-    assert [(row.device, row.kind) for row in found.record.at_peak] == [
-        ("cuda:0", "variables"),
-        ("cuda:0", "temporaries"),
-        ("cuda:1", "before"),
-    ]
+    assert {row.device for row in found.record.at_peak} == {"cuda:0"}
 
     def fail():
         with pytest.raises(torch.OutOfMemoryError):
@@ -288,17 +279,16 @@ def test_a_history_that_does_not_add_up(cuda, how):
     assert note.startswith(f"What was alive at the peak of {peak_mb} MB on cuda:0 is not known: ")
 
 
-def test_what_a_long_history_took_is_said_each_time(cuda):
-    """The later histories as well, after which malloc keeps so many pieces that a cell does not count them."""
+def test_that_a_long_history_takes_memory_is_said(cuda):
+    """Each time: it may explain a figure of general RAM."""
 
     def allocate():
-        for _ in range(45_000):
+        for _ in range(10_000):
             torch.empty(512, dtype=torch.uint8, device="cuda")
 
-    for _ in range(3):
+    for _ in range(2):
         (note,) = recorded(allocate).notes
-        took = re.fullmatch(r"torch's memory history took (\d+) MB of general RAM while .*", note)
-        assert 10 <= int(took[1]) <= 200, note
+        assert note.startswith("torch's memory history took general RAM")
     assert recorded(lambda: block(1)).notes == []
 
 
