@@ -221,20 +221,15 @@ class DeviceRecording(Measuring):
             failed = replay.failure()
             if failed is not None:
                 self.at_failure[device] = self._rows(watched, failed)
-        kept = f"{replay.events:,}"
         if replay.agrees and _is_within(moment.size_bytes, peak):
             if moment.size_bytes:
                 rows = self._rows(watched, moment)
                 self._peaks[watched.device.index] = _Peak(device, moment.time_us, rows)
-            if any(block.lost and not block.frames for block in moment.blocks):
-                why = f"torch has only the last {kept} events" if replay.events else _NO_EVENTS
-                where = f"Where and when some blocks at the peak on {device} were allocated"
-                self.notes.append(f"{where} is not recorded: {why}.")
             return
         why = _NOT_ADDING_UP
         if moment.size_bytes < peak.lo_bytes and not replay.whole:
-            too_early = f"it came before the events that torch still has, which are the last {kept}"
-            why = too_early if replay.events else _NO_EVENTS
+            too_early = "it came before the events that torch still has, which are the last"
+            why = f"{too_early} {replay.events:,}" if replay.events else _NO_EVENTS
         self._unknown(why, watched.device, f" of {size_text(peak.lo_bytes)}")
 
     def _rows(self, watched: _Watched, moment: Moment) -> tuple[AtPeak, ...]:

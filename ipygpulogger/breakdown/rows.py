@@ -5,23 +5,21 @@ from __future__ import annotations
 import os
 import sys
 from bisect import bisect_right
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..allocator.places import Place, Places, frames_of, last_resort, user_frame
 from ..owners.memory_blocks import array_readers
-from ..owners.roots import roots_at
 from ..records.device_usage import CPU
 from ..records.explained import BEFORE, OTHERS, UNRECORDED, AtPeak, folded
 from ..runtime.errors import is_from_a_handler, named
 from ..runtime.shell import current_shell
 from .kinds import Kinds, TrainingHistory
-from .names import Labels, Search, names_at_end, user_frames
+from .names import Labels, Search, names_at_end
 from .training import training
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable
 
     from memray import AllocationRecord as Event
 
@@ -29,7 +27,6 @@ if TYPE_CHECKING:
     from ..allocator.places import Frame
     from ..allocator.replay import Block, Moment
     from ..records.explained import Kind
-    from .kinds import LabelSnapshot
     from .names import Label
     from .ram import RamBlock, RamPeak
 
@@ -72,18 +69,12 @@ class Breakdown:
         self.notes: list[str] = []  # sentences on what is less exact
         self._watching = False
         self._history = TrainingHistory()
-        self._first: tuple[LabelSnapshot, ...] = ()
         self._names: Labels = {}
 
     def begin(self) -> None:
         """Watch from here on."""
         self._watching = True
         training.begin(self)
-        with self._unnamed_at_worst():
-            shell = self._shell = current_shell() if self._shell is None else self._shell
-            roots, _ = roots_at(user_frames(sys._getframe(1)), shell)
-            first = training.snapshot_of((root.name, root.value) for root in roots)
-            self._first = (first,) if first is not None else ()
 
     @property
     def no_pass(self) -> bool:
@@ -95,14 +86,9 @@ class Breakdown:
         self.end()
         if not self._history.exact:
             self.notes.append(_INEXACT)
-        with self._unnamed_at_worst():
-            self._names = names_at_end(self._shell, sys._getframe(1), wanted)
-
-    @contextmanager
-    def _unnamed_at_worst(self) -> Iterator[None]:
-        """Look for names: where that fails, blocks have the names of their lines."""
+        shell = self._shell = current_shell() if self._shell is None else self._shell
         try:
-            yield
+            self._names = names_at_end(shell, sys._getframe(1), wanted)
         except Exception as reason:
             if is_from_a_handler(reason):
                 raise
@@ -111,14 +97,13 @@ class Breakdown:
     def drop(self) -> None:
         """Stop watching, and let go of what was observed. Idempotent."""
         self.end()
-        self._history, self._first, self._names = TrainingHistory(), (), {}
+        self._history, self._names = TrainingHistory(), {}
 
     def end(self) -> None:
         """Stop watching. Idempotent."""
         if self._watching:
             self._watching = False
-            history = training.end(self)
-            self._history = history._replace(snapshots=(*self._first, *history.snapshots))
+            self._history = training.end(self)
 
     def rows(self, device: str, index: int, moment: Moment) -> tuple[AtPeak, ...]:
         """Return the rows of one device, the largest first."""

@@ -33,7 +33,7 @@ from .kinds import BackwardPass, BoundedLog, LabelSnapshot, TrainingHistory
 from .names import Values, user_frames
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
     from types import FrameType
 
     from .names import Labels
@@ -88,18 +88,6 @@ class Training:
                 sys.modules.get("torch.optim.optimizer"), "register_optimizer_step_post_hook", None
             )
             self._hook = register(self._stepped) if register is not None else None
-
-    def snapshot_of(self, names: Iterable[tuple[str, Any]]) -> LabelSnapshot | None:
-        """Return what variables hold now, modules and optimizers among them."""
-        torch = module()
-        if torch is None or not self._users:
-            return None
-        labels: Labels = {}
-        with undisturbed(), torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
-            Values(torch).of_names(labels, labels, names)  # all, whether they are new or not
-        with self._lock:
-            self._devices.update(device for device, _ in labels)
-            return LabelSnapshot(self._positions(), labels)
 
     def end(self, user: object) -> TrainingHistory:
         """Stop watching, unless another recording still needs it; return what was observed."""
