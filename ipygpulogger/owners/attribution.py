@@ -42,7 +42,6 @@ class WalkResult(NamedTuple):
     # For each owner the memory that is attributed to it: the key of each block, and its bytes. A key is the
     # same for whatever shares the block, and may be used again once the block is freed
     blocks: Mapping[OwnerKey, Mapping[Hashable, int]] = {}
-    cut_short: frozenset[str] = frozenset()  # the names below which not everything was visited
     uncounted: tuple[str, ...] = ()  # the names that hold memory of unknown size
     # by key, of large blocks where that is known: a weak reference that dies with the block
     alive: Mapping[Hashable, weakref.ref[Any]] = {}
@@ -93,14 +92,10 @@ class Attribution:
         self._sharers: dict[int, dict[str, None]] = {}
 
     def result(
-        self, traversals: Iterable[Traversal], uncounted: Iterable[str], left_out: Iterable[str] = ()
+        self, traversals: Iterable[Traversal], uncounted: Iterable[str], *, all_begun: bool = True
     ) -> WalkResult:
-        """Attribute every block that these traversals found.
-
-        `uncounted` names hold memory of unknown size; for `left_out` there was no time.
-        """
+        """Attribute all blocks that these traversals found; `uncounted` names hold memory of unknown size."""
         traversals = sorted((one for one in traversals if one.found or one.pending), key=attrgetter("rank"))
-        cut = frozenset(one.root.name for one in traversals if one.pending).union(left_out)
         in_time = True
         for one in traversals:
             in_time = in_time and self._in_time()
@@ -117,9 +112,8 @@ class Attribution:
         }
         return WalkResult(
             tuple(sorted(owners, key=lambda owner: -owner.size_bytes)),
-            in_time and not cut,
+            in_time and all_begun and not any(one.pending for one in traversals),
             self._sizes,
-            cut,
             tuple(uncounted),
             self._blocks.alive,
             shared,

@@ -96,7 +96,7 @@ class _Walk:
         self._ranks: dict[Kind, int] = {}
         self._branch_order = 0
         self._traversals: list[Traversal] = []
-        self._left_out: set[str] = set()  # names that were not visited at all
+        self._all_begun = True  # no name was left out
         self._uncounted: dict[str, None] = {}
 
     def run(self, roots: list[Root], urgent: Container[str]) -> WalkResult:
@@ -107,7 +107,7 @@ class _Walk:
             self._walk(roots, urgent)
             late = self._deadline_s + self._more_s
             found = Attribution(self._blocks, lambda: clock.monotonic_s() <= late)
-            return found.result(self._traversals, self._uncounted, self._left_out)
+            return found.result(self._traversals, self._uncounted, all_begun=self._all_begun)
         finally:  # leave no reference cycle of ours to the garbage collector
             self._visited.clear()
             for traversal in self._traversals:
@@ -128,7 +128,7 @@ class _Walk:
         """Begin at roots; return whether there was time for all."""
         for number, order in enumerate(orders):
             if not number % _NAMES_TO_CLOCK and not self._in_time():
-                self._left_out.update(roots[left].name for left in orders[number:])
+                self._all_begun = False
                 return False
             self._start(roots[order], order, share)
         return True
