@@ -1,7 +1,6 @@
 """How large the data of a cell was, and whether its source is the same.
 
-Names are read at the end of the cell: those of the notebook that its code uses, and that functions of the
-notebook use which it calls. Variables inside a function have gone by then.
+Names are read at the end of the cell: those of the notebook that its own code uses.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ import re
 import sys
 from hashlib import blake2b
 from itertools import chain, islice
-from types import CodeType, FunctionType, ModuleType
+from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 from ..runtime.shell import is_shell_code, is_users_file
@@ -84,7 +83,7 @@ if TYPE_CHECKING:
 _BATCH_SIZE = re.compile(r"(?:\w+_)?batch_?size|bsz?", re.IGNORECASE)  # `batch` counts batches in many a loop
 _SETTINGS = 1000  # names: a larger dict holds no settings
 _KEPT = 12  # of a cell
-_NAMES = 200  # that are looked up, with those of the functions
+_NAMES = 200  # that are looked up
 _CHARACTERS = 60  # of a name
 _COUNT = re.compile(r"n|size|rows|length|(?:n|num)_\w+|\w+_(?:size|len|length)|seq_?len", re.IGNORECASE)
 _TABLES = {
@@ -131,39 +130,14 @@ def _numbers(code: str, names: Mapping[str, Any]) -> Iterator[Found]:
             continue
         if sign == "=" and is_a_batch_size(name):
             yield name, size
-        elif sign == "(" and _is_own(names.get(name), names):
+        elif sign == "(" and type(call := names.get(name)) is FunctionType and call.__globals__ is names:
             yield f"{name}(...)", size
 
 
 def _used(code: str, names: Mapping[str, Any]) -> list[str]:
-    """Return the notebook's variables that the code uses, in their order, then those of its functions."""
+    """Return the notebook's variables that the code uses, in their order."""
     found = dict.fromkeys(text.partition(".")[0] for kind, text in _tokens(code) if kind == "name")
-    used = [name for name in found if name in names and name.strip("_")][:_NAMES]
-    for name in used:  # which grows meanwhile
-        value = names[name]
-        if _is_own(value, names):
-            more = (
-                one
-                for one in _globals_of(value.__code__)
-                if one in names and one.strip("_") and one not in found
-            )
-            for one in islice(more, _NAMES - len(used)):
-                found[one] = None
-                used.append(one)
-    return used
-
-
-def _is_own(value: Any, names: Mapping[str, Any]) -> bool:
-    """Return whether a value is a function that was defined in the notebook."""
-    return type(value) is FunctionType and value.__globals__ is names
-
-
-def _globals_of(code: CodeType, depth: int = 3) -> Iterator[str]:
-    yield from code.co_names
-    if depth:
-        for inner in code.co_consts:
-            if type(inner) is CodeType:
-                yield from _globals_of(inner, depth - 1)
+    return [name for name in found if name in names and name.strip("_")][:_NAMES]
 
 
 def is_a_batch_size(name: str) -> bool:

@@ -19,7 +19,7 @@ from ..runtime import clock
 from ..runtime.collector import undisturbed
 from ..runtime.shell import is_shell_code
 from .attribution import GRAPH, Attribution, Entry, Kind, Root, Span, Traversal, WalkResult
-from .memory_blocks import LARGE, MemoryBlocks, read, readers_of
+from .memory_blocks import MemoryBlocks, read, readers_of
 from .referents import (
     PLAIN_CONTAINERS,
     TICK,
@@ -32,7 +32,7 @@ from .referents import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Container, Iterable, Iterator
 
     from .memory_blocks import ArrayReaders
 
@@ -117,21 +117,14 @@ class _Walk:
     def _walk(self, roots: list[Root], urgent: Container[str]) -> None:
         """Visit what is reachable: each name is begun first, so that one does not take all the time."""
         orders = range(len(roots))
-        first = [i for i in orders if roots[i][0] in urgent or roots[i][3] in urgent] if urgent else []
-        if self._start_all(roots, first, _TURN):
-            self._turn()
-        if self._start_all(roots, sorted(set(orders).difference(first)), 0.0):
-            while self._turn():
-                pass
-
-    def _start_all(self, roots: list[Root], orders: Sequence[int], share: float) -> bool:
-        """Begin at roots; return whether there was time for all."""
-        for number, order in enumerate(orders):
+        first = {i for i in orders if roots[i][0] in urgent or roots[i][3] in urgent} if urgent else set()
+        for number, order in enumerate((*sorted(first), *(i for i in orders if i not in first))):
             if not number % _NAMES_TO_CLOCK and not self._in_time():
                 self._all_begun = False
-                return False
-            self._start(roots[order], order, share)
-        return True
+                return
+            self._start(roots[order], order, _TURN if order in first else 0.0)
+        while self._turn():
+            pass
 
     def _turn(self) -> bool:
         """Continue each traversal for a share of the time left; return whether there was one, and time."""
@@ -155,13 +148,8 @@ class _Walk:
         how = self._kinds.get(id(kind)) or self._learn(kind)
         if id(value) not in self._visited and not (how[2] is not None and how[2](value)):
             small = id(kind) in PLAIN_CONTAINERS and len(value) < _LISTED_FROM
-            holding = read(value, how[1]) if how[1] and not small else None
-            if holding is None:
+            if small or not how[1] or read(value, how[1]) is None:
                 self._visited[id(value)] = None
-                return
-            if holding.size_bytes < LARGE and not holding.parts and holding.graph is None and holding.counted:
-                number = self._visited[id(value)] = self._blocks.number(holding)
-                self._begin(root, rank, order).found.append(number)
                 return
         traversal = self._begin(root, rank, order)
         traversal.push((value,))
