@@ -54,10 +54,7 @@ class _Peak(NamedTuple):
 
 
 class DeviceRecording(Measuring):
-    """What was alive on each device when most was allocated there; as `PeakRecording`, whose part it is.
-
-    It is an open measurement of the machine as a scope is, and follows devices that torch begins to use.
-    """
+    """What was alive on each device when most was allocated there; an open measurement, as a scope is."""
 
     def __init__(self, shell: Any, *, always_named: bool) -> None:
         self._always_named = always_named

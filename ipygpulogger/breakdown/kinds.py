@@ -1,7 +1,6 @@
 """What each block that was alive at the peak was for.
 
-A position in what an allocator did is the number of the last allocation until then, as torch's statistics
-count them. The events that torch records are counted in the same way.
+A position in what an allocator did is the number of the last allocation until then, in statistics and events.
 """
 
 from __future__ import annotations
@@ -119,10 +118,7 @@ class Kinds:
         return Label("variables" if block.alive else "temporaries")
 
     def waiting(self, block: Block) -> BackwardPass | None:
-        """Return the innermost backward pass during which a block was allocated and that the user waits for.
-
-        None if its allocation is lost, or if passes of several threads were under way.
-        """
+        """Return the innermost pass within which a block was allocated; None if that is not known."""
         if block.lost:
             return None
         found = [one for one in self._around(block.count - 1) if block.count <= self._end(one)]

@@ -1,7 +1,7 @@
-"""General RAM at its peak, from the allocations that memray recorded.
+"""General RAM at its peak, from the allocations that memray recorded: what was asked for counts.
 
-What was asked for counts, whether malloc had kept the memory and whether it was touched. A mapping (mmap)
-reserves addresses, which become memory as they are used: it counts as far as it is resident at the end.
+A mapping (mmap) reserves addresses, which become memory as they are used: it counts as far as it is resident
+at the end.
 """
 
 from __future__ import annotations

@@ -198,10 +198,7 @@ def _labelled(block: RamBlock, place: Place, name: str) -> LabelledBlock:
 
 
 def _line_that_asked(event: Event) -> Frame | None:
-    """Return the line that asked: the user's innermost one, or one of ours if that is further inside.
-
-    Without either it is code from a text, or `_ELSEWHERE`.
-    """
+    """Return the line that asked: the innermost that is the user's or ours, else of a text or elsewhere."""
     stack = [(file, line, function) for function, file, line in event.stack_trace()]
     user = user_frame(stack)
     for frame in stack:

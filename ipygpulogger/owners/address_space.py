@@ -77,10 +77,7 @@ def of_files(addresses: Iterable[int]) -> set[int]:
 
 
 def resident_bytes(start: int, end: int) -> int:
-    """Return how many bytes of one block are resident; of a file none, without a page table all.
-
-    Beyond the first 512 MB all of them count.
-    """
+    """Return how many bytes of a block are resident: none of a file, all beyond 512 MB or if unknown."""
     if of_files([start]):
         return 0
     last = min(end, start + _CHECKED_BYTES)
@@ -102,10 +99,7 @@ def _count(pages: bytes) -> int:
 
 
 def page_table(start: int, end: int) -> bytes:
-    """Return a byte for each page of a range of addresses, one of `PRESENT` if it is in the page table.
-
-    A page counts for the range in which it begins. Empty where there is no page table to read.
-    """
+    """Return a byte for each page that begins in a range, one of `PRESENT` if it is in the page table."""
     found, first, last = [], start // PAGE_BYTES, end // PAGE_BYTES
     with suppress(OSError), Path(_PAGEMAP).open("rb", buffering=0) as pagemap:
         for page in range(first, last, _READ_PAGES):

@@ -1,8 +1,7 @@
 """Which name each block of memory is attributed to: the first, in order of rank, from which it is reachable.
 
-A `Traversal` is the walk from one name. It lists in order what it found: blocks, and objects that were
-visited before, on this traversal or another. Everything reachable from an object is a slice of its
-traversal's list, a `Span`, so a later traversal that comes to the object need not visit it again.
+A `Traversal` lists in order what the walk from one name found. What is reachable from an object is a slice of
+that list, a `Span`, so a later traversal that comes to the object need not visit it again.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""How large the data of a cell was, and whether its source is the same.
-
-Names are read at the end of the cell: those of the notebook that its own code uses.
-"""
+"""How large the data was that a cell's own code names, at its end, and whether its source is the same."""
 
 from __future__ import annotations
 
@@ -30,10 +27,7 @@ _DIGITS = re.compile(r"\d+")
 
 
 def _tokens(code: str) -> list[tuple[str, str]]:
-    """Return the tokens of a cell's code, magics and unfinished code included: kind and text.
-
-    The kinds are the groups of `_TOKEN`; an "indent" stands for the line end before it too.
-    """
+    """Return kind (the group of `_TOKEN`) and text of the tokens of a cell's code, magics included."""
     found = ((token.lastgroup, token) for token in _TOKEN.finditer(f"\n{code}"))
     return [(kind, token[kind]) for kind, token in found if kind is not None]
 
@@ -45,12 +39,10 @@ def _whole(number: str) -> int | None:
 
 
 def fingerprint(code: str, sizes: Mapping[str, int]) -> str:
-    """Return eight hexadecimal digits that stand for a cell's code.
+    """Return eight hexadecimal digits that stand for a cell's code, whatever its comments, blanks and sizes.
 
-    Other comments, blank lines and spaces within lines leave it as it is, and another size where the code
-    says it, as in ``batch_size = 32`` (`sizes`: how large its data was, by name). Any other whole number then
-    changes it. In a cell that says no size so, as ``x = randn(1000, 64)``, it stays whatever the numbers are:
-    any of them may be the size.
+    Where it says one of its `sizes`, as in ``batch_size = 32``, any other whole number counts. Else none does,
+    as in ``x = randn(1000, 64)``: any of them may be the size.
     """
     settings = {(name.rpartition(".")[2], size) for name, size in sizes.items()}
     tokens = _tokens(code)
@@ -95,10 +87,9 @@ _NO_DATA = (type(None), bool, str, float, complex, type, ModuleType, FunctionTyp
 
 
 def dimensions_of(code: str, names: Mapping[str, Any], frameworks: Sequence[Framework]) -> tuple[Found, ...]:
-    """Return how large the data was that the names in a cell's code have now; at most 12 names and sizes.
+    """Return at most 12 names and sizes: batch sizes, leading dimensions of arrays, numbers named like sizes.
 
-    Batch sizes come first, by variable, attribute or keyword; then the leading dimensions of arrays; then
-    numbers that are named like a size. None of the user's code is run.
+    None of the user's code is run.
     """
     batches: dict[str, int] = {}
     arrays: dict[str, int] = {}
@@ -188,10 +179,7 @@ def _rows(value: Any, frameworks: Sequence[Framework]) -> int | None:
 
 
 def find_batch(error: BaseException | None, shell: Any) -> Found | None:
-    """Return the variable nearest to the error that is named like a batch size, and its value.
-
-    The memory of the failed code probably grows with it.
-    """
+    """Return the variable nearest to the error that is named like a batch size, and its value."""
     users = [
         frame
         for one in exception_chain(error)

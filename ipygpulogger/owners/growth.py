@@ -1,12 +1,7 @@
 """The names, and the imported libraries, to which the memory that a cell consumed is attributed.
 
-The last walk before the cell is compared with one after it. Only blocks that were allocated or freed between
-the two count, so a rename or an alias grows nothing; what a name lost is subtracted from what it gained.
-
-A walk takes time: one serves several cells until a notable amount of memory has changed. Its time budget is
-in proportion to how long cells ran since the last, and to how much has changed. Names bound since come first.
-
-Only names, sizes and weak references are kept: nothing here keeps a value of the user's alive.
+The last walk before the cell is compared with one after it. Only names, sizes and weak references are kept:
+nothing here keeps a value of the user's alive.
 """
 
 from __future__ import annotations
@@ -135,10 +130,7 @@ class Growth:
         return {key: one for key, one in held.items() if key not in now} if found.complete else {}
 
     def unexplained(self, record: CellRecord, before: Snapshot) -> dict[str, int]:
-        """Return what a cell consumed beyond what names hold more than before it, by device.
-
-        `end` was called before. Nothing is returned where there was no time to search everything.
-        """
+        """Return by device, after `end`, what names do not explain; nothing if the search was cut short."""
         if not record.grown():  # else `end` has walked
             with undisturbed():
                 self._last = self._take(self._used(), whole=True)

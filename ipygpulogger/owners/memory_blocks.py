@@ -1,10 +1,7 @@
 """The memory behind objects: of Python's, numpy's and Arrow's here, of others by their frameworks' readers.
 
-Of general RAM, what was allocated counts, touched or not. Memory that only shows a file's content does not,
-because the system can take its pages back at any time. Small objects are not counted.
-
-A view of any shape counts as the memory that it is a view of. Where the object that allocated that memory
-cannot be seen (ctypes, DLPack, a library's own arrays), the view itself counts, if it is contiguous.
+What was allocated counts, touched or not; a file's content does not. A view counts as what it is a view of,
+or as itself, if it is contiguous and the allocating object cannot be seen (ctypes, DLPack, a library's arrays).
 """
 
 from __future__ import annotations
@@ -220,10 +217,7 @@ class MemoryBlocks:
         return number
 
     def same_memory(self) -> dict[int, int]:
-        """Return, by number, which block each block is a part of, such as a numpy array of a tensor.
-
-        Blocks that overlap are one, the one that begins first, which grows to hold them.
-        """
+        """Join blocks that overlap to the one that begins first; return, by number, which that is."""
         found: dict[int, int] = {}
         placed = sorted(
             (*key, number)

@@ -230,9 +230,8 @@ class _Advice:
     def _if_run_again(self, usage: DeviceUsage | None) -> tuple[int, int, int, int]:
         """Return what the cell needs up to the failed allocation, what is available to it, and what it left.
 
-        It left what hidden references and variables that it set hold. That is available, beside what is free
-        once memory is settled and the part of the allocator's cache that is not fragmented. And how much of
-        what hidden references hold they held before the cell.
+        It left what hidden references and variables that it set hold, which is available. The last figure is
+        what hidden references held before the cell.
         """
         snapshot = self._snapshot
         allocated, reserved = snapshot.allocated_bytes or 0, snapshot.reserved_bytes or 0
@@ -267,11 +266,8 @@ class _Advice:
                 "Then run the cell again: it fits.",
             )
         if snapshot.limit_bytes is not None and (snapshot.free_bytes or 0) >= self._requested:
-            yield (
-                f"Raise the limit that this process set itself, {_mb(snapshot.limit_bytes)}"
-                ", by `torch.cuda.set_per_process_memory_fraction(1.0)` or CuPy's `set_limit`:"
-                " the device has room."
-            )
+            limit = f"the limit that this process set itself, {_mb(snapshot.limit_bytes)}"
+            yield f"Raise {limit}: the device has room."
         if self._free is not None:
             if self._neighbours >= MB and self._free < self._requested <= self._free + self._neighbours:
                 yield self._without_others()

@@ -74,10 +74,7 @@ def held_by(shell: Any, names: Container[str], readers: ArrayReaders, budget_s: 
 def roots_at(
     frames: Iterable[FrameType], shell: Any, exception: BaseException | None = None
 ) -> tuple[list[Root], list[Any]]:
-    """Return the names of functions that run and of a shell, and what leads out of what names hold.
-
-    Without a shell, the names of the program's main module come instead, and what `exception` holds.
-    """
+    """Return the names of running functions and of a shell or a program, and what leads out of them."""
     functions = [frame for frame in frames if is_function(frame)]
     roots = [Root(name, "variable", value) for frame in functions for name, value in locals_of(frame)]
     if shell is not None:

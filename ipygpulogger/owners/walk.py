@@ -1,11 +1,7 @@
 """The walk: from each name, depth first, to every object that is reachable from it, and the memory behind.
 
-Each object is visited once; `attribution` explains how a later name that comes to it shares what is below.
 Local variables that a traceback keeps, and the autograd graph that a loss keeps, have names of their own:
-"err: step.act", "loss (autograd graph)".
-
-Not counted are small Python objects (numbers, strings and bytes below 16 KB, arrays and containers below 1
-KB) and what only C code refers to. The walk runs none of the user's code.
+"err: step.act", "loss (autograd graph)". The walk runs none of the user's code.
 """
 
 from __future__ import annotations
