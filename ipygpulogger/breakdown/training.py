@@ -1,4 +1,4 @@
-"""Watches training while memory is recorded: backward passes, the graphs that they begin with, and optimizers.
+"""Watches training while memory is recorded: backward passes with their graphs, and optimizers.
 
 The step waits for it. Walking a graph takes 1 to 2 us a node, the rest 45 us a pass, most of it for torch's
 statistics, which alone tell positions exactly: event times come from a clock that may be set meanwhile.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+from contextlib import suppress
 from hashlib import blake2b
 from itertools import chain, islice
 from types import FunctionType, ModuleType
@@ -41,8 +42,8 @@ def _whole(number: str) -> int | None:
 def fingerprint(code: str, sizes: Mapping[str, int]) -> str:
     """Return eight hexadecimal digits that stand for a cell's code, whatever its comments, blanks and sizes.
 
-    Where it says one of its `sizes`, as in ``batch_size = 32``, any other whole number counts. Else none does,
-    as in ``x = randn(1000, 64)``: any of them may be the size.
+    Where it says one of its `sizes`, as in ``batch_size = 32``, other whole numbers count. Else none does, as
+    in ``x = randn(1000, 64)``: any of them may be the size.
     """
     settings = {(name.rpartition(".")[2], size) for name, size in sizes.items()}
     tokens = _tokens(code)
@@ -78,10 +79,7 @@ _KEPT = 12  # of a cell
 _NAMES = 200  # that are looked up
 _CHARACTERS = 60  # of a name
 _COUNT = re.compile(r"n|size|rows|length|(?:n|num)_\w+|\w+_(?:size|len|length)|seq_?len", re.IGNORECASE)
-_TABLES = {
-    *(("pandas", "DataFrame"), ("pandas", "Series"), ("pyarrow", "Table")),
-    *(("polars", "DataFrame"), ("polars", "Series")),
-}
+_TABLES = {"pandas.DataFrame", "pandas.Series", "pyarrow.Table", "polars.DataFrame", "polars.Series"}
 _name_of: Callable[[Any], str] = vars(type)["__name__"].__get__  # past any metaclass of the user's
 _NO_DATA = (type(None), bool, str, float, complex, type, ModuleType, FunctionType)
 
@@ -148,30 +146,28 @@ def names_in(value: Any) -> list[tuple[Any, Any]]:
 def _settings(name: str, value: Any) -> Iterable[Found]:
     """Yield the batch sizes among the settings in a dict or in an object: "loader.batch_size"."""
     is_dict = type(value) is dict
-    for key, number in names_in(value):
-        if type(number) is int and number > 0 and type(key) is str and is_a_batch_size(key):
-            yield f"{name}[{key!r}]" if is_dict else f"{name}.{key}", number
+    for key, size in _batch_sizes(names_in(value)):
+        yield f"{name}[{key!r}]" if is_dict else f"{name}.{key}", size
+
+
+def _batch_sizes(names: Iterable[tuple[Any, Any]]) -> Iterator[Found]:
+    """Yield the names that are called like a batch size, with their values."""
+    for name, value in names:
+        if type(value) is int and value > 0 and type(name) is str and is_a_batch_size(name):
+            yield name, value
 
 
 def _leading(value: Any, frameworks: Sequence[Framework]) -> int | None:
     """Return the number of rows of an array or a table; None for any other value, and for an empty one."""
-    try:
-        return _rows(value, frameworks) or None
-    except Exception:  # a broken array, of which nothing can be said
-        return None
-
-
-def _rows(value: Any, frameworks: Sequence[Framework]) -> int | None:
-    kind = type(value)
-    if (module_name(kind).partition(".")[0], _name_of(kind)) in _TABLES:
-        return len(value)
-    numpy: Any = sys.modules.get("numpy")
-    if numpy is not None and issubclass(kind, numpy.ndarray):
-        shape = own_attribute(value, "shape")
-        return int(shape[0]) if shape else None
-    for framework in frameworks:
-        if (rows := framework.leading_dimension(value)) is not None:
-            return rows
+    kind, numpy = type(value), sys.modules.get("numpy")
+    with suppress(Exception):  # a broken array, of which nothing can be said
+        if f"{module_name(kind).partition('.')[0]}.{_name_of(kind)}" in _TABLES:
+            return len(value) or None
+        if numpy is not None and issubclass(kind, numpy.ndarray):
+            return next(iter(own_attribute(value, "shape")), None) or None
+        for framework in frameworks:
+            if (rows := framework.leading_dimension(value)) is not None:
+                return rows or None
     return None
 
 
@@ -189,9 +185,8 @@ def find_batch(error: BaseException | None, shell: Any) -> Found | None:
     ]
     scopes = [locals_of(frame) for frame in users]
     scopes += {id(frame.f_globals): list(frame.f_globals.items()) for frame in users}.values()
-    for names in scopes:
-        inside = (pair for name, value in names if type(name) is str for pair in names_in(value))
-        for name, value in chain(names, inside):
-            if type(value) is int and value > 0 and type(name) is str and is_a_batch_size(name):
-                return name, value
-    return None
+    found = (
+        _batch_sizes((*names, *(pair for name, one in names if type(name) is str for pair in names_in(one))))
+        for names in scopes
+    )
+    return next(chain.from_iterable(found), None)

@@ -1,7 +1,7 @@
 """The memory behind objects: of Python's, numpy's and Arrow's here, of others by their frameworks' readers.
 
 What was allocated counts, touched or not; a file's content does not. A view counts as what it is a view of,
-or as itself, if it is contiguous and the allocating object cannot be seen (ctypes, DLPack, a library's arrays).
+or as itself, if it is contiguous and what allocated it cannot be seen (ctypes, DLPack, a library's arrays).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     ArrayReaders = Sequence[Callable[[Any], Holding | None]]
 
 DEVICE = "cpu"
-CHECKED_FROM = 1 << 20  # bytes: smaller blocks are not checked for being a file's
+LARGE = 1 << 20  # bytes: a smaller block may be a file's, and neither its lifetime nor sharing names are kept
 _SMALL = 1 << 10  # bytes: smaller objects do not count
 _PY_BUFFER = ctypes.c_size_t * 11  # as large as a `Py_buffer` of C: address, object, length, ...
 _TABLES = dict, list, tuple, set, frozenset, deque
@@ -102,7 +102,7 @@ def _view(_: Any, value: Any) -> Holding | None:
 def _mapping(base: Any, value: Any) -> Holding | None:
     """Read a large mapping; on Linux alone it is looked up whether it shows a file."""
     size_bytes = base.__len__(value)
-    if size_bytes < CHECKED_FROM or not sys.platform.startswith("linux"):
+    if size_bytes < LARGE or not sys.platform.startswith("linux"):
         return None
     return Holding((DEVICE, _buffer_of(value)[0]), size_bytes, DEVICE, mapped=True)
 
@@ -184,9 +184,6 @@ def readers_of(kind: type, readers: ArrayReaders) -> ArrayReaders:
     return found
 
 
-LARGE = 1 << 20  # bytes: for smaller blocks neither lifetime nor sharing names are kept
-
-
 class MemoryBlocks:
     """The blocks of memory that a walk found, each with a number."""
 
@@ -236,7 +233,7 @@ class MemoryBlocks:
 
     def without_memory(self) -> list[int]:
         """Return the blocks that only show a file."""
-        large = [number for number in self._mapped if self.sizes[number] >= CHECKED_FROM]
+        large = [number for number in self._mapped if self.sizes[number] >= LARGE]
         checked = {self.keys[number]: number for number in large}
         found = of_files(key[1] for key in checked if type(key) is tuple and key[0] == DEVICE)
         return [checked[DEVICE, address] for address in found]
