@@ -122,9 +122,11 @@ class DeviceRecording(Measuring):
 
     def times_s(self, time_s: float) -> tuple[tuple[str, float], ...]:
         """Return by device when the peak was, in seconds since the beginning of the measurement."""
-        return tuple(
-            (peak.device, self._since_begin_s(peak, time_s)) for _, peak in sorted(self._peaks.items())
-        )
+        found = []
+        for _, peak in sorted(self._peaks.items()):
+            since_s = 0.0 if peak.time_us is None else time_s - (self._ended_s - peak.time_us / 1e6)
+            found.append((peak.device, min(max(since_s, 0.0), time_s)))
+        return tuple(found)
 
     def drop(self) -> None:
         """Let go of everything but the result; whatever fails, the rest is let go of. Idempotent."""
@@ -134,15 +136,11 @@ class DeviceRecording(Measuring):
         for one in watched.values():
             with suppress(Exception):
                 one.tracker.close(one.interval)
-        try:
-            self._breakdown.drop()
-        except Exception as reason:
-            self._failed(reason)
-        try:
-            if history is not None:
-                history.end()
-        except Exception as reason:
-            self._failed(reason)
+        for step in (self._breakdown.drop, *([] if history is None else [history.end])):
+            try:
+                step()
+            except Exception as reason:
+                self._failed(reason)
         if on is not None:
             with suppress(Exception):
                 on.leave(self)
@@ -231,12 +229,6 @@ class DeviceRecording(Measuring):
 
     def _rows(self, watched: _Watched, moment: Moment) -> tuple[AtPeak, ...]:
         return self._breakdown.rows(watched.device.id, watched.device.index, moment)
-
-    def _since_begin_s(self, peak: _Peak, time_s: float) -> float:
-        """Return when a moment was, found from when the measurement ended."""
-        if peak.time_us is None:
-            return 0.0
-        return min(max(time_s - (self._ended_s - peak.time_us / 1e6), 0.0), time_s)
 
     def _unknown(self, why: str, device: Device | None = None, size: str = "") -> None:
         where = f" on {device.id}" if device is not None else ""

@@ -44,15 +44,13 @@ class MappedRange(NamedTuple):
 
 def mapped_ranges() -> list[MappedRange]:
     """Return the ranges that are mapped now, in order; none where they are unknown."""
+    found = []
     with suppress(OSError):
-        return [_range_in(line) for line in gil_held().read_file(_MAPS, whole=True).splitlines()]
-    return []
-
-
-def _range_in(line: bytes) -> MappedRange:
-    place, *_, path = (*line.split(None, 5), b"")[:6]
-    start, end = (int(one, 16) for one in place.split(b"-"))
-    return MappedRange(start, end, path)
+        for line in gil_held().read_file(_MAPS, whole=True).splitlines():
+            place, *_, path = (*line.split(None, 5), b"")[:6]
+            start, end = (int(one, 16) for one in place.split(b"-"))
+            found.append(MappedRange(start, end, path))
+    return found
 
 
 def shared_objects() -> dict[str, list[tuple[int, int]]]:

@@ -38,8 +38,7 @@ class WalkResult(NamedTuple):
 
     owners: tuple[Owner, ...]  # by name and device, the largest first
     complete: bool  # whether every reachable object was visited; otherwise the time budget was used up
-    # For each owner the memory that is attributed to it: the key of each block, and its bytes. A key is the
-    # same for whatever shares the block, and may be used again once the block is freed
+    # by owner, the key of each block, which may be used again once the block is freed, and its bytes
     blocks: Mapping[OwnerKey, Mapping[Hashable, int]] = {}
     uncounted: tuple[str, ...] = ()  # the names that hold memory of unknown size
     # by key, of large blocks where that is known: a weak reference that dies with the block

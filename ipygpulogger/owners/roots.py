@@ -52,8 +52,8 @@ def owners_in(
     """Attribute the memory that is reachable from a shell's user namespace and its hidden references.
 
     Memory that is reachable from several names counts once, for the first of: variables, what exceptions and
-    autograd graphs in variables keep, `Out`, the last traceback and that of `exception`, pyplot's figures,
-    the user's modules. The `urgent` names are visited first, without preceding any other.
+    autograd graphs in variables keep, `Out`, the last traceback and that of `exception`, the
+    user's modules. The `urgent` names are visited first, without preceding any other.
     """
     ends_s = clock.monotonic_s() + budget_s
     modules = _modules()
@@ -106,7 +106,7 @@ def _shells_names(shell: Any, exception: BaseException | None = None) -> list[Ro
         *_variables(shell),
         *_outputs(shell),
         *_last_errors(errors, traceback_entries(shell, [])),
-        *_kept_by_libraries(shell),
+        *_kept_by_debuggers(shell),
     ]
 
 
@@ -146,14 +146,10 @@ def _last_errors(errors: list[BaseException], entries: list[TracebackType]) -> I
         yield Root(LAST, "traceback", entry)
 
 
-def _kept_by_libraries(shell: Any) -> Iterator[Root]:
-    """Yield pdb's convenience variables, and the figures that pyplot keeps open."""
+def _kept_by_debuggers(shell: Any) -> Iterator[Root]:
     kept = shell.user_ns.get(DEBUGGERS)
     for name, value in list(kept.items()) if isinstance(kept, dict) else ():
         yield Root(f"debugger: ${name}", "traceback", value)
-    figures = getattr(getattr(sys.modules.get("matplotlib._pylab_helpers"), "Gcf", None), "figs", None)
-    for number, manager in list(figures.items()) if isinstance(figures, dict) else ():
-        yield Root(f"pyplot figure {number}", "other", manager)
 
 
 def _modules_globals(modules: Iterable[ModuleType]) -> Iterator[Root]:

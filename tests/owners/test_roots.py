@@ -2,13 +2,11 @@
 
 import gc
 import sys
-import types
 import weakref
-from collections import OrderedDict
 
 import pytest
 from arrays import Array
-from owned import CHAINED, FAILING, KEPT, Plain, found_in, run, shared_in
+from owned import CHAINED, FAILING, KEPT, found_in, run, shared_in
 
 from ipygpulogger.owners import roots
 from ipygpulogger.owners.roots import drop_hidden_references
@@ -121,18 +119,12 @@ def test_who_shares_an_exception(notebook, capsys):
     assert shared_in(notebook) == found
 
 
-def test_debuggers_and_figures(notebook, capsys, monkeypatch):
-    """What pdb keeps for its convenience is hidden; pyplot's open figures have their number."""
+def test_debuggers(notebook, capsys):
+    """What pdb keeps for its convenience is hidden."""
     notebook.user_ns[roots.DEBUGGERS] = {"_exception": [Array(7)]}
-    helpers = types.ModuleType("matplotlib._pylab_helpers")
-    helpers.Gcf = types.SimpleNamespace(figs=OrderedDict({2: Plain(Array(9))}))
-    monkeypatch.setitem(sys.modules, helpers.__name__, helpers)
-    assert shared_in(notebook) == {
-        "pyplot figure 2": (9, "other", ()),
-        "debugger: $_exception": (7, "traceback", ()),
-    }
+    assert shared_in(notebook) == {"debugger: $_exception": (7, "traceback", ())}
     drop_hidden_references(notebook)
-    assert list(shared_in(notebook)) == ["pyplot figure 2"]
+    assert shared_in(notebook) == {}
 
 
 def test_a_failed_script_stays_in_the_traceback(notebook, capsys):
