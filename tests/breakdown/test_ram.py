@@ -5,7 +5,6 @@ import mmap
 import os
 import subprocess
 import sys
-import threading
 
 import pytest
 from interrupt_injection import STRIKES, strike
@@ -197,22 +196,6 @@ def test_what_memray_does_not_see_is_said():
     row = AtPeak("cpu", "variables", "x", "", 100 * MB, 1)
     assert [len(_unseen([row], rise_bytes)) for rise_bytes in (133 * MB, 134 * MB)] == [0, 1]
     assert [len(_unseen([row, row], rise_mb * MB)) for rise_mb in (266, 267)] == [0, 1]
-
-
-@needs_memray
-def test_a_cell_that_fails_has_its_table_all_the_same():
-    """And everything is over afterwards."""
-    recording = PeakRecording()
-    recording.begin()
-    with pytest.raises(ZeroDivisionError):
-        _ = [bytearray(8 * MB), 1 / 0]
-    recording.end()
-    scope = Scope().open()
-    scope.close()
-    found = recording.result(scope.result(Measurement, "x"))
-    assert [size // MB for _, _, size in large(found)] == [8]
-    assert sys.getprofile() is None
-    assert threading._profile_hook is None
 
 
 def test_without_memray_one_sentence_says_how(monkeypatch, fresh_machine):

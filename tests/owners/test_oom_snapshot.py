@@ -9,7 +9,6 @@ from arrays import holding
 from made import plain
 from memory import MB
 
-from ipygpulogger.notebook.cell import CellEvents
 from ipygpulogger.notebook.logger import IPyGPULogger
 from ipygpulogger.owners.out_of_memory import oom_snapshot
 from ipygpulogger.owners.out_of_memory import out_of_memory as oom_report
@@ -136,31 +135,6 @@ def test_the_card_as_text(compact):
     assert lines[start + 1].startswith("  -> Do <this> & that")
     assert lines[start + 2] == "  live 1048576 MB, cached 0 MB, other processes 1048576 MB"
     assert lines[-2:] == ["grew: act 2000 MB (cuda:0)", "A note."]
-
-
-def test_told_of_the_exception_and_no_longer(shell, capsys):
-    """Right after the end, before memory is settled; the cell keeps it for that one step."""
-    told, cells = [], []
-
-    class Listens:
-        def __getattr__(self, name):
-            return lambda *args: (
-                told.append((name, repr(getattr(args[-1] if args else None, "exception", None)))),
-                cells.extend(args[-1:]),
-            )
-
-    events, listens = CellEvents.of(shell), Listens()
-    events.subscribe(listens)
-    shell.run_cell("1", store_history=True)
-    assert "_on_error" not in [step for step, _ in told]
-    told.clear()
-    shell.run_cell("1 / 0", store_history=True)
-    events.unsubscribe(listens)
-    error = "ZeroDivisionError('division by zero')"
-    order = ["_preload", "_settle", "_begin", "_end", "_on_error", "_settle", "_finish"]
-    assert told == [(step, error if step == "_on_error" else "None") for step in order]
-    assert cells[-1].exception is None
-    drop_hidden_references(shell)
 
 
 def test_a_broken_explanation_costs_nothing(shell, capsys, monkeypatch):
