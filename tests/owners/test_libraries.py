@@ -113,9 +113,6 @@ def test_hostile_modules(monkeypatch):
     assert libraries_since(before) == (("odd",), 192 << 10)
 
 
-# -- in the report ---------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("consumed_mb", "device", "unexplained_mb", "said"),
     [
