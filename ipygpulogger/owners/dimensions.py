@@ -94,7 +94,8 @@ def dimensions_of(code: str, names: Mapping[str, Any], frameworks: Sequence[Fram
     counts: dict[str, int] = {}
     for name, number in _numbers(code, names):
         (batches if is_a_batch_size(name) else counts).setdefault(name, number)
-    for name in _used(code, names):
+    used = dict.fromkeys(text.partition(".")[0] for kind, text in _tokens(code) if kind == "name")
+    for name in [one for one in used if one in names and one.strip("_")][:_NAMES]:
         value = names[name]
         if type(value) is int:
             if value > 0 and is_a_batch_size(name):
@@ -121,12 +122,6 @@ def _numbers(code: str, names: Mapping[str, Any]) -> Iterator[Found]:
             yield name, size
         elif sign == "(" and type(call := names.get(name)) is FunctionType and call.__globals__ is names:
             yield f"{name}(...)", size
-
-
-def _used(code: str, names: Mapping[str, Any]) -> list[str]:
-    """Return the notebook's variables that the code uses, in their order."""
-    found = dict.fromkeys(text.partition(".")[0] for kind, text in _tokens(code) if kind == "name")
-    return [name for name in found if name in names and name.strip("_")][:_NAMES]
 
 
 def is_a_batch_size(name: str) -> bool:

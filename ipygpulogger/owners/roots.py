@@ -9,7 +9,7 @@ import builtins
 import gc
 import re
 import sys
-from functools import partial
+from functools import lru_cache, partial
 from itertools import compress, repeat
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -51,9 +51,8 @@ def owners_in(
 ) -> WalkResult:
     """Attribute the memory that is reachable from a shell's user namespace and its hidden references.
 
-    Memory that is reachable from several names counts once, for the first of: variables, what exceptions and
-    autograd graphs in variables keep, `Out`, the last traceback and that of `exception`, the
-    user's modules. The `urgent` names are visited first, without preceding any other.
+    What several names reach counts for the first of: variables, what exceptions and graphs in them keep,
+    `Out`, the last traceback and that of `exception`, the user's modules; `urgent` names are visited first.
     """
     ends_s = clock.monotonic_s() + budget_s
     modules = _modules()
@@ -88,16 +87,15 @@ def roots_at(
     return [*roots, *_last_errors(errors, entries)], [*functions, names]
 
 
-_users: tuple[tuple[int, Any], list[str]] = (0, None), []
-
-
 def users_globals() -> Iterator[Root]:
     """Yield the variables of the user's modules; these are looked up again once something is imported."""
-    global _users  # noqa: PLW0603 - one for the process: thousands of modules take milliseconds
-    state = len(sys.modules), next(reversed(sys.modules), None)
-    if _users[0] != state:
-        _users = state, [name for name, one in list(sys.modules.items()) if is_users_module(one)]
-    yield from _modules_globals(filter(_is_module, map(sys.modules.get, _users[1])))
+    names = _users_modules(len(sys.modules), next(reversed(sys.modules), None))
+    yield from _modules_globals(filter(_is_module, map(sys.modules.get, names)))
+
+
+@lru_cache(1)
+def _users_modules(_count: int, _last: str | None) -> list[str]:
+    return [name for name, one in list(sys.modules.items()) if is_users_module(one)]
 
 
 def _shells_names(shell: Any, exception: BaseException | None = None) -> list[Root]:

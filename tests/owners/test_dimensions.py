@@ -66,34 +66,18 @@ def test_where_sizes_stand(code, told):
     assert found(code, **names) == told
 
 
+def refuse(*_):
+    raise AssertionError("nobody asked for this")
+
+
 def test_none_of_the_users_code_is_run():
     """Neither properties nor dunder methods nor metaclasses of their classes."""
-
-    class Meta(type):
-        def __eq__(cls, other):
-            raise AssertionError
-
-        __hash__ = type.__hash__
-
-    class Any(metaclass=Meta):
-        def refuse(self, *_):
-            raise AssertionError
-
-        __len__ = __iter__ = __getattr__ = __getattribute__ = __class_getitem__ = refuse
-        shape = batch_size = property(refuse)
-
-    class Sub(np.ndarray):
-        shape = property(Any.refuse)
-
-        def __len__(self):
-            raise AssertionError
-
-    class Settings(dict):
-        def items(self):
-            raise AssertionError
-
-    sub = np.ones((4, 4)).view(Sub)
-    assert found("a; b; c; d", a=Any(), b=sub, c=Settings(batch_size=3), d=[Any()]) == ()
+    dunder = ("__len__", "__iter__", "__getattr__", "__getattribute__", "__class_getitem__")
+    meta = type("Meta", (type,), {"__eq__": refuse, "__hash__": type.__hash__})
+    hostile = meta("Any", (), dict.fromkeys(dunder, refuse) | {"shape": property(refuse)})()
+    array = np.ones((4, 4)).view(type("Sub", (np.ndarray,), {"shape": property(refuse), "__len__": refuse}))
+    settings = type("Settings", (dict,), {"items": refuse})(batch_size=3)
+    assert found("a; b; c; d", a=hostile, b=array, c=settings, d=[hostile]) == ()
 
 
 def test_only_a_cell_that_needed_memory_says_it(shell):

@@ -129,13 +129,6 @@ def test_half_a_message():
 # -- the batch size of code that failed -------------------------------------------------------------
 
 
-def test_a_loops_count_is_no_batch(shell, capsys):
-    """`for batch, (X, y) in enumerate(loader)` counts batches; their size is elsewhere."""
-    shell.run_cell("def train(batch):\n    bs = 64\n    1 / 0\ntrain(3)")
-    error = shell.last_execution_result.error_in_exec
-    assert find_batch(error, shell) == ("bs", 64)
-
-
 def test_the_batch_is_found_nearest_to_the_failure(shell, capsys):
     """The failing function's own before its caller's, an object's attribute before a global."""
     shell.run_cell(
@@ -153,5 +146,9 @@ def test_the_batch_is_found_nearest_to_the_failure(shell, capsys):
 
     assert batch("outer(args)") == ("bs", 5)
     assert batch("inner()") == ("batch_size", 7)
+    assert batch("def train(batch):\n    bs = 64\n    1 / 0\ntrain(3)") == (
+        "bs",
+        64,
+    )  # `batch` counts batches
     assert batch("del batch_size, args\ninner()") is None
     drop_hidden_references(shell)

@@ -4,7 +4,6 @@ import gc
 import sys
 import weakref
 
-import pytest
 from arrays import Array
 from owned import CHAINED, FAILING, KEPT, found_in, run, shared_in
 
@@ -43,19 +42,6 @@ def test_chained_exceptions(notebook, capsys):
     run(notebook, CHAINED)
     names = {name.removeprefix("last traceback: "): size for name, size, _ in found_in(notebook)}
     assert names == {"first.one": 3, "second.two": 4, "third.three": 5, "RuntimeError": 6}
-
-
-@pytest.mark.skipif(sys.version_info < (3, 11), reason="exception groups came with 3.11")
-def test_exception_groups(notebook, capsys):
-    """Each member's frames."""
-    run(
-        notebook,
-        CHAINED.replace("\nthird()", "") + "errors = []\nfor f in (first, third):\n    try:\n        f()\n"
-        "    except Exception as error:\n        errors.append(error)\n"
-        "raise ExceptionGroup('both', [errors.pop(0), errors.pop(0)])",
-    )
-    names = {name.removeprefix("last traceback: "): size for name, size, _ in found_in(notebook)}
-    assert names == {"first.one": 3 + 3, "second.two": 4, "third.three": 5, "RuntimeError": 6}
 
 
 def test_names_of_methods(notebook, capsys):
