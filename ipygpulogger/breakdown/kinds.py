@@ -49,7 +49,6 @@ class TrainingHistory(NamedTuple):
 
     snapshots: tuple[LabelSnapshot, ...] = ()  # in their order; those of modules and optimizers come first
     passes: tuple[BackwardPass, ...] = ()  # in the order in which they began
-    exact: bool = True  # whether this version of torch let us watch backward passes
 
 
 class BoundedLog:

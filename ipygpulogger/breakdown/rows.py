@@ -36,10 +36,6 @@ _NAMELESS, _FREED = "no name found", "freed since"
 _EARLIER = Place(BEFORE, "")
 NO_STACK = Place("", "allocated without a Python stack")
 HELD = "held"  # `LabelledBlock.apart` of what names hold, in a row that is called after them
-_INEXACT = (
-    "This version of torch does not tell when backward passes run: activations and gradients at the peak may"
-    " be listed as temporaries."
-)
 _BY_LINE = "activations", "temporaries", "gradients"  # named after the line that made them
 
 
@@ -79,13 +75,11 @@ class Breakdown:
     @property
     def no_pass(self) -> bool:
         """Whether no backward pass ran from `begin` to `read_names`."""
-        return self._history.exact and not self._history.passes
+        return not self._history.passes
 
     def read_names(self, wanted: Iterable[Address]) -> None:
         """Find what names hold at the end of the measurement, and stop watching."""
         self.end()
-        if not self._history.exact:
-            self.notes.append(_INEXACT)
         shell = self._shell = current_shell() if self._shell is None else self._shell
         try:
             self._names = names_at_end(shell, sys._getframe(1), wanted)

@@ -18,6 +18,7 @@ from ..runtime import clock
 from ..runtime.collector import undisturbed
 from ..runtime.errors import is_from_a_handler
 from ..runtime.wrappers import Wrappers
+from ..sources import Unavailable
 from ..sources.torch import state as torch_compiler
 from ..sources.torch.state import module
 from .kinds import BackwardPass, BoundedLog, LabelSnapshot, TrainingHistory
@@ -60,7 +61,7 @@ class Training:
         self._stacks: dict[Any, Any] = {}
 
     def begin(self, user: object) -> None:
-        """Watch from here on; nothing happens where torch is not there."""
+        """Watch from here on; nothing happens where torch is not there; raises `Unavailable`."""
         torch = module()
         if torch is None:
             return
@@ -75,6 +76,9 @@ class Training:
             read = getattr(torch._C, "_cuda_memoryStats", _nothing)
             self._statistics = getattr(read, "_ipygpulogger_original", read)  # the allocator's own figures
             self._wrappers.put_on({"_engine_run_backward": self._maker})
+            if not self._wrappers:
+                self._users.clear()
+                raise Unavailable("this version of torch does not tell when backward passes run")
             register = getattr(
                 sys.modules.get("torch.optim.optimizer"), "register_optimizer_step_post_hook", None
             )
@@ -85,9 +89,7 @@ class Training:
         with self._lock:
             if user not in self._users:
                 return TrainingHistory()
-            history = TrainingHistory(
-                (*self._lasting, *self._snapshots.items()), self._passes.items(), bool(self._wrappers)
-            )
+            history = TrainingHistory((*self._lasting, *self._snapshots.items()), self._passes.items())
             self._users.discard(user)
             if not self._users:
                 self._wrappers.take_off()

@@ -184,28 +184,11 @@ def test_a_local_variable_that_the_graph_has_let_go_of():
 
 
 def test_a_torch_without_the_function_that_is_watched(monkeypatch):
-    """It is said; the rows add up, and what names and optimizers hold is known."""
-    run = torch.autograd._engine_run_backward
-    monkeypatch.setattr(
-        torch.autograd,
-        "backward",
-        lambda losses, *_, **__: run(
-            (losses,),
-            (torch.ones_like(losses),),
-            False,
-            False,
-            (),
-            allow_unreachable=True,
-            accumulate_grad=True,
-        ),
-    )
+    """No table, for its kinds would be wrong, and one sentence says why."""
     monkeypatch.delattr(torch.autograd, "_engine_run_backward")
-    torch.cuda.reset_peak_memory_stats()
-    found = recorded(lambda: train(2, when="step"))
+    found = recorded(spike)
+    assert not found.record.at_peak
     assert ["does not tell when backward passes run" in note for note in found.notes] == [True]
-    assert found.bytes() == torch.cuda.max_memory_allocated()
-    kinds = by_kind(found.record.at_peak)
-    assert (kinds["parameters"], kinds["optimizer state"]) == (PARAMETERS, 2 * PARAMETERS)
 
 
 @pytest.mark.parametrize("move", [nn.Module.cuda, nn.Module.half], ids=["to the GPU", "to half precision"])
