@@ -11,9 +11,11 @@ from made import plain
 from memory import MB
 
 from ipygpulogger.owners import address_space
-from ipygpulogger.owners.attribution import WalkResult
+from ipygpulogger.owners.attribution import Root, WalkResult
 from ipygpulogger.owners.growth import Growth, OwnedBlock, Snapshot, bindings, growth
+from ipygpulogger.owners.walk import walk
 from ipygpulogger.records import DeviceUsage, Owner, Peak, RamUsage, notable
+from ipygpulogger.sources import Holding
 
 
 class Block:
@@ -48,34 +50,16 @@ class World:
         self.live[block.number] = weakref.ref(block)
         return block
 
-    def holders(self):
-        found = {}
-        for name, blocks in self.names.items():
-            for block in blocks:
-                found.setdefault(block.address, (block, []))[1].append(name)
-        return found
-
     def find(self, _budget_s, _urgent):
         self.walks += 1
-        blocks, shared, of_each = {}, {}, {}
-        for address, (block, names) in self.holders().items():
-            first, *rest = dict.fromkeys(names)
-            if first in self.cut_short:
-                continue
-            key = first, block.device, "variable"
-            blocks.setdefault(key, {})[address] = block.size_bytes
-            shared.setdefault(key, {}).update(dict.fromkeys(rest))
-            of_each[address] = tuple(rest)
-        owners = tuple(
-            Owner(name, sum(sizes.values()), device, kind, tuple(shared[name, device, kind]))
-            for (name, device, kind), sizes in blocks.items()
-        )
-        alive = (
-            {address: weakref.ref(block) for address, (block, _) in self.holders().items()}
-            if self.weak
-            else {}
-        )
-        return WalkResult(owners, not self.cut_short, blocks, (), alive, of_each)
+        names = self.names.items()
+        roots = [Root(name, "variable", blocks) for name, blocks in names if name not in self.cut_short]
+        return walk(roots, [self.holding], budget_s=60)._replace(complete=not self.cut_short)
+
+    def holding(self, one):
+        if type(one) is not Block:
+            return None
+        return Holding(str(one.address), one.size_bytes, one.device, owner=one if self.weak else None)
 
     def blocks(self):
         alive = [block for ref in self.live.values() if (block := ref()) is not None]
