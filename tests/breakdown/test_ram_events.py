@@ -75,24 +75,6 @@ def test_the_highest_moment_and_what_was_alive_then(events):
     assert all(by(kept, truth) == by(kept, told) for kept in (True, False)), at
 
 
-def test_a_mapping_counts_for_what_it_is_said_to():
-    """Arrow's gigabyte does not make the moment of the peak, nor what is cut off from it."""
-    events = [
-        Event(MALLOC, 1, 300, 7),
-        Event(MMAP, 1000, 5000, 8),  # more than is needed, to be aligned
-        Event(MUNMAP, 1000, 24),
-        Event(MUNMAP, 5024, 976),
-        Event(FREE, 1),
-        Event(MALLOC, 2, 250, 9),
-    ]
-    found = peak_of(lambda: iter(events), CALLS, lambda ranges: 10 if ranges == [(1024, 5024)] else -1)
-    assert found.size_bytes == 310
-    assert {(block.stack, block.size_bytes, block.alive) for block in found.blocks} == {
-        (7, 300, False),
-        (8, 10, True),
-    }
-
-
 def test_arenas():
     """Python maps a megabyte at once for its small objects: it counts whole until it is unmapped."""
     sizes = {1: (MALLOC, 1 << 20), 2: (MMAP, 1 << 20), 3: (MMAP, 2 << 20), 4: (MMAP, 1 << 20)}

@@ -8,7 +8,6 @@ from memory import MB, blip
 
 from ipygpulogger.engine.scope import Scope
 from ipygpulogger.owners import growth, roots
-from ipygpulogger.render.summary import summary
 
 pytestmark = pytest.mark.usefixtures("il")
 
@@ -117,24 +116,6 @@ def test_it_keeps_nothing_alive(run, shell, il):
     record = run("del x")
     assert shell.user_ns["alive"]() is None
     assert record.gen.consumed_bytes == pytest.approx(-50 * MB, abs=2 * MB)
-
-
-# -- leaks -----------------------------------------------------------------------------------------
-
-
-def test_a_cell_that_grows_with_each_run(run, il, capsys):
-    """The third run says which name grew, and so does the summary."""
-    run("losses = []")
-    il.report = "text"
-    records = [run("losses.append(np.ones(20 * MB, 'u1'))") for _ in range(3)]
-    assert [any("grew in each" in note for note in record.notes) for record in records] == [
-        False,
-        False,
-        True,
-    ]
-    assert capsys.readouterr().out.endswith("grew: losses 20 MB\ngrew in each of its last 3 runs: losses\n")
-    told = summary(il.history.rank(), "peak", il.history.suspects())
-    assert f"{records[-1].label} losses.append(np.ones(20 * MB, 'u1')): 3 runs, +20 MB each: losses" in told
 
 
 def test_an_array_can_be_resized_in_place(run, shell):
