@@ -9,13 +9,11 @@ from ..allocator.replay import Replay
 from ..allocator.rules import blocks_of, live
 from ..engine.machine import machine
 from ..engine.sampler import Measuring
-from ..records.explained import BEFORE, AtPeak
-from ..records.units import MB, size_text
+from ..records.units import size_text
 from ..runtime import clock
 from ..runtime.collector import undisturbed
 from ..runtime.errors import is_from_a_handler, named
 from ..sources import Unavailable
-from ..sources.system.linux import heap
 from ..sources.torch.history import TorchHistory
 from ..sources.torch.snapshot import EVENT_BYTES, MAX_EVENTS, Position, position
 from .kinds import workspaces
@@ -25,17 +23,16 @@ if TYPE_CHECKING:
     from ..allocator.replay import Moment
     from ..engine.machine import Machine
     from ..engine.peaks import Interval, PeakTracker
-    from ..records import Peak
+    from ..records import AtPeak, Peak
     from ..sources import Device
     from ..sources.torch.history import DeviceHistory
     from ..sources.torch.snapshot import SnapshotFile
 
 _MOST_BYTES = MAX_EVENTS * EVENT_BYTES  # more than recording and reading take
 _NO_EVENTS = 'torch keeps no events in a recording of mode "state"'
-_NOT_LOOKED_UP = "not looked up: nothing changed"
 _NOT_ADDING_UP = "torch's memory history does not add up to it"
-_NOTABLE_BYTES = 8 * MB  # of torch's history: from here on it may explain a figure of general RAM
-_MANY_EVENTS = 4096  # fewer take less than that
+_MANY_EVENTS = 1 << 14  # of torch's history: from here on it may explain a figure of general RAM
+_HISTORY = "torch's memory history took general RAM while this was measured: 25 to 65 MB where it is full."
 
 
 class _Watched(NamedTuple):
@@ -57,10 +54,7 @@ class _Peak(NamedTuple):
 
 
 class DeviceRecording(Measuring):
-    """What was alive on each device when most was allocated there; as `PeakRecording`, whose part it is.
-
-    It is an open measurement of the machine as a scope is, and follows devices that torch begins to use.
-    """
+    """What was alive on each device when most was allocated there; an open measurement, as a scope is."""
 
     def __init__(self, shell: Any, *, always_named: bool) -> None:
         self._always_named = always_named
@@ -70,7 +64,6 @@ class DeviceRecording(Measuring):
         self._why_not: Unavailable | None = None  # why torch does not record its allocations
         self._watched: dict[int, _Watched] = {}  # by torch's index
         self._ended_s = 0.0
-        self._is_long = False  # whether torch's history may have taken much general RAM
         self._peaks: dict[int, _Peak] = {}  # by torch's index
         self.notes: list[str] = []  # what is not known, and why
         # By device, what was alive when an allocation last failed there, the largest first.
@@ -111,7 +104,8 @@ class DeviceRecording(Measuring):
                 try:
                     self._read_all(on)
                 finally:
-                    self._stop()
+                    if self._history is not None:
+                        self._history.end()
         except BaseException as reason:
             self._failed(reason)
         finally:
@@ -128,9 +122,11 @@ class DeviceRecording(Measuring):
 
     def times_s(self, time_s: float) -> tuple[tuple[str, float], ...]:
         """Return by device when the peak was, in seconds since the beginning of the measurement."""
-        return tuple(
-            (peak.device, self._since_begin_s(peak, time_s)) for _, peak in sorted(self._peaks.items())
-        )
+        found = []
+        for _, peak in sorted(self._peaks.items()):
+            since_s = 0.0 if peak.time_us is None else time_s - (self._ended_s - peak.time_us / 1e6)
+            found.append((peak.device, min(max(since_s, 0.0), time_s)))
+        return tuple(found)
 
     def drop(self) -> None:
         """Let go of everything but the result; whatever fails, the rest is let go of. Idempotent."""
@@ -140,15 +136,11 @@ class DeviceRecording(Measuring):
         for one in watched.values():
             with suppress(Exception):
                 one.tracker.close(one.interval)
-        try:
-            self._breakdown.drop()
-        except Exception as reason:
-            self._failed(reason)
-        try:
-            if history is not None:
-                history.end()
-        except Exception as reason:
-            self._failed(reason)
+        for step in (self._breakdown.drop, *([] if history is None else [history.end])):
+            try:
+                step()
+            except Exception as reason:
+                self._failed(reason)
         if on is not None:
             with suppress(Exception):
                 on.leave(self)
@@ -189,11 +181,12 @@ class DeviceRecording(Measuring):
             return
         until = {index: _closed(watched) for index, watched in self._watched.items()}
         if not self._always_named:
-            until = {i: end for i, end in until.items() if not self._keep_unused(self._watched[i], *end)}
+            until = {i: end for i, end in until.items() if _is_used(self._watched[i], *end)}
         if not until:
             return
         histories = history.read()
-        self._is_long = sum(len(one.events) for one in histories) > _MANY_EVENTS
+        if sum(len(one.events) for one in histories) > _MANY_EVENTS:
+            self.notes.append(_HISTORY)
         self.failed = history.failed
         # Workspaces of libraries, which no name holds, would make the search for names a long one.
         known = workspaces()
@@ -213,15 +206,6 @@ class DeviceRecording(Measuring):
             else:
                 del histories[0]
 
-    def _keep_unused(self, watched: _Watched, until: Position, still: bool) -> bool:
-        """Keep one row for all that a device held, if nothing happened there; return whether it did not."""
-        since, device = watched.since, watched.device.id
-        unused = still and watched.still and until == since
-        if unused and since.size_bytes:
-            row = AtPeak(device, "before", _NOT_LOOKED_UP, BEFORE, since.size_bytes, since.blocks)
-            self._peaks[watched.device.index] = _Peak(device, None, (row,))
-        return unused
-
     def _replay(self, watched: _Watched, history: DeviceHistory, until: Position, still: bool) -> None:
         """Keep the rows of one device, or why there are none, and notes on what is not known of them."""
         replay = Replay(history, watched.since, until, stacks=self._breakdown.no_pass)
@@ -232,45 +216,19 @@ class DeviceRecording(Measuring):
             failed = replay.failure()
             if failed is not None:
                 self.at_failure[device] = self._rows(watched, failed)
-        kept = f"{replay.events:,}"
         if replay.agrees and _is_within(moment.size_bytes, peak):
             if moment.size_bytes:
                 rows = self._rows(watched, moment)
                 self._peaks[watched.device.index] = _Peak(device, moment.time_us, rows)
-            if any(block.lost and not block.frames for block in moment.blocks):
-                why = f"torch has only the last {kept} events" if replay.events else _NO_EVENTS
-                where = f"Where and when some blocks at the peak on {device} were allocated"
-                self.notes.append(f"{where} is not recorded: {why}.")
             return
         why = _NOT_ADDING_UP
         if moment.size_bytes < peak.lo_bytes and not replay.whole:
-            too_early = f"it came before the events that torch still has, which are the last {kept}"
-            why = too_early if replay.events else _NO_EVENTS
+            too_early = "it came before the events that torch still has, which are the last"
+            why = f"{too_early} {replay.events:,}" if replay.events else _NO_EVENTS
         self._unknown(why, watched.device, f" of {size_text(peak.lo_bytes)}")
 
     def _rows(self, watched: _Watched, moment: Moment) -> tuple[AtPeak, ...]:
         return self._breakdown.rows(watched.device.id, watched.device.index, moment)
-
-    def _since_begin_s(self, peak: _Peak, time_s: float) -> float:
-        """Return when a moment was, found from when the measurement ended."""
-        if peak.time_us is None:
-            return 0.0
-        return min(max(time_s - (self._ended_s - peak.time_us / 1e6), 0.0), time_s)
-
-    def _stop(self) -> None:
-        """End torch's recording; a note tells what it took of general RAM until then, if that is much."""
-        history, self._history = self._history, None
-        if history is None:
-            return
-        # Not `Process.heap`, which pauses where malloc keeps many small pieces, as it does of a history.
-        before = heap() if self._is_long else None
-        history.end()
-        after = None if before is None else heap()
-        if before is not None and after is not None:
-            taken_bytes = before.in_use_bytes - after.in_use_bytes
-            if taken_bytes >= _NOTABLE_BYTES:
-                taken = f"{size_text(taken_bytes)} of general RAM"
-                self.notes.append(f"torch's memory history took {taken} while this was measured.")
 
     def _unknown(self, why: str, device: Device | None = None, size: str = "") -> None:
         where = f" on {device.id}" if device is not None else ""
@@ -290,6 +248,11 @@ def _closed(watched: _Watched) -> tuple[Position, bool]:
     watched.tracker.close(watched.interval)
     after = position(watched.device.index)
     return after, before == after
+
+
+def _is_used(watched: _Watched, until: Position, still: bool) -> bool:
+    """Return whether anything happened on a device."""
+    return not (still and watched.still and until == watched.since)
 
 
 def _is_within(size_bytes: int, peak: Peak) -> bool:

@@ -1,7 +1,6 @@
 """What each block that was alive at the peak was for.
 
-A position in what an allocator did is the number of the last allocation until then, as torch's statistics
-count them. The events that torch records are counted in the same way.
+A position in what an allocator did is the number of the last allocation until then, in statistics and events.
 """
 
 from __future__ import annotations
@@ -50,33 +49,28 @@ class TrainingHistory(NamedTuple):
 
     snapshots: tuple[LabelSnapshot, ...] = ()  # in their order; those of modules and optimizers come first
     passes: tuple[BackwardPass, ...] = ()  # in the order in which they began
-    exact: bool = True  # whether this version of torch let us watch backward passes
 
 
 class BoundedLog:
     """The latest items, and of the older ones those around which the peak rose."""
 
     def __init__(self, count: int) -> None:
-        self._latest: deque[tuple[Any, list[bool]]] = deque()
-        self._risen: deque[Any] = deque(maxlen=2 * count)
-        self._count = count
+        self._latest: deque[tuple[int, Any]] = deque(maxlen=count)  # with their numbers
+        self._risen: deque[tuple[int, Any]] = deque(maxlen=2 * count)
+        self._numbers = itertools.count()
 
     def add(self, item: Any) -> None:
         """Add the latest item."""
-        self._latest.append((item, [False]))
-        if len(self._latest) > self._count:
-            old, risen = self._latest.popleft()
-            if risen[0]:
-                self._risen.append(old)
+        self._latest.append((next(self._numbers), item))
 
     def rise(self) -> None:
         """Note that the peak rose between the last two items, or after them."""
-        for _, risen in itertools.islice(reversed(self._latest), 2):
-            risen[0] = True
+        self._risen.extend(itertools.islice(reversed(self._latest), 2))
 
     def items(self) -> tuple[Any, ...]:
         """Return what is kept, in its order."""
-        return (*self._risen, *(item for item, _ in self._latest))
+        kept = dict((*self._risen, *self._latest))
+        return tuple(kept[number] for number in sorted(kept))
 
 
 # The figures of aten/src/ATen/cuda/CublasHandlePool.cpp: of each handle and stream, kept for good.
@@ -122,17 +116,13 @@ class Kinds:
             return Label("before")
         return Label("variables" if block.alive else "temporaries")
 
-    def waiting(self, block: Block) -> list[BackwardPass]:
-        """Return the backward passes during which a block was allocated: those that the user waits for.
-
-        Of passes within each other, that is the innermost. Passes of several threads are all returned: which
-        of them allocated the block is not known. Of a block whose allocation is lost, nothing is.
-        """
+    def waiting(self, block: Block) -> BackwardPass | None:
+        """Return the innermost pass within which a block was allocated; None if that is not known."""
         if block.lost:
-            return []
+            return None
         found = [one for one in self._around(block.count - 1) if block.count <= self._end(one)]
         found = [one for one in found if user_frame(one.stack) is not None] or found
-        return found if len([one for one in found if not one.inner]) > 1 else found[-1:]
+        return found[-1] if sum(not one.inner for one in found) <= 1 and found else None
 
     def _observed(self, block: Block) -> Label | None:
         """Return what was found in a block while it was alive."""
@@ -164,10 +154,8 @@ class Kinds:
         """Return whether the engine allocated a block in a backward pass that it outlived."""
         if (stack and stack[0][2] != _ENGINE) or block.size_bytes in self._workspaces:
             return False
-        passes = self.waiting(block)
-        return bool(passes) and all(
-            not one.walked and (block.freed is None or block.freed > self._end(one)) for one in passes
-        )
+        one = self.waiting(block)
+        return one is not None and not one.walked and (block.freed is None or block.freed > self._end(one))
 
     def _around(self, count: int) -> list[BackwardPass]:
         """Return the last passes that had begun at a position, in their order."""

@@ -1,8 +1,7 @@
-"""Which names hold what was alive at the peak.
+"""Which names hold what was alive at the peak: of a block the nearest.
 
-The nearest name of a block is looked for, and no more than needed: the search begins at all names at once,
-ends when every block has a name, and visits a number of objects in proportion to the blocks. So it takes the
-same time whatever is imported.
+The search begins at all names at once, ends when every block has a name, and visits a number of objects in
+proportion to the blocks. So it takes the same time whatever is imported.
 """
 
 from __future__ import annotations
@@ -224,10 +223,7 @@ def _is_users(file: str) -> bool:
 
 
 class Values:
-    """Tells what the memory behind values holds, without running the user's code.
-
-    torch functions and dispatch modes must be off.
-    """
+    """Tells what the memory behind values holds; torch functions and dispatch modes must be off."""
 
     def __init__(self, torch: ModuleType) -> None:
         self.torch, self.graphs = torch, Graphs(torch)
@@ -274,10 +270,7 @@ class Values:
                 add(labels, self.graphs.addresses_of(value), Label("optimizer state", name))
 
     def of_names(self, labels: Labels, lasting: Labels, names: Iterable[tuple[str, Any]]) -> None:
-        """Add what variables hold; to `lasting` what modules and optimizers do that are new (`is_new`).
-
-        The other variables may refer to something else at any time.
-        """
+        """Add what variables hold; to `lasting` what modules and optimizers do that are new (`is_new`)."""
         for name, value in names:
             kind = type(value)
             if kind is list or kind is tuple or kind is dict:  # by identity: `==` may be a metaclass's own

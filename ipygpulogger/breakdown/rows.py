@@ -5,23 +5,21 @@ from __future__ import annotations
 import os
 import sys
 from bisect import bisect_right
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..allocator.places import Place, Places, frames_of, is_shells, last_resort, user_frame
+from ..allocator.places import Place, Places, frames_of, last_resort, user_frame
 from ..owners.memory_blocks import array_readers
-from ..owners.roots import roots_at
 from ..records.device_usage import CPU
 from ..records.explained import BEFORE, OTHERS, UNRECORDED, AtPeak, folded
 from ..runtime.errors import is_from_a_handler, named
 from ..runtime.shell import current_shell
 from .kinds import Kinds, TrainingHistory
-from .names import Labels, Search, names_at_end, user_frames
+from .names import Labels, Search, names_at_end
 from .training import training
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable
 
     from memray import AllocationRecord as Event
 
@@ -29,9 +27,8 @@ if TYPE_CHECKING:
     from ..allocator.places import Frame
     from ..allocator.replay import Block, Moment
     from ..records.explained import Kind
-    from .kinds import LabelSnapshot
     from .names import Label
-    from .ram import Pages, RamBlock, RamPeak
+    from .ram import RamBlock, RamPeak
 
 _MOST_ROWS = 100  # of one device
 _NAMES = 3  # in one row
@@ -39,11 +36,6 @@ _NAMELESS, _FREED = "no name found", "freed since"
 _EARLIER = Place(BEFORE, "")
 NO_STACK = Place("", "allocated without a Python stack")
 HELD = "held"  # `LabelledBlock.apart` of what names hold, in a row that is called after them
-_UNKNOWN_SHARE = 0.01  # of a row, of which it need not be known how far resident memory rose for it
-_INEXACT = (
-    "This version of torch does not tell when backward passes run: activations and gradients at the peak may"
-    " be listed as temporaries."
-)
 _BY_LINE = "activations", "temporaries", "gradients"  # named after the line that made them
 
 
@@ -55,7 +47,6 @@ class LabelledBlock(NamedTuple):
     name: str  # the variable that holds it; "" for none
     size_bytes: int  # its size
     apart: str = ""  # what its row is called, where that tells it from others of the kind and place
-    risen_bytes: int | None = None  # by how much resident memory rose for it; None where that is unknown
 
     @classmethod
     def of(cls, label: Label, place: Place, size_bytes: int, *, alive: bool) -> LabelledBlock:
@@ -74,37 +65,24 @@ class Breakdown:
         self.notes: list[str] = []  # sentences on what is less exact
         self._watching = False
         self._history = TrainingHistory()
-        self._first: tuple[LabelSnapshot, ...] = ()
         self._names: Labels = {}
 
     def begin(self) -> None:
         """Watch from here on."""
         self._watching = True
         training.begin(self)
-        with self._unnamed_at_worst():
-            shell = self._shell = current_shell() if self._shell is None else self._shell
-            roots, _ = roots_at(user_frames(sys._getframe(1)), shell)
-            first = training.snapshot_of((root.name, root.value) for root in roots)
-            self._first = (first,) if first is not None else ()
 
     @property
     def no_pass(self) -> bool:
         """Whether no backward pass ran from `begin` to `read_names`."""
-        return self._history.exact and not self._history.passes
+        return not self._history.passes
 
     def read_names(self, wanted: Iterable[Address]) -> None:
         """Find what names hold at the end of the measurement, and stop watching."""
         self.end()
-        if not self._history.exact:
-            self.notes.append(_INEXACT)
-        with self._unnamed_at_worst():
-            self._names = names_at_end(self._shell, sys._getframe(1), wanted)
-
-    @contextmanager
-    def _unnamed_at_worst(self) -> Iterator[None]:
-        """Look for names: where that fails, blocks have the names of their lines."""
+        shell = self._shell = current_shell() if self._shell is None else self._shell
         try:
-            yield
+            self._names = names_at_end(shell, sys._getframe(1), wanted)
         except Exception as reason:
             if is_from_a_handler(reason):
                 raise
@@ -113,48 +91,46 @@ class Breakdown:
     def drop(self) -> None:
         """Stop watching, and let go of what was observed. Idempotent."""
         self.end()
-        self._history, self._first, self._names = TrainingHistory(), (), {}
+        self._history, self._names = TrainingHistory(), {}
 
     def end(self) -> None:
         """Stop watching. Idempotent."""
         if self._watching:
             self._watching = False
-            history = training.end(self)
-            self._history = history._replace(snapshots=(*self._first, *history.snapshots))
+            self._history = training.end(self)
 
     def rows(self, device: str, index: int, moment: Moment) -> tuple[AtPeak, ...]:
         """Return the rows of one device, the largest first."""
         kinds, places = Kinds(index, moment.count, self._history, self._names), Places(self._shell)
-        found: list[tuple[Block, Label, list[Frame]]] = []
+        found: list[tuple[Block, Label, Frame | None]] = []
         for block in moment.blocks:
             stack = [] if block.before else frames_of(block.frames)
-            lines = [] if block.before else _lines(block, stack, kinds)
-            places.learn(lines)
-            found.append((block, kinds.label_of(block, stack), lines))
+            line = None if block.before else _line(block, stack, kinds)
+            found.append((block, kinds.label_of(block, stack), line))
+        places.learn(line for _, _, line in found if line is not None)
         blocks = (
-            LabelledBlock.of(label, _place(block, lines, places), block.size_bytes, alive=block.alive)
-            for block, label, lines in found
+            LabelledBlock.of(label, _place(block, line, places), block.size_bytes, alive=block.alive)
+            for block, label, line in found
         )
         return rows_of(device, blocks)
 
 
-def _lines(block: Block, stack: list[Frame], kinds: Kinds) -> list[Frame]:
-    """Return the line that allocated a block in the measurement; several if any of them may have."""
+def _line(block: Block, stack: list[Frame], kinds: Kinds) -> Frame | None:
+    """Return the line that allocated a block in the measurement, or that waited for the pass which did."""
     user = user_frame(stack)
     if user is not None:
-        return [user]
-    waiting = [user_frame(one.stack) or last_resort(one.stack) for one in kinds.waiting(block)]
-    lines = [line for line in (*waiting, None if any(waiting) else last_resort(stack)) if line is not None]
-    return list(dict.fromkeys(lines))
+        return user
+    one = kinds.waiting(block)
+    waiting = None if one is None else user_frame(one.stack) or last_resort(one.stack)
+    return waiting or last_resort(stack)
 
 
-def _place(block: Block, lines: list[Frame], places: Places) -> Place:
+def _place(block: Block, line: Frame | None, places: Places) -> Place:
     if block.before:
         return _EARLIER
-    found = list(dict.fromkeys(map(places.place_of, lines)))
-    if not found:
-        return Place(UNRECORDED, "") if block.lost else NO_STACK
-    return Place(*(" or ".join(dict.fromkeys(parts)) for parts in zip(*found, strict=True)))
+    if line is not None:
+        return places.place_of(line)
+    return Place(UNRECORDED, "") if block.lost else NO_STACK
 
 
 def rows_of(device: str, blocks: Iterable[LabelledBlock], least_bytes: float = 0.0) -> tuple[AtPeak, ...]:
@@ -171,10 +147,6 @@ def rows_of(device: str, blocks: Iterable[LabelledBlock], least_bytes: float = 0
 
 
 def _row(device: str, kind: Kind, place: Place, apart: str, blocks: list[LabelledBlock]) -> AtPeak:
-    size_bytes = sum(block.size_bytes for block in blocks)
-    risen_bytes = sum(one.size_bytes if one.risen_bytes is None else one.risen_bytes for one in blocks)
-    unknown_bytes = sum(block.size_bytes for block in blocks if block.risen_bytes is None)
-    is_known = unknown_bytes <= _UNKNOWN_SHARE * size_bytes and risen_bytes != size_bytes
     # Called after the variables that hold the blocks, or the line.
     names = list(dict.fromkeys(block.name for block in blocks if block.name))
     if apart and apart != HELD:
@@ -184,21 +156,19 @@ def _row(device: str, kind: Kind, place: Place, apart: str, blocks: list[Labelle
     else:
         more = f" and {len(names) - _NAMES} more" if len(names) > _NAMES else ""
         name = ", ".join(names[:_NAMES]) + more
-    resident_bytes = risen_bytes if is_known else None
-    return AtPeak(device, kind, name, place.place, size_bytes, len(blocks), resident_bytes)
+    return AtPeak(device, kind, name, place.place, sum(block.size_bytes for block in blocks), len(blocks))
 
 
 # -- of general RAM: by the line that asked for the blocks
 
 _NOTABLE_SHARE = 0.001  # of the peak: rows of less stand as one
-_LARGE_BYTES = 64 << 10  # from here on it is looked up who holds a block, and its pages
+_LARGE_BYTES = 64 << 10  # from here on it is looked up who holds a block
 _OURS = str(Path(__file__).parents[1]) + os.sep
 _SMALL_OBJECTS = "small objects of Python"  # the line asked for the last of them
 _ELSEWHERE = ("", 0, "")  # not below code of the user's: a library's thread, for example
-_UNLISTED = (_OURS, 0, "")
 
 
-def ram_rows(peak: RamPeak, pages: Pages | None, shell: Any) -> tuple[AtPeak, ...]:
+def ram_rows(peak: RamPeak, shell: Any) -> tuple[AtPeak, ...]:
     """Return the rows of "cpu", without what our own code asked for."""
     lines = {stack: _line_that_asked(peak.askers[stack]) for stack in {block.stack for block in peak.blocks}}
     lines = {stack: line for stack, line in lines.items() if line is None or not line[0].startswith(_OURS)}
@@ -208,35 +178,26 @@ def ram_rows(peak: RamPeak, pages: Pages | None, shell: Any) -> tuple[AtPeak, ..
     blocks = [block for block in peak.blocks if block.stack in lines]
     names = _names_of_blocks(blocks, shell)
     labelled = (
-        _labelled(block, place_of[block.stack], names.get(block.address, "") if block.alive else "", pages)
+        _labelled(block, place_of[block.stack], names.get(block.address, "") if block.alive else "")
         for block in blocks
     )
     return rows_of(CPU, labelled, _NOTABLE_SHARE * peak.size_bytes)
 
 
-def _labelled(block: RamBlock, place: Place, name: str, pages: Pages | None) -> LabelledBlock:
-    risen_bytes = None
-    if pages is not None and block.size_bytes >= _LARGE_BYTES and not block.mapped:
-        risen_bytes = pages.risen_bytes(block, held=bool(name))
+def _labelled(block: RamBlock, place: Place, name: str) -> LabelledBlock:
     kind: Kind = "variables" if block.alive else "temporaries"
     place = Place(place.place, _SMALL_OBJECTS) if block.is_arena else place
     # What names hold is not one with the rest of its line.
-    return LabelledBlock(kind, place, name, block.size_bytes, HELD if name else "", risen_bytes)
+    return LabelledBlock(kind, place, name, block.size_bytes, HELD if name else "")
 
 
 def _line_that_asked(event: Event) -> Frame | None:
-    """Return the line that asked: the user's innermost one, or one of ours if that is further inside.
-
-    Without either it is code from a text, or `_ELSEWHERE`. IPython's work to show an error is not listed.
-    """
+    """Return the line that asked: the innermost that is the user's or ours, else of a text or elsewhere."""
     stack = [(file, line, function) for function, file, line in event.stack_trace()]
     user = user_frame(stack)
     for frame in stack:
-        file, _, function = frame
-        if frame is user or file.startswith(_OURS):
+        if frame is user or frame[0].startswith(_OURS):
             return frame
-        if function == "showtraceback" and is_shells(file):
-            return _UNLISTED
     found = last_resort(stack)
     if found is None or (found[0].startswith("<") and not found[0].startswith("<frozen")):
         return found

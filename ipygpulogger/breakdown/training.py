@@ -1,16 +1,7 @@
-"""Watches training while memory is recorded: backward passes and optimizer steps.
+"""Watches training while memory is recorded: backward passes with their graphs, and optimizers.
 
-What a block of memory holds is only known while it is there. So a backward pass is looked at as it begins
-(its graph has the activations and the parameters) and as it ends (the gradients), and an optimizer after a
-step that changed what it holds. A snapshot has addresses, and how often the allocator had allocated by then.
-
-Blocks that the autograd engine allocates have no Python stack. A pass therefore also notes which line waits
-for it, from which position to which.
-
-A training step waits for all of this. Walking a graph takes 1 to 2 us a node, so only the first passes are
-sure to be walked, and those before which the peak rose. The others cost 45 us, of which torch takes 30 to
-make its statistics, twice a pass: they alone tell positions exactly. Event times would not, since torch
-derives them from the system's clock, which may be set meanwhile.
+The step waits for it. Walking a graph takes 1 to 2 us a node, the rest 45 us a pass, most of it for torch's
+statistics, which alone tell positions exactly: event times come from a clock that may be set meanwhile.
 """
 
 from __future__ import annotations
@@ -27,13 +18,14 @@ from ..runtime import clock
 from ..runtime.collector import undisturbed
 from ..runtime.errors import is_from_a_handler
 from ..runtime.wrappers import Wrappers
+from ..sources import Unavailable
 from ..sources.torch import state as torch_compiler
 from ..sources.torch.state import module
 from .kinds import BackwardPass, BoundedLog, LabelSnapshot, TrainingHistory
 from .names import Values, user_frames
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
     from types import FrameType
 
     from .names import Labels
@@ -69,7 +61,7 @@ class Training:
         self._stacks: dict[Any, Any] = {}
 
     def begin(self, user: object) -> None:
-        """Watch from here on; nothing happens where torch is not there."""
+        """Watch from here on; nothing happens where torch is not there; raises `Unavailable`."""
         torch = module()
         if torch is None:
             return
@@ -84,31 +76,20 @@ class Training:
             read = getattr(torch._C, "_cuda_memoryStats", _nothing)
             self._statistics = getattr(read, "_ipygpulogger_original", read)  # the allocator's own figures
             self._wrappers.put_on({"_engine_run_backward": self._maker})
+            if not self._wrappers:
+                self._users.clear()
+                raise Unavailable("this version of torch does not tell when backward passes run")
             register = getattr(
                 sys.modules.get("torch.optim.optimizer"), "register_optimizer_step_post_hook", None
             )
             self._hook = register(self._stepped) if register is not None else None
-
-    def snapshot_of(self, names: Iterable[tuple[str, Any]]) -> LabelSnapshot | None:
-        """Return what variables hold now, modules and optimizers among them."""
-        torch = module()
-        if torch is None or not self._users:
-            return None
-        labels: Labels = {}
-        with undisturbed(), torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
-            Values(torch).of_names(labels, labels, names)  # all, whether they are new or not
-        with self._lock:
-            self._devices.update(device for device, _ in labels)
-            return LabelSnapshot(self._positions(), labels)
 
     def end(self, user: object) -> TrainingHistory:
         """Stop watching, unless another recording still needs it; return what was observed."""
         with self._lock:
             if user not in self._users:
                 return TrainingHistory()
-            history = TrainingHistory(
-                (*self._lasting, *self._snapshots.items()), self._passes.items(), bool(self._wrappers)
-            )
+            history = TrainingHistory((*self._lasting, *self._snapshots.items()), self._passes.items())
             self._users.discard(user)
             if not self._users:
                 self._wrappers.take_off()

@@ -48,8 +48,7 @@ def _out_of_memory(record: CellRecord, cell: MeasuredCell) -> CellRecord:
     with importing():
         from ..owners.out_of_memory import out_of_memory
     oom: Any = cell.oom
-    advised = cell.advised.setdefault(body_of(cell.cell.raw), {})
-    record = replace(record, out_of_memory=out_of_memory(oom, record.gpus, advised))
+    record = replace(record, out_of_memory=out_of_memory(oom, record.gpus))
     return record if oom.complete else _noted(record, "There was no time to find all who hold memory.")
 
 

@@ -18,7 +18,7 @@ from ..records import CellRecord, Data
 from ..records.units import truncated_mb
 from ..runtime.shell import current_shell
 from ..storage.history import History
-from .cell import CellEvents, body_of
+from .cell import CellEvents
 from .enrichers import enriched, over_budget
 from .live import Live, display_for
 from .measured_cell import Gap, MeasuredCell
@@ -86,7 +86,6 @@ class IPyGPULogger(Options):
         self._reporter = Reporter(me)
         self._cells: dict[Cell, MeasuredCell] = {}  # that run now
         self._only: int | None = None  # the thread whose next cell is the only one to be measured
-        self._advised: dict[str, dict[str, int | None]] = {}  # after an out-of-memory error
         self._growth = Growth.of(shell)
         self._garbage = Garbage(shell, self._growth)
         self._live = Live(lambda so_far: over_budget(so_far, me.budget))
@@ -260,7 +259,6 @@ class IPyGPULogger(Options):
             gap=gap,
             garbage=self._garbage if self.gc_collect is True else None,
             clear_cache=self.clear_cache,
-            advised=self._advised,
             publisher=self._shell.display_pub,
         )
         display = display_for(self._shell, self.report)
@@ -298,8 +296,6 @@ class IPyGPULogger(Options):
             measured.budget = self.budget
             record = enriched(measured, self._reporter)
             measured.reported = True  # after an interrupt, no record is there twice
-            if record.status == "ok" and self._advised:
-                self._advised.pop(body_of(cell.raw), None)
             if measured.live is not None:
                 measured.live.drop()
             self._sink(record, measured)

@@ -125,7 +125,6 @@ class MeasuredCell:
     lines: CellLines | None = None
     recording: PeakRecording | None = None
     publisher: Any = None  # displays its report
-    advised: dict[str, dict[str, int | None]] = field(default_factory=dict)  # see `owners.out_of_memory`
     budget: str | None = None  # the option, as the cell ends
     freed: Freed | None = None  # by a full collection after it, if there was one
     oom: OomSnapshot | None = None  # the memory as an out-of-memory error left it, if that ended the cell

@@ -13,14 +13,13 @@ from collections import Counter
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING, NamedTuple
 
-from ..runtime.shell import OUR_PACKAGE, module_namespace
+from ..runtime.shell import OUR_PACKAGE
 from ..sources.system.linux import gil_held
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable
 
 PAGE_BYTES = mmap.PAGESIZE
 _MAPS, _PAGEMAP = "/proc/self/maps", "/proc/self/pagemap"
@@ -35,7 +34,6 @@ class MappedRange(NamedTuple):
 
     start: int
     end: int
-    readable: bool
     path: bytes
 
     @property
@@ -46,24 +44,13 @@ class MappedRange(NamedTuple):
 
 def mapped_ranges() -> list[MappedRange]:
     """Return the ranges that are mapped now, in order; none where they are unknown."""
+    found = []
     with suppress(OSError):
-        return [_range_in(line) for line in gil_held().read_file(_MAPS, whole=True).splitlines()]
-    return []
-
-
-def _range_in(line: bytes) -> MappedRange:
-    place, access, *_, path = (*line.split(None, 5), b"")[:6]
-    start, end = (int(one, 16) for one in place.split(b"-"))
-    return MappedRange(start, end, access.startswith(b"r"), path)
-
-
-def _overlapping(mapped: list[MappedRange], start: int, end: int) -> Iterator[MappedRange]:
-    """Yield which of the mapped ranges a range of addresses overlaps."""
-    for place in range(max(0, bisect_right(mapped, start, key=lambda one: one.start) - 1), len(mapped)):
-        if mapped[place].start >= end:
-            return
-        if mapped[place].end > start:
-            yield mapped[place]
+        for line in gil_held().read_file(_MAPS, whole=True).splitlines():
+            place, *_, path = (*line.split(None, 5), b"")[:6]
+            start, end = (int(one, 16) for one in place.split(b"-"))
+            found.append(MappedRange(start, end, path))
+    return found
 
 
 def shared_objects() -> dict[str, list[tuple[int, int]]]:
@@ -75,51 +62,29 @@ def shared_objects() -> dict[str, list[tuple[int, int]]]:
     return found
 
 
-def main_heap() -> tuple[int, int] | None:
-    """Return where malloc's main heap begins and ends; None where that is unknown.
-
-    The heaps that other threads use, and large blocks, lie elsewhere.
-    """
-    heap = [one for one in mapped_ranges() if one.path == b"[heap]"]
-    return (heap[0].start, heap[-1].end) if heap else None  # adjacent ranges, of different access or history
-
-
 def of_files(addresses: Iterable[int]) -> set[int]:
     """Return which of these addresses only show a file: a model opened with mmap, a table of Arrow's."""
     addresses = set(addresses)
     mapped = mapped_ranges() if addresses else []
-    return {at for at in addresses if any(one.is_file for one in _overlapping(mapped, at, at + 1))}
-
-
-def resident_bytes(ranges: Sequence[tuple[int, int]]) -> list[int]:
-    """Return how many bytes of each range (start, end) are resident memory; a file's pages do not count.
-
-    Beyond the first 512 MB, and without a page table, what is mapped counts; else the ranges' length.
-    """
-    mapped = mapped_ranges() if ranges else []
-    if not mapped:
-        return [end - start for start, end in ranges]
-    found, left_bytes = [], _CHECKED_BYTES
-    for start, end in ranges:
-        size_bytes = 0
-        for one in _overlapping(mapped, start, end):
-            if one.readable and not one.is_file:
-                first, last = max(start, one.start), min(end, one.end)
-                looked_up = min(last, first + left_bytes)
-                size_bytes += _present_bytes(first, looked_up) + last - looked_up
-                left_bytes -= looked_up - first
-        found.append(size_bytes)
+    found = set()
+    for address in addresses:
+        place = bisect_right(mapped, address, key=lambda one: one.start) - 1
+        if place >= 0 and address < mapped[place].end and mapped[place].is_file:
+            found.add(address)
     return found
 
 
-def _present_bytes(start: int, end: int) -> int:
-    """Return how many bytes of a range are in the page table; all of them where there is none to read."""
-    first, last = start // PAGE_BYTES * PAGE_BYTES, -(-end // PAGE_BYTES) * PAGE_BYTES
-    pages = page_table(first, last)
+def resident_bytes(start: int, end: int) -> int:
+    """Return how many bytes of a block are resident: none of a file, all beyond 512 MB or if unknown."""
+    if of_files([start]):
+        return 0
+    last = min(end, start + _CHECKED_BYTES)
+    first_page, last_page = start // PAGE_BYTES * PAGE_BYTES, -(-last // PAGE_BYTES) * PAGE_BYTES
+    pages = page_table(first_page, last_page)
     if not pages:
         return end - start
-    outside = (pages[0] in PRESENT) * (start - first) + (pages[-1] in PRESENT) * (last - end)
-    return _count(pages) * PAGE_BYTES - outside
+    outside = (pages[0] in PRESENT) * (start - first_page) + (pages[-1] in PRESENT) * (last_page - last)
+    return _count(pages) * PAGE_BYTES - outside + end - last
 
 
 def page_table_bytes(ranges: Iterable[tuple[int, int]]) -> int:
@@ -132,10 +97,7 @@ def _count(pages: bytes) -> int:
 
 
 def page_table(start: int, end: int) -> bytes:
-    """Return a byte for each page of a range of addresses, one of `PRESENT` if it is in the page table.
-
-    A page counts for the range in which it begins. Empty where there is no page table to read.
-    """
+    """Return a byte for each page that begins in a range, one of `PRESENT` if it is in the page table."""
     found, first, last = [], start // PAGE_BYTES, end // PAGE_BYTES
     with suppress(OSError), Path(_PAGEMAP).open("rb", buffering=0) as pagemap:
         for page in range(first, last, _READ_PAGES):
@@ -147,11 +109,9 @@ def page_table(start: int, end: int) -> bytes:
 
 # -- the general RAM that came with imported libraries, at most
 #
-# It is derived from the modules that are new in `sys.modules` and the shared objects that are newly mapped.
-# Measured with Python 3.11: beside the resident part of their shared objects numpy, pandas, matplotlib,
-# torch._dynamo and torch._inductor take 2.4 to 3.4 times the size of their compiled files. torch takes
-# another 70 MB, which its shared objects allocate as they are loaded; 90 MB of these are resident.
-_PER_CODE_BYTE = 4
+# No counter tells how much of the heap is theirs. Measured with Python 3.11, beside twice the resident part
+# of their shared objects: sympy takes 67 KB a module, torch._dynamo 64, torch and matplotlib 49, others less.
+_PER_MODULE_BYTES = 96 << 10
 _PER_MAPPED_BYTE = 2
 _NAMED = 3
 _NAMED_SHARE = 0.1  # of the whole: a library that brought less is not named
@@ -179,27 +139,13 @@ def _libraries(_modules: int) -> LibrariesNow:
 def libraries_since(before: LibrariesNow) -> tuple[tuple[str, ...], int]:
     """Return the packages imported since that brought the most, and the most general RAM of all of them."""
     now = libraries()
-    brought: Counter[str] = Counter()
-    for name, size_bytes in _code_bytes(now.modules - before.modules):
-        brought[name.partition(".")[0]] += _PER_CODE_BYTE * size_bytes
-    packages = set(brought)
+    packages = [name.partition(".")[0] for name in now.modules - before.modules]
+    brought = Counter({name: count * _PER_MODULE_BYTES for name, count in Counter(packages).items()})
+    del brought[OUR_PACKAGE]
     for file in now.files.keys() - before.files.keys():
         folders = (folder.partition(".")[0] for folder in file.split("/"))
         owner = next((folder for folder in folders if folder in packages), "")
         brought[owner] += _PER_MAPPED_BYTE * page_table_bytes(now.files[file])
-    ranked = sorted(packages, key=lambda name: (name in sys.stdlib_module_names, -brought[name]))
+    ranked = sorted(filter(None, brought), key=lambda name: (name in sys.stdlib_module_names, -brought[name]))
     named = [name for name in ranked[:_NAMED] if brought[name] >= _NAMED_SHARE * brought.total()]
     return tuple(named or ranked[:1]), brought.total()
-
-
-def _code_bytes(names: Iterable[str]) -> Iterator[tuple[str, int]]:
-    """Yield the sizes of modules' files: compiled, or the source where the compiled file is not kept."""
-    for name in names:
-        module = sys.modules.get(name)
-        if issubclass(type(module), ModuleType) and name.partition(".")[0] != OUR_PACKAGE:
-            namespace = module_namespace(module)
-            for file in (namespace.get("__cached__"), namespace.get("__file__")):
-                if type(file) is str and file.endswith((".pyc", ".py")):
-                    with suppress(OSError, ValueError):
-                        yield name, Path(file).stat().st_size
-                        break

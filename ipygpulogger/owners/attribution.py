@@ -1,8 +1,7 @@
 """Which name each block of memory is attributed to: the first, in order of rank, from which it is reachable.
 
-A `Traversal` is the walk from one name. It lists in order what it found: blocks, and objects that were
-visited before, on this traversal or another. Everything reachable from an object is a slice of its
-traversal's list, a `Span`, so a later traversal that comes to the object need not visit it again.
+A `Traversal` lists in order what the walk from one name found. What is reachable from an object is a slice of
+that list, a `Span`, so a later traversal that comes to the object need not visit it again.
 """
 
 from __future__ import annotations
@@ -23,7 +22,6 @@ Kind = Literal["variable", "output", "traceback", "other"]
 OwnerKey = tuple[str, str, Kind]  # a name, a device, and the name's kind
 
 GRAPH = " (autograd graph)"
-_NONE: Any = object()
 
 
 class Root(NamedTuple):
@@ -40,10 +38,8 @@ class WalkResult(NamedTuple):
 
     owners: tuple[Owner, ...]  # by name and device, the largest first
     complete: bool  # whether every reachable object was visited; otherwise the time budget was used up
-    # For each owner the memory that is attributed to it: the key of each block, and its bytes. A key is the
-    # same for whatever shares the block, and may be used again once the block is freed
+    # by owner, the key of each block, which may be used again once the block is freed, and its bytes
     blocks: Mapping[OwnerKey, Mapping[Hashable, int]] = {}
-    cut_short: frozenset[str] = frozenset()  # the names below which not everything was visited
     uncounted: tuple[str, ...] = ()  # the names that hold memory of unknown size
     # by key, of large blocks where that is known: a weak reference that dies with the block
     alive: Mapping[Hashable, weakref.ref[Any]] = {}
@@ -62,7 +58,7 @@ class Traversal:
         self.graph: Traversal | None = None  # that of the autograd graph that branches off it
         # What is still to be visited, the deepest last: values, the span they belong to, the object's id.
         self.pending: list[tuple[Iterator[Any], Span | None, int]] = []
-        # In order: blocks (their number), objects that were visited before, traversals that branch off it.
+        # In order: blocks (their number), and objects that were visited before.
         self.found: list[Entry] = []
 
     def push(self, values: Iterable[Any]) -> None:
@@ -79,24 +75,14 @@ class Span:
         self.traversal, self.start, self.end = traversal, start, end  # -1 while it is being visited
 
 
-class Branch(NamedTuple):
-    """An object whose memory is attributed to a name of its own: a local variable, or an autograd graph."""
-
-    traversal: Traversal  # the traversal of that name
-    ident: int  # the object's id
-    origin: str  # the label of the traversal that it branches off
-
-
-Entry = int | Span | Branch
+Entry = int | Span
 
 
 class Attribution:
     """Attributes each block to the first name that reaches it, while `in_time` returns True."""
 
-    def __init__(
-        self, blocks: MemoryBlocks, visited: Mapping[int, Entry | None], in_time: Callable[[], bool]
-    ) -> None:
-        self._blocks, self._visited, self._in_time = blocks, visited, in_time
+    def __init__(self, blocks: MemoryBlocks, in_time: Callable[[], bool]) -> None:
+        self._blocks, self._in_time = blocks, in_time
         self._within = blocks.same_memory()
         self._first: dict[int, OwnerKey | None] = dict.fromkeys(blocks.without_memory())
         self._sizes: dict[OwnerKey, dict[Hashable, int]] = {}
@@ -104,27 +90,15 @@ class Attribution:
         self._sharers: dict[int, dict[str, None]] = {}
 
     def result(
-        self, traversals: Iterable[Traversal], uncounted: Iterable[str], left_out: Iterable[str] = ()
+        self, traversals: Iterable[Traversal], uncounted: Iterable[str], *, all_begun: bool = True
     ) -> WalkResult:
-        """Attribute every block that these traversals found.
-
-        `uncounted` names hold memory of unknown size; for `left_out` there was no time.
-        """
+        """Attribute all blocks that these traversals found; `uncounted` names hold memory of unknown size."""
         traversals = sorted((one for one in traversals if one.found or one.pending), key=attrgetter("rank"))
-        cut = frozenset(one.root.name for one in traversals if one.pending).union(left_out)
-        in_time, branching = True, []
+        in_time = True
         for one in traversals:
             in_time = in_time and self._in_time()
-            if in_time:
-                reachable, branches = self._reachable(one)
-                branching += [(one, branches)] if branches else []
-            else:
-                reachable = self._merged([entry for entry in one.found if type(entry) is int])
-            self._attribute(one.root, reachable)
-        for one, branches in branching:
-            in_time = in_time and self._in_time()
-            if in_time:
-                self._share(one.label, self._behind(one, branches))
+            own = [entry for entry in one.found if type(entry) is int]
+            self._attribute(one.root, self._reachable(one) if in_time else self._merged(own))
         owners = [
             Owner(key[0], sum(sizes.values()), key[1], key[2], _sharers(key[0], self._shared.get(key)))
             for key, sizes in self._sizes.items()
@@ -136,9 +110,8 @@ class Attribution:
         }
         return WalkResult(
             tuple(sorted(owners, key=lambda owner: -owner.size_bytes)),
-            in_time and not cut,
+            in_time and all_begun and not any(one.pending for one in traversals),
             self._sizes,
-            cut,
             tuple(uncounted),
             self._blocks.alive,
             shared,
@@ -147,66 +120,40 @@ class Attribution:
     def _attribute(self, root: Root, reachable: list[int]) -> None:
         """Attribute the blocks that have no owner yet to this name, which shares the others."""
         first, blocks = self._first, self._blocks
-        others: list[int] = []
+        others: set[int] = set()
         for number in reachable:
             if number in first:
-                others.append(number)
+                others.add(number)
             else:
                 owner = first[number] = root.name, blocks.devices[number], root.kind
                 self._sizes.setdefault(owner, {})[blocks.keys[number]] = blocks.sizes[number]
-        self._share(root.name, others)
+        for number in others:
+            known = first[number]
+            if known is not None and known[0] != root.name:
+                self._shared.setdefault(known, {})[root.name] = None
+                if blocks.sizes[number] >= LARGE:
+                    self._sharers.setdefault(number, {})[root.name] = None
 
-    def _share(self, name: str, numbers: list[int]) -> None:
-        for number in set(numbers):
-            owner = self._first.get(number)
-            if owner is not None and owner[0] != name:
-                self._shared.setdefault(owner, {})[name] = None
-                if self._blocks.sizes[number] >= LARGE:
-                    self._sharers.setdefault(number, {})[name] = None
-
-    def _behind(self, traversal: Traversal, branches: list[Branch]) -> list[int]:
-        """Return the blocks that a traversal reaches in branches of others, which have names of their own."""
+    def _reachable(self, traversal: Traversal) -> list[int]:
+        """Return the blocks that are reachable from what a traversal found, each perhaps more than once."""
         found: list[int] = []
-        seen = set()
-        pending = list(branches)
-        while pending:
-            branch = pending.pop()
-            if branch.ident not in seen and branch.origin != traversal.label:
-                seen.add(branch.ident)
-                reachable, more = self._reachable(branch.traversal, self._visited.get(branch.ident))
-                found += reachable
-                pending += more
-        return found
-
-    def _reachable(self, traversal: Traversal, start_at: Any = _NONE) -> tuple[list[int], list[Branch]]:
-        """Return what is reachable from all that a traversal found, or from one entry: blocks and branches.
-
-        A block may be there more than once.
-        """
-        found: list[int] = []
-        branches: list[Branch] = []
         done: dict[Traversal, bytearray] = {}  # by traversal, which entries of its list are done
-        pending: list[Entry | None] = [Span(traversal, 0, -1) if start_at is _NONE else start_at]
+        pending = [Span(traversal, 0, -1)]
         while pending:
-            entry = pending.pop()
-            if type(entry) is int:
-                found.append(entry)
-            elif type(entry) is Branch:
-                branches.append(entry)
-            elif type(entry) is Span:
-                entries = entry.traversal.found
-                seen = done.setdefault(entry.traversal, bytearray(len(entries)))
-                end = len(entries) if entry.end < 0 else entry.end
-                start = seen.find(0, entry.start, end)
-                while start >= 0:
-                    stop = seen.find(1, start, end)
-                    stop = end if stop < 0 else stop
-                    seen[start:stop] = bytes((1,)) * (stop - start)
-                    piece = entries[start:stop]
-                    found += [one for one in piece if type(one) is int]
-                    pending += [one for one in piece if type(one) is not int]
-                    start = seen.find(0, stop, end)
-        return self._merged(found), branches
+            span = pending.pop()
+            entries = span.traversal.found
+            seen = done.setdefault(span.traversal, bytearray(len(entries)))
+            end = len(entries) if span.end < 0 else span.end
+            start = seen.find(0, span.start, end)
+            while start >= 0:
+                stop = seen.find(1, start, end)
+                stop = end if stop < 0 else stop
+                seen[start:stop] = bytes((1,)) * (stop - start)
+                piece = entries[start:stop]
+                found += [one for one in piece if isinstance(one, int)]
+                pending += [one for one in piece if not isinstance(one, int)]
+                start = seen.find(0, stop, end)
+        return self._merged(found)
 
     def _merged(self, numbers: list[int]) -> list[int]:
         """Replace the number of a block within another by that one's."""

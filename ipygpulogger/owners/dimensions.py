@@ -1,25 +1,20 @@
-"""How large the data of a cell was, and whether its source is the same.
-
-Names are read at the end of the cell: those of the notebook that its code uses, and that functions of the
-notebook use which it calls. Variables inside a function have gone by then.
-"""
+"""How large the data was that a cell's own code names, at its end, and whether its source is the same."""
 
 from __future__ import annotations
 
 import re
 import sys
-from array import array
+from contextlib import suppress
 from hashlib import blake2b
-from itertools import islice
-from types import CodeType, FunctionType, ModuleType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from itertools import chain, islice
+from types import FunctionType, ModuleType
+from typing import TYPE_CHECKING, Any
 
 from ..runtime.shell import is_shell_code, is_users_file
 from .referents import exception_chain, frames_of, locals_of, module_name, own_attribute
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-    from types import FrameType
 
     from ..sources import Framework
 
@@ -33,10 +28,7 @@ _DIGITS = re.compile(r"\d+")
 
 
 def _tokens(code: str) -> list[tuple[str, str]]:
-    """Return the tokens of a cell's code, magics and unfinished code included: kind and text.
-
-    The kinds are the groups of `_TOKEN`; an "indent" stands for the line end before it too.
-    """
+    """Return kind (the group of `_TOKEN`) and text of the tokens of a cell's code, magics included."""
     found = ((token.lastgroup, token) for token in _TOKEN.finditer(f"\n{code}"))
     return [(kind, token[kind]) for kind, token in found if kind is not None]
 
@@ -48,12 +40,10 @@ def _whole(number: str) -> int | None:
 
 
 def fingerprint(code: str, sizes: Mapping[str, int]) -> str:
-    """Return eight hexadecimal digits that stand for a cell's code.
+    """Return eight hexadecimal digits that stand for a cell's code, whatever its comments, blanks and sizes.
 
-    Other comments, blank lines and spaces within lines leave it as it is, and another size where the code
-    says it, as in ``batch_size = 32`` (`sizes`: how large its data was, by name). Any other whole number then
-    changes it. In a cell that says no size so, as ``x = randn(1000, 64)``, it stays whatever the numbers are:
-    any of them may be the size.
+    Where it says one of its `sizes`, as in ``batch_size = 32``, other whole numbers count. Else none does, as
+    in ``x = randn(1000, 64)``: any of them may be the size.
     """
     settings = {(name.rpartition(".")[2], size) for name, size in sizes.items()}
     tokens = _tokens(code)
@@ -86,31 +76,26 @@ if TYPE_CHECKING:
 _BATCH_SIZE = re.compile(r"(?:\w+_)?batch_?size|bsz?", re.IGNORECASE)  # `batch` counts batches in many a loop
 _SETTINGS = 1000  # names: a larger dict holds no settings
 _KEPT = 12  # of a cell
-_NAMES = 200  # that are looked up, with those of the functions
-_MEMBERS = 8  # of a batch that is a tuple, a list or a dict
+_NAMES = 200  # that are looked up
 _CHARACTERS = 60  # of a name
-_LARGE = 1 << 20  # bytes: a shorter `bytes` object is not a data set
 _COUNT = re.compile(r"n|size|rows|length|(?:n|num)_\w+|\w+_(?:size|len|length)|seq_?len", re.IGNORECASE)
-_TABLES = {
-    *(("pandas", "DataFrame"), ("pandas", "Series"), ("pyarrow", "Table")),
-    *(("polars", "DataFrame"), ("polars", "Series")),
-}
+_TABLES = {"pandas.DataFrame", "pandas.Series", "pyarrow.Table", "polars.DataFrame", "polars.Series"}
 _name_of: Callable[[Any], str] = vars(type)["__name__"].__get__  # past any metaclass of the user's
 _NO_DATA = (type(None), bool, str, float, complex, type, ModuleType, FunctionType)
 
 
 def dimensions_of(code: str, names: Mapping[str, Any], frameworks: Sequence[Framework]) -> tuple[Found, ...]:
-    """Return how large the data was that the names in a cell's code have now; at most 12 names and sizes.
+    """Return at most 12 names and sizes: batch sizes, leading dimensions of arrays, numbers named like sizes.
 
-    Batch sizes come first, by variable, attribute or keyword; then the leading dimensions of arrays; then
-    numbers that are named like a size. None of the user's code is run.
+    None of the user's code is run.
     """
     batches: dict[str, int] = {}
     arrays: dict[str, int] = {}
     counts: dict[str, int] = {}
     for name, number in _numbers(code, names):
         (batches if is_a_batch_size(name) else counts).setdefault(name, number)
-    for name in _used(code, names):
+    used = dict.fromkeys(text.partition(".")[0] for kind, text in _tokens(code) if kind == "name")
+    for name in [one for one in used if one in names and one.strip("_")][:_NAMES]:
         value = names[name]
         if type(value) is int:
             if value > 0 and is_a_batch_size(name):
@@ -119,7 +104,8 @@ def dimensions_of(code: str, names: Mapping[str, Any], frameworks: Sequence[Fram
                 counts.setdefault(name, value)
         elif not issubclass(type(value), _NO_DATA):
             batches |= _settings(name, value)
-            arrays |= _arrays(name, value, frameworks)
+            if (rows := _leading(value, frameworks)) is not None:
+                arrays[name] = rows
     found = {name[:_CHARACTERS]: size for name, size in (batches | arrays | counts).items()}
     return tuple(islice(found.items(), _KEPT))
 
@@ -134,39 +120,8 @@ def _numbers(code: str, names: Mapping[str, Any]) -> Iterator[Found]:
             continue
         if sign == "=" and is_a_batch_size(name):
             yield name, size
-        elif sign == "(" and _is_own(names.get(name), names):
+        elif sign == "(" and type(call := names.get(name)) is FunctionType and call.__globals__ is names:
             yield f"{name}(...)", size
-
-
-def _used(code: str, names: Mapping[str, Any]) -> list[str]:
-    """Return the notebook's variables that the code uses, in their order, then those of its functions."""
-    found = dict.fromkeys(text.partition(".")[0] for kind, text in _tokens(code) if kind == "name")
-    used = [name for name in found if name in names and name.strip("_")][:_NAMES]
-    for name in used:  # which grows meanwhile
-        value = names[name]
-        if _is_own(value, names):
-            more = (
-                one
-                for one in _globals_of(value.__code__)
-                if one in names and one.strip("_") and one not in found
-            )
-            for one in islice(more, _NAMES - len(used)):
-                found[one] = None
-                used.append(one)
-    return used
-
-
-def _is_own(value: Any, names: Mapping[str, Any]) -> bool:
-    """Return whether a value is a function that was defined in the notebook."""
-    return type(value) is FunctionType and value.__globals__ is names
-
-
-def _globals_of(code: CodeType, depth: int = 3) -> Iterator[str]:
-    yield from code.co_names
-    if depth:
-        for inner in code.co_consts:
-            if type(inner) is CodeType:
-                yield from _globals_of(inner, depth - 1)
 
 
 def is_a_batch_size(name: str) -> bool:
@@ -186,64 +141,36 @@ def names_in(value: Any) -> list[tuple[Any, Any]]:
 def _settings(name: str, value: Any) -> Iterable[Found]:
     """Yield the batch sizes among the settings in a dict or in an object: "loader.batch_size"."""
     is_dict = type(value) is dict
-    for key, number in names_in(value):
-        if type(number) is int and number > 0 and type(key) is str and is_a_batch_size(key):
-            yield f"{name}[{key!r}]" if is_dict else f"{name}.{key}", number
+    for key, size in _batch_sizes(names_in(value)):
+        yield f"{name}[{key!r}]" if is_dict else f"{name}.{key}", size
 
 
-def _arrays(name: str, value: Any, frameworks: Sequence[Framework]) -> dict[str, int]:
-    """Return the leading dimension of an array; of a batch of several, one if all agree."""
-    size = _leading(value, frameworks)
-    if size is not None:
-        return {name: size}
-    kind = type(value)
-    if not (kind is tuple or kind is list or kind is dict) or len(value) > _MEMBERS:
-        return {}
-    members = value.items() if kind is dict else enumerate(value)
-    found = {
-        f"{name}[{key!r}]": size
-        for key, member in list(members)
-        if type(key) in (str, int) and (size := _leading(member, frameworks)) is not None
-    }
-    return {name: next(iter(found.values()))} if len(set(found.values())) == 1 else found
+def _batch_sizes(names: Iterable[tuple[Any, Any]]) -> Iterator[Found]:
+    """Yield the names that are called like a batch size, with their values."""
+    for name, value in names:
+        if type(value) is int and value > 0 and type(name) is str and is_a_batch_size(name):
+            yield name, value
 
 
 def _leading(value: Any, frameworks: Sequence[Framework]) -> int | None:
     """Return the number of rows of an array or a table; None for any other value, and for an empty one."""
-    try:
-        return _rows(value, frameworks) or None
-    except Exception:  # a broken array, of which nothing can be said
-        return None
-
-
-def _rows(value: Any, frameworks: Sequence[Framework]) -> int | None:
-    kind = type(value)
-    if kind is bytes or kind is bytearray:
-        return len(value) if len(value) >= _LARGE else None
-    if kind is array or (module_name(kind).partition(".")[0], _name_of(kind)) in _TABLES:
-        return len(value)
-    numpy: Any = sys.modules.get("numpy")
-    if numpy is not None and issubclass(kind, numpy.ndarray):
-        shape = own_attribute(value, "shape")
-        return int(shape[0]) if shape else None
-    for framework in frameworks:
-        if (rows := framework.leading_dimension(value)) is not None:
-            return rows
+    kind, numpy = type(value), sys.modules.get("numpy")
+    with suppress(Exception):  # a broken array, of which nothing can be said
+        if f"{module_name(kind).partition('.')[0]}.{_name_of(kind)}" in _TABLES:
+            return len(value) or None
+        if numpy is not None and issubclass(kind, numpy.ndarray):
+            return next(iter(own_attribute(value, "shape")), None) or None
+        for framework in frameworks:
+            if (rows := framework.leading_dimension(value)) is not None:
+                return rows or None
     return None
 
 
 # -- the batch size of code that failed
 
 
-class Batch(NamedTuple):
-    """A variable, such as "batch_size", that the memory of the failed code probably grows with."""
-
-    name: str
-    size: int
-
-
-def find_batch(error: BaseException | None, shell: Any) -> Batch | None:
-    """Return the variable nearest to the error that is named like a batch size."""
+def find_batch(error: BaseException | None, shell: Any) -> Found | None:
+    """Return the variable nearest to the error that is named like a batch size, and its value."""
     users = [
         frame
         for one in exception_chain(error)
@@ -251,19 +178,10 @@ def find_batch(error: BaseException | None, shell: Any) -> Batch | None:
         if not is_shell_code(frame)
         and (frame.f_globals is shell.user_ns or is_users_file(frame.f_code.co_filename))
     ]
-    for names in _namespaces(users):
-        for name, value in names:
-            if type(value) is int and value > 0 and type(name) is str and is_a_batch_size(name):
-                return Batch(name, value)
-    return None
-
-
-def _namespaces(frames: list[FrameType]) -> Iterator[list[tuple[Any, Any]]]:
-    """Yield the names that each frame sees: its locals, those in its objects and dicts, its globals."""
-    for frame in frames:
-        names = locals_of(frame)
-        yield names
-        yield from (names_in(value) for _, value in names)
-    for names in {id(frame.f_globals): list(frame.f_globals.items()) for frame in frames}.values():
-        yield names
-        yield from (names_in(value) for name, value in names if name[:1] != "_")
+    scopes = [locals_of(frame) for frame in users]
+    scopes += {id(frame.f_globals): list(frame.f_globals.items()) for frame in users}.values()
+    found = (
+        _batch_sizes((*names, *(pair for name, one in names if type(name) is str for pair in names_in(one))))
+        for names in scopes
+    )
+    return next(chain.from_iterable(found), None)

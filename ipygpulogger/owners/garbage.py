@@ -1,10 +1,7 @@
-"""Garbage: when a full collection runs, and what is said of it.
+"""Garbage: when a full collection runs, which visits every object of the process, and what is said of it.
 
-A full collection visits every object of the process. It runs where it is cheap beside the cell, or where the
-cell dropped something whose memory did not come back and the cost is in proportion to that memory.
-
-Two things are said, both proven: what a collection freed that earlier cells had left, and which name was
-dropped whose memory waits, because a collection would have been too dear.
+It runs where it is cheap beside the cell, or in proportion to what the cell dropped that did not come back.
+Said, and proven, is what it freed of earlier cells, and which dropped name's memory waits for it.
 """
 
 from __future__ import annotations
@@ -61,18 +58,14 @@ class Garbage:
     def settle(self, time_s: float, *, starved: bool = False) -> Freed | None:
         """Collect young garbage after a cell, and all where that is cheap; return what that freed.
 
-        After a cell that ran out of a device's memory (`starved`) all is collected, whatever that costs: what
-        an earlier failed call held may be in it, which the next attempt needs.
+        Or where a device had no memory left (`starved`): an earlier failed call may hold what is needed next.
         """
         collector.run_young(max(_YOUNG_S, _YOUNG_SHARE * time_s))
         cheap_s = max(_CHEAP_S if time_s >= _SHORT_S else 0.0, _SHARE * time_s)
         return self._collect() if starved or collector.costs_at_most(cheap_s) else None
 
     def settle_dropped(self, raw: str, record: CellRecord, before: Snapshot) -> Freed | None:
-        """Collect all garbage if the cell dropped something that is not freed and the cost is in proportion.
-
-        Returned is what that freed: the record's figures are to be read again.
-        """
+        """Collect all garbage, if that is in proportion to what the cell dropped; return what that freed."""
         size_bytes = sum(self._dropped(raw, record, before).values())
         most_s = min(_MOST_S, size_bytes / MB * _S_PER_MB)
         return self._collect() if size_bytes >= MB and collector.costs_at_most(most_s) else None
@@ -158,10 +151,7 @@ class Garbage:
         return {key: one for key, one in blocks if key not in own and not one.is_freed()}
 
     def _can_have_dropped(self, raw: str, record: CellRecord, before: Snapshot) -> bool:
-        """Return whether a cell can have dropped what was there before it.
-
-        It cannot if it succeeded and mentions only modules of the standard library and plain values.
-        """
+        """Return whether a cell failed, or mentions more than standard modules and plain values."""
         words = _WORD.findall(raw)
         if record.status != "ok" or "%" in raw or "!" in raw or "del" in words:
             return True

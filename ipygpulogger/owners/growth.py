@@ -1,12 +1,7 @@
 """The names, and the imported libraries, to which the memory that a cell consumed is attributed.
 
-The last walk before the cell is compared with one after it. Only blocks that were allocated or freed between
-the two count, so a rename or an alias grows nothing; what a name lost is subtracted from what it gained.
-
-A walk takes time: one serves several cells until a notable amount of memory has changed. Its time budget is
-in proportion to how long cells ran since the last, and to how much has changed. Names bound since come first.
-
-Only names, sizes and weak references are kept: nothing here keeps a value of the user's alive.
+The last walk before the cell is compared with one after it. Only names, sizes and weak references are kept:
+nothing here keeps a value of the user's alive.
 """
 
 from __future__ import annotations
@@ -135,10 +130,7 @@ class Growth:
         return {key: one for key, one in held.items() if key not in now} if found.complete else {}
 
     def unexplained(self, record: CellRecord, before: Snapshot) -> dict[str, int]:
-        """Return what a cell consumed beyond what names hold more than before it, by device.
-
-        `end` was called before. Nothing is returned where there was no time to search everything.
-        """
+        """Return by device, after `end`, what names do not explain; nothing if the search was cut short."""
         if not record.grown():  # else `end` has walked
             with undisturbed():
                 self._last = self._take(self._used(), whole=True)
@@ -252,7 +244,6 @@ class Snapshot(NamedTuple):
 
     blocks: Mapping[Hashable, OwnedBlock]  # by key
     complete: bool  # whether the walk visited every reachable object within its time budget
-    cut_short: frozenset[str]  # the names below which it did not
     used: Mapping[str, int]  # the memory in use, in bytes by device
     bound: Mapping[str, int]  # by name, the `id` of what it was bound to
     large: frozenset[str]  # the names that hold large blocks
@@ -294,7 +285,7 @@ def snapshot_of(
         if not issubclass(type(values[name]), array):
             with suppress(TypeError):
                 weak[name] = weakref.ref(values[name])
-    return Snapshot(blocks, found.complete, found.cut_short, used, bound, large, tuple(alive.values()), weak)
+    return Snapshot(blocks, found.complete, used, bound, large, tuple(alive.values()), weak)
 
 
 def growth(
@@ -347,7 +338,7 @@ def _gains(
         was = before.blocks.get(key)
         if was is not None and _is_same(was, now):
             gained_bytes = now.size_bytes - was.size_bytes
-        elif before.complete or _plain(now.name) in anew or _was_visited_whole(before, now.name):
+        elif before.complete or _plain(now.name) in anew:
             gained_bytes = now.size_bytes
         else:
             continue  # it may have been there before
@@ -374,11 +365,6 @@ def _is_same(was: OwnedBlock, now: OwnedBlock) -> bool:
         return not was.is_freed()
     # Another block of the same size may have taken its place, which needed no new memory.
     return was.size_bytes == now.size_bytes or now.name in (was.name, *was.shared)
-
-
-def _was_visited_whole(snapshot: Snapshot, name: str) -> bool:
-    """Return whether everything reachable from a name was visited."""
-    return _plain(name) in snapshot.bound and not {name, _plain(name)} & snapshot.cut_short
 
 
 def _plain(name: str) -> str:

@@ -1,10 +1,7 @@
 """The memory behind objects: of Python's, numpy's and Arrow's here, of others by their frameworks' readers.
 
-Of general RAM, what was allocated counts, touched or not. Memory that only shows a file's content does not,
-because the system can take its pages back at any time. Small objects are not counted.
-
-A view of any shape counts as the memory that it is a view of. Where the object that allocated that memory
-cannot be seen (ctypes, DLPack, a library's own arrays), what the view can touch counts, if it is resident.
+What was allocated counts, touched or not; a file's content does not. A view counts as what it is a view of,
+or as itself, if it is contiguous and what allocated it cannot be seen (ctypes, DLPack, a library's arrays).
 """
 
 from __future__ import annotations
@@ -17,14 +14,13 @@ import itertools
 import mmap
 import sys
 import weakref
-from bisect import bisect_right
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from ..engine.machine import machine
-from ..runtime.objects import bases_of, module_of
+from ..runtime.objects import bases_of
 from ..sources import Holding
-from .address_space import of_files, resident_bytes
+from .address_space import of_files
 from .referents import is_safe_to_examine
 
 if TYPE_CHECKING:
@@ -33,13 +29,11 @@ if TYPE_CHECKING:
     ArrayReaders = Sequence[Callable[[Any], Holding | None]]
 
 DEVICE = "cpu"
-CHECKED_FROM = 1 << 20  # bytes: smaller blocks are not checked for being a file's
+LARGE = 1 << 20  # bytes: a smaller block may be a file's, and neither its lifetime nor sharing names are kept
 _SMALL = 1 << 10  # bytes: smaller objects do not count
-_name_of: Callable[[type], str] = vars(type)["__name__"].__get__
-_basic_size_of: Callable[[type], int] = vars(type)["__basicsize__"].__get__
 _PY_BUFFER = ctypes.c_size_t * 11  # as large as a `Py_buffer` of C: address, object, length, ...
 _TABLES = dict, list, tuple, set, frozenset, deque
-_INSIDE = str, bytes, int  # their memory is the object itself
+_INSIDE = str, bytes  # their memory is the object itself
 
 
 def host_holding(value: Any) -> Holding | None:
@@ -68,9 +62,7 @@ def _readers(numpys: Any, arrow: Any) -> dict[int, Callable[[Any], Holding | Non
         (numpys, _ndarray),
         (getattr(arrow, "Buffer", None), _arrow_buffer),
         (getattr(arrow, "Array", None), lambda base, value: _made_of(base.buffers(value))),
-        (getattr(arrow, "DictionaryArray", None), _dictionary),
         (getattr(arrow, "ChunkedArray", None), lambda _, value: _made_of(value.chunks)),
-        (getattr(arrow, "RecordBatch", None), lambda _, value: _made_of(value.columns)),
         (getattr(arrow, "Table", None), lambda _, value: _made_of(value.columns)),
     ]
     return {id(kind): functools.partial(reader, kind) for kind, reader in readers if kind is not None}
@@ -78,10 +70,6 @@ def _readers(numpys: Any, arrow: Any) -> dict[int, Callable[[Any], Holding | Non
 
 def _made_of(parts: Any) -> Holding:
     return Holding(None, 0, DEVICE, parts)
-
-
-def _dictionary(base: Any, value: Any) -> Holding:  # its buffers are the indices alone
-    return _made_of((*base.buffers(value), base.dictionary.__get__(value)))
 
 
 # -- Python's own ----------------------------------------------------------------------------------
@@ -101,15 +89,10 @@ def _inside(base: Any, value: Any) -> Holding | None:
     return Holding((DEVICE if base is bytes else "inside", id(value)), size_bytes, DEVICE)
 
 
-def _buffer(base: Any, value: Any) -> Holding | None:
-    # Without the object, which lies elsewhere: what malloc places right behind the buffer is not part of it.
-    size_bytes = base.__sizeof__(value) - _basic_size_of(type(value))
-    if size_bytes < _SMALL:
-        return None
-    address, seen_bytes = _buffer_of(value)
-    if base is bytearray and seen_bytes + 1 < size_bytes:
-        size_bytes = seen_bytes  # how much of the rest lies before the buffer is unknown
-    return Holding((DEVICE, address) if address else ("buffer", id(value)), size_bytes, DEVICE)
+def _buffer(_: Any, value: Any) -> Holding | None:
+    """Read what a buffer holds, without the room that it has left."""
+    address, size_bytes = _buffer_of(value)
+    return Holding((DEVICE, address), size_bytes, DEVICE) if size_bytes >= _SMALL else None
 
 
 def _view(_: Any, value: Any) -> Holding | None:
@@ -117,72 +100,42 @@ def _view(_: Any, value: Any) -> Holding | None:
 
 
 def _mapping(base: Any, value: Any) -> Holding | None:
-    """Read a mapping without a file, or one whose file may live in memory, such as shared memory."""
-    try:
-        base.size(value)
-        if base.__len__(value) < CHECKED_FROM or not sys.platform.startswith("linux"):
-            return None  # where its file lives is unknown
-    except OSError:  # an anonymous mapping, which has no file descriptor to ask
-        pass
-    except ValueError:  # it is closed
+    """Read a large mapping; on Linux alone it is looked up whether it shows a file."""
+    size_bytes = base.__len__(value)
+    if size_bytes < LARGE or not sys.platform.startswith("linux"):
         return None
-    return Holding((DEVICE, _buffer_of(value)[0] or id(value)), base.__len__(value), DEVICE, mapped=True)
+    return Holding((DEVICE, _buffer_of(value)[0]), size_bytes, DEVICE, mapped=True)
 
 
-def _buffer_of(value: Any) -> tuple[int | None, int]:
+def _buffer_of(value: Any) -> tuple[int, int]:
     """Return the address of an object's buffer, and how many bytes of it are in use."""
     view = _PY_BUFFER()
-    try:
-        ctypes.pythonapi.PyObject_GetBuffer(ctypes.py_object(value), view, 0)
-    except BufferError:
-        return None, 0
-    address, _, seen_bytes, *_ = view
+    ctypes.pythonapi.PyObject_GetBuffer(ctypes.py_object(value), view, 0)
+    address, _, size_bytes, *_ = view
     ctypes.pythonapi.PyBuffer_Release(view)
-    return address or None, seen_bytes
+    return address, size_bytes
 
 
 # -- numpy's and Arrow's ---------------------------------------------------------------------------
 
 
 def _ndarray(numpys: Any, value: Any) -> Holding | None:
-    """Read an array's memory: its own, its base's, or else what its strides can touch."""
-    while (base := _base_of(numpys, value)) is not None and numpys in bases_of(type(base)):
+    """Read an array's memory: its own, its base's, or else the array itself, if it is contiguous."""
+    while (base := numpys.base.__get__(value)) is not None and numpys in bases_of(type(base)):
         value = base
-    if base is not None and _reader_of(type(base)) is not None:
-        return _made_of((base,))
-    is_own = base is None and numpys.flags.__get__(value).owndata
-    size_bytes = numpys.nbytes.__get__(value)
-    first, extent_bytes = (0, size_bytes) if is_own else _extent(numpys, value)
+    flags = numpys.flags.__get__(value)
     parts: Any = () if base is None else (base,)
-    has_objects = numpys.dtype.__get__(value).kind == "O" and size_bytes <= extent_bytes  # each once
+    if not (flags.owndata or flags.forc) or (base is not None and _reader_of(type(base)) is not None):
+        return _made_of(parts)
+    size_bytes = numpys.nbytes.__get__(value)
+    has_objects = numpys.dtype.__get__(value).kind == "O"
     if has_objects:  # which the garbage collector does not see
         parts = itertools.chain(parts, numpys.flat.__get__(value))
-    if extent_bytes < _SMALL:
+    if size_bytes < _SMALL:
         return _made_of(parts) if has_objects or parts else None
-    key = DEVICE, numpys.__array_interface__.__get__(value)["data"][0] + first
+    address = numpys.__array_interface__.__get__(value)["data"][0]
     # Without the array as the owner: `ndarray.resize` refuses an array that has a weak reference.
-    return Holding(key, extent_bytes, DEVICE, parts, None, True, False, None, not is_own)
-
-
-def _base_of(numpys: Any, value: Any) -> Any:
-    """Return what an array is a view of; not the object that numpy's `as_strided` puts between."""
-    base = numpys.base.__get__(value)
-    is_dummy = _name_of(type(base)) == "DummyArray" and str(module_of(type(base))).startswith("numpy.lib")
-    return base.base if is_dummy else base
-
-
-def _extent(numpys: Any, value: Any) -> tuple[int, int]:
-    """Return where the memory that an array can touch begins, from its first element, and its length.
-
-    Strides may be 0, negative, or shorter than an element: windows and broadcasts overlap.
-    """
-    shape, strides = numpys.shape.__get__(value), numpys.strides.__get__(value)
-    if 0 in shape:
-        return 0, 0
-    steps = [(length - 1) * stride for length, stride in zip(shape, strides, strict=True)]
-    first = sum(step for step in steps if step < 0)
-    last = sum(step for step in steps if step > 0)
-    return first, last - first + numpys.itemsize.__get__(value)
+    return Holding((DEVICE, address), size_bytes, DEVICE, parts, mapped=not flags.owndata)
 
 
 def _arrow_buffer(_: Any, value: Any) -> Holding | None:
@@ -231,16 +184,12 @@ def readers_of(kind: type, readers: ArrayReaders) -> ArrayReaders:
     return found
 
 
-LARGE = 1 << 20  # bytes: for smaller blocks neither lifetime nor sharing names are kept
-
-
 class MemoryBlocks:
     """The blocks of memory that a walk found, each with a number."""
 
     def __init__(self) -> None:
         self._numbers: dict[Hashable, int] = {}
         self._mapped: list[int] = []
-        self._borrowed: set[int] = set()
         self.keys: list[Hashable] = []  # by number, as the devices and the sizes in bytes
         self.devices: list[str] = []
         self.sizes: list[int] = []
@@ -260,69 +209,31 @@ class MemoryBlocks:
                 self.alive[key] = weakref.ref(holding.owner)
             if holding.mapped:
                 self._mapped.append(number)
-            if holding.borrowed:
-                self._borrowed.add(number)
-        elif number in self._borrowed and not holding.borrowed:  # now its size is known
-            self._borrowed.remove(number)
-            self.sizes[number] = size_bytes
-        elif size_bytes > self.sizes[number] and (number in self._borrowed or not holding.borrowed):
+        elif size_bytes > self.sizes[number]:
             self.sizes[number] = size_bytes  # a smaller view at the same address was found first
         return number
 
     def same_memory(self) -> dict[int, int]:
-        """Return, by number, which block each block lies within, such as a numpy array's in a tensor's.
-
-        The block that others overlap with grows to hold them. A borrowed block belongs to the block that it
-        begins in, which does not grow; else it counts up to where the next one begins.
-        """
+        """Join blocks that overlap to the one that begins first; return, by number, which that is."""
         found: dict[int, int] = {}
-        for device in set(self.devices):
-            placed = [
-                (key[1], number)
-                for number, key in enumerate(self.keys)
-                if type(key) is tuple and key[0] == device and type(key[1]) is int
-            ]
-            placed.sort()
-            own = self._joined([one for one in placed if one[1] not in self._borrowed], found)
-            starts = [start for start, _, _ in own]
-            alone = []
-            for address, number in placed:
-                if number in self._borrowed:
-                    at = bisect_right(starts, address) - 1
-                    if at >= 0 and address < own[at][1]:
-                        found[number] = own[at][2]
-                    else:
-                        alone.append((address, number))
-            lent = {}
-            for start, end, number in self._joined(alone, found):
-                following = bisect_right(starts, start)
-                lent[number] = start, min(end, starts[following]) if following < len(starts) else end
-                self.sizes[number] = lent[number][1] - start
-            if device == DEVICE:
-                checked = [number for number in lent if self.sizes[number] >= CHECKED_FROM]
-                sizes = resident_bytes([lent[number] for number in checked])
-                for number, size_bytes in zip(checked, sizes, strict=True):
-                    self.sizes[number] = size_bytes
+        placed = sorted(
+            (*key, number)
+            for number, key in enumerate(self.keys)
+            if type(key) is tuple and key[0] == self.devices[number] and type(key[1]) is int
+        )
+        on, start, end, first = "", 0, 0, -1
+        for device, address, number in placed:
+            if device != on or address >= end:
+                on, start, end, first = device, address, address + self.sizes[number], number
+            else:
+                end = max(end, address + self.sizes[number])
+                self.sizes[first] = end - start
+                found[number] = first
         return found
 
-    def _joined(self, placed: list[tuple[int, int]], found: dict[int, int]) -> list[tuple[int, int, int]]:
-        """Return (start, end, number) of blocks by address, with those that overlap joined to the first."""
-        joined: list[tuple[int, int, int]] = []
-        for address, number in placed:
-            end = address + self.sizes[number]
-            if joined and address < joined[-1][1]:
-                start, last_end, first = joined[-1]
-                found[number] = first
-                joined[-1] = start, max(end, last_end), first
-                self.sizes[first] = joined[-1][1] - start
-            else:
-                joined.append((address, end, number))
-        return joined
-
     def without_memory(self) -> list[int]:
-        """Return the blocks that only show a file, or of which nothing is resident."""
-        large = [number for number in self._mapped if self.sizes[number] >= CHECKED_FROM]
-        checked = {self.keys[number]: number for number in large if number not in self._borrowed}
+        """Return the blocks that only show a file."""
+        large = [number for number in self._mapped if self.sizes[number] >= LARGE]
+        checked = {self.keys[number]: number for number in large}
         found = of_files(key[1] for key in checked if type(key) is tuple and key[0] == DEVICE)
-        nothing = [number for number in self._borrowed if not self.sizes[number]]
-        return nothing + [checked[DEVICE, address] for address in found]
+        return [checked[DEVICE, address] for address in found]

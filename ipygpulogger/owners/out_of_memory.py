@@ -9,14 +9,13 @@ import os
 import re
 from contextlib import suppress
 from dataclasses import dataclass
-from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..records import OutOfMemory, device_id
 from ..records.explained import requested
 from ..records.units import MB, rounded_mb, shortened
 from ..sources import Unavailable
-from .dimensions import Batch, find_batch
+from .dimensions import find_batch
 from .referents import FRAMEWORKS, first_word, message_of, out_of_memory_in
 from .roots import LAST, owners_in
 
@@ -27,18 +26,15 @@ if TYPE_CHECKING:
     from ..sources import DeviceCounter, Framework
 
 _SIZE = r"(?P<number>\d[\d,]*(?:\.\d+)?)\s*(?P<unit>bytes|[KMGT]i?B)\b"
-_ASKED = re.compile(rf"(?:tr(?:ied|ying) to allocate|out of memory allocating)\s+{_SIZE}", re.IGNORECASE)
-_FREE = re.compile(rf"of which {_SIZE} is free")
-_LIVE = re.compile(rf"(?:Of the allocated memory|allocated so far:) {_SIZE}")
-_CACHED = re.compile(rf"{_SIZE} is reserved by PyTorch but unallocated")
-_LIMIT = re.compile(rf"{_SIZE} allowed|limit set to: {_SIZE.replace('P<', 'P<limit_')}")
+_SIZES = {  # by field of `OomMessage`, how torch, JAX and CuPy say it
+    "requested_bytes": rf"(?i:tr(?:ied|ying) to allocate|out of memory allocating)\s+{_SIZE}",
+    "free_bytes": rf"of which {_SIZE} is free",
+    "live_bytes": rf"(?:Of the allocated memory|allocated so far:) {_SIZE}",
+    "cached_bytes": rf"{_SIZE} is reserved by PyTorch but unallocated",
+}
 _NEIGHBOUR = re.compile(rf"Process (?P<pid>\d+) has {_SIZE} memory in use")
-_GROUPS = ("number", "limit_number"), ("unit", "limit_unit")
 _INDEX = re.compile(r"\bGPU[ _:](\d+)|\b(?:cuda|xpu|hip|mps):(\d+)")
-_SHAPE = re.compile(r"allocating tensor with shape\[(\d+(?:,\d+)*)\] and type (\w+)")
 _SETTING = re.compile(r"(PYTORCH_\w*ALLOC_CONF)=expandable_segments")
-_TYPE_BYTES = {"half": 2, "bfloat16": 2, "double": 8, "int64": 8, "complex64": 8, "complex128": 16}
-_TYPE_BYTES |= {"int8": 1, "uint8": 1, "bool": 1, "int16": 2, "uint16": 2}  # of TensorFlow; others have 4
 _SAME_BYTES = 6 * MB  # a figure that differs by more than a message's rounding has changed since
 
 
@@ -46,43 +42,33 @@ class OomMessage(NamedTuple):
     """What an error's message says; None where it does not."""
 
     requested_bytes: int | None = None  # what was requested
-    rounding_bytes: int = 0  # the rounding error of that: two decimals of a GiB are 5 MB
-    device_index: int | None = None  # the framework's index of the device
     free_bytes: int | None = None  # free on the device
     live_bytes: int | None = None  # held by the framework's arrays
     cached_bytes: int | None = None  # held by its allocator, unused
-    limit_bytes: int | None = None  # the most that the framework may reserve
+    rounding_bytes: int = 0  # the rounding error of what was requested: two decimals of a GiB are 5 MB
+    device_index: int | None = None  # the framework's index of the device
     neighbours: tuple[tuple[int, int], ...] = ()  # (process, bytes) of other processes that the message names
     setting: str | None = None  # the environment variable that switches on expandable segments
 
 
 def read_message(message: str) -> OomMessage:
-    """Read the figures in a message of torch, JAX, CuPy or TensorFlow."""
-    asked, shape = _ASKED.search(message), _SHAPE.search(message)
+    """Read the figures in a message of torch, JAX or CuPy."""
+    said = {field: re.search(pattern, message) for field, pattern in _SIZES.items()}
+    sizes = {field: _size_in(found) for field, found in said.items() if found}
     index, setting = _INDEX.search(message), _SETTING.search(message)
-    requested_bytes, rounding_bytes = _size_in(asked)
-    if asked is None and shape:
-        requested_bytes = prod(map(int, shape[1].split(","))) * _TYPE_BYTES.get(shape[2], 4)
-    free, live, cached, limit = (_size_in(one.search(message))[0] for one in (_FREE, _LIVE, _CACHED, _LIMIT))
     return OomMessage(
-        requested_bytes,
-        rounding_bytes,
-        int(index[1] or index[2]) if index else None,
-        free,
-        live,
-        cached,
-        limit,
-        tuple((int(found["pid"]), _size_in(found)[0] or 0) for found in _NEIGHBOUR.finditer(message)),
-        setting[1] if setting else None,
+        **{field: size_bytes for field, (size_bytes, _) in sizes.items()},
+        rounding_bytes=sizes.get("requested_bytes", (0, 0))[1],
+        device_index=int(index[1] or index[2]) if index else None,
+        neighbours=tuple((int(one["pid"]), _size_in(one)[0]) for one in _NEIGHBOUR.finditer(message)),
+        setting=setting[1] if setting else None,
     )
 
 
-def _size_in(found: re.Match[str] | None) -> tuple[int | None, int]:
+def _size_in(found: re.Match[str]) -> tuple[int, int]:
     """Return the size that a message names, in bytes, and its rounding error."""
-    if found is None:
-        return None, 0
-    number, unit = (next(filter(None, map(found.groupdict().get, names))) for names in _GROUPS)
-    unit_bytes = 1 if unit.lower() == "bytes" else int(1024 ** " KMGT".index(unit[0].upper()))
+    number, unit = found["number"], found["unit"]
+    unit_bytes = 1 if unit == "bytes" else int(1024 ** " KMGT".index(unit[0]))
     decimals = number.partition(".")[2]
     rounding_bytes = round(unit_bytes / 10 ** len(decimals) / 2) if decimals else 0
     return round(float(number.replace(",", "")) * unit_bytes), rounding_bytes
@@ -101,7 +87,7 @@ class OomSnapshot:
     limit_bytes: int | None  # the most that the framework may reserve
     owners: tuple[Owner, ...]  # the names that the device's arrays are attributed to, the largest first
     complete: bool  # whether the time budget was enough to find all of them
-    batch: Batch | None  # the batch size of the failed code
+    batch: tuple[str, int] | None  # the batch size of the failed code: a variable and its value
 
     @property
     def free_bytes(self) -> int | None:
@@ -167,7 +153,7 @@ def oom_snapshot(
         reserved_bytes,
         counter.fragmented_bytes() if counter else None,
         memory.free_bytes if memory else None,
-        message.limit_bytes or (counter.limit_bytes() if counter else None),
+        counter.limit_bytes() if counter else None,
         tuple(owner for owner in found.owners if owner.device == device),
         found.complete,
         find_batch(error, shell),
@@ -204,26 +190,12 @@ _ROUNDED = 4 * MB  # torch does not split off the last 1 MB of a large block: no
 _SETTINGS = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF")
 
 
-def out_of_memory(
-    snapshot: OomSnapshot, usages: Sequence[DeviceUsage], advised: dict[str, int | None]
-) -> OutOfMemory:
-    """Return what to report of an error, now that the cell's use of its devices is known.
-
-    When it failed before and was advised to run again, `advised` has by device what live arrays held as it
-    began; None where unknown. This advice is added.
-    """
+def out_of_memory(snapshot: OomSnapshot, usages: Sequence[DeviceUsage]) -> OutOfMemory:
+    """Return what to report of an error, now that the cell's use of its devices is known."""
     usage = next((one for one in usages if one.id == snapshot.device), None)
-    before = _live_before(usage)
     neighbours = usage.neighbours_bytes if usage else None
     if neighbours is None:
         neighbours = sum(size_bytes for _, size_bytes in snapshot.message.neighbours) or None
-    # Whether it was run again as advised: it began with no more memory in use than then.
-    then = advised.get(snapshot.device)
-    in_vain = then is None or before is None or before <= then + _ROUNDED
-    in_vain &= snapshot.device in advised
-    advice = _Advice(snapshot, usage, neighbours or 0, in_vain=in_vain)
-    if advice.says_run_again:
-        advised.setdefault(snapshot.device, before)
     return OutOfMemory(
         snapshot.device,
         snapshot.message.requested_bytes,
@@ -235,33 +207,19 @@ def out_of_memory(
         snapshot.held_bytes("traceback"),
         snapshot.held_bytes("output"),
         snapshot.owners[:_OWNERS_NAMED],
-        advice.text(),
+        _Advice(snapshot, usage, neighbours or 0).text(),
     )
 
 
 class _Advice:
-    """The one next step: the first of several that would have made the cell run.
+    """The one next step: the first of several that would have made the cell run."""
 
-    If it was run again as advised, `in_vain`, what was free at the error counts, for another process may have
-    had more; and what was cached there lay in pieces, for torch had released the rest.
-    """
-
-    def __init__(
-        self, snapshot: OomSnapshot, usage: DeviceUsage | None, neighbours: int, *, in_vain: bool
-    ) -> None:
+    def __init__(self, snapshot: OomSnapshot, usage: DeviceUsage | None, neighbours: int) -> None:
         self._snapshot, self._message, self._neighbours = snapshot, snapshot.message, neighbours
         self._requested = snapshot.message.requested_bytes or 0
         self._free = snapshot.available_bytes
-        self._need, self._available, self._left = self._if_run_again(usage)
-        self._fragmented = snapshot.fragmented_bytes
-        if in_vain:
-            self._available = min(self._available, self._need - max(1, self._requested - (self._free or 0)))
-            self._fragmented = max(self._fragmented or 0, snapshot.cached_bytes or 0)
-
-    @property
-    def says_run_again(self) -> bool:
-        """Whether the step is to run the cell again, perhaps after something was released."""
-        return bool(self._requested) and self._free is not None and self._available >= self._need
+        self._hidden = snapshot.held_bytes(*_HIDDEN)
+        self._need, self._available, self._left, self._earlier = self._if_run_again(usage)
 
     def text(self) -> str:
         """Return the advice, in one or two sentences."""
@@ -269,51 +227,52 @@ class _Advice:
             return self._less("Use less at once: it is not known how much was asked for.")
         return next(self._steps())
 
-    def _if_run_again(self, usage: DeviceUsage | None) -> tuple[int, int, int]:
+    def _if_run_again(self, usage: DeviceUsage | None) -> tuple[int, int, int, int]:
         """Return what the cell needs up to the failed allocation, what is available to it, and what it left.
 
-        It left what hidden references and variables that it set hold. That is available, beside what is free
-        once memory is settled and the part of the allocator's cache that is not fragmented.
+        It left what hidden references and variables that it set hold, which is available. The last figure is
+        what hidden references held before the cell.
         """
         snapshot = self._snapshot
         allocated, reserved = snapshot.allocated_bytes or 0, snapshot.reserved_bytes or 0
         free = snapshot.device_free_bytes or 0
+        live = before = snapshot.live_bytes or 0
         if usage is not None and usage.allocated_bytes is not None:
             allocated, reserved = usage.allocated_bytes, usage.reserved_bytes or usage.allocated_bytes
             free = free if usage.free_bytes is None else usage.free_bytes
-        live, before = snapshot.live_bytes or 0, _live_before(usage)
-        before = live if before is None else min(before, live)
+            outside = usage.after_bytes - usage.allocated_bytes
+            before = min(live, max(0, usage.before_bytes - outside))
         if snapshot.limit_bytes is not None:
             free = min(free, max(0, snapshot.limit_bytes - reserved))
         in_one_piece = max(0, reserved - allocated - (snapshot.unused_in_pieces or 0))
-        left = allocated - min(before, max(0, allocated - snapshot.held_bytes(*_HIDDEN)))
+        left = allocated - min(before, max(0, allocated - self._hidden))
         need = live - before + self._requested + self._message.rounding_bytes
-        return need, free + in_one_piece + left, left
+        return need, free + in_one_piece + left, left, max(0, before + self._hidden - allocated)
 
     def _steps(self) -> Iterator[str]:
         """Yield what would have made the cell run, the easiest first."""
-        snapshot, setting, fragmented = self._snapshot, self._message.setting, self._fragmented or 0
-        if self.says_run_again:
+        snapshot, setting = self._snapshot, self._message.setting
+        missing = max(1, self._requested - (self._free or 0))
+        # torch has released the rest of its cache by then.
+        in_pieces = max(snapshot.fragmented_bytes or 0, self._message.cached_bytes or 0)
+        if setting and in_pieces >= missing > self._earlier and not _is_expandable():
+            yield (
+                f"Restart the kernel and run `%env {setting}=expandable_segments:True` before torch is"
+                f" imported: {_mb(in_pieces)} lie unused in pieces between tensors."
+            )
+        if self._free is not None and self._available >= self._need:
             yield self._less(
                 "Run the cell again: there is room for this allocation now.",
                 "Then run the cell again: it fits.",
             )
-        if setting and fragmented >= max(1, self._requested - (self._free or 0)) and not _is_expandable():
-            yield (
-                f"Restart the kernel and run `%env {setting}=expandable_segments:True` before torch is"
-                f" imported: {_mb(fragmented)} lie unused in pieces between tensors."
-            )
         if snapshot.limit_bytes is not None and (snapshot.free_bytes or 0) >= self._requested:
-            yield (
-                f"Raise the limit that this process set itself, {_mb(snapshot.limit_bytes)}"
-                ", by `torch.cuda.set_per_process_memory_fraction(1.0)` or CuPy's `set_limit`:"
-                " the device has room."
-            )
+            limit = f"the limit that this process set itself, {_mb(snapshot.limit_bytes)}"
+            yield f"Raise {limit}: the device has room."
         if self._free is not None:
             if self._neighbours >= MB and self._free < self._requested <= self._free + self._neighbours:
                 yield self._without_others()
-            if snapshot.batch is not None and snapshot.batch.size > 1:
-                yield self._less(self._smaller(snapshot.batch))
+            if snapshot.batch is not None and snapshot.batch[1] > 1:
+                yield self._less(self._smaller(*snapshot.batch))
         yield self._less(f"Use less at once: {self._missing()}.")
 
     def _without_others(self) -> str:
@@ -324,12 +283,12 @@ class _Advice:
             " would have fit."
         )
 
-    def _smaller(self, batch: Batch) -> str:
-        fits = batch.size * self._available // self._need
+    def _smaller(self, name: str, size: int) -> str:
+        fits = size * self._available // self._need
         if fits < 1:
             return f"Use less at once: {self._missing()}, and not even a batch of 1 fits."
         return (
-            f"Use a smaller batch: at most `{batch.name} = {fits}` instead of {batch.size} fits here, less if"
+            f"Use a smaller batch: at most `{name} = {fits}` instead of {size} fits here, less if"
             " the cell needs more after this line."
         )
 
@@ -343,10 +302,11 @@ class _Advice:
 
     def _less(self, sentence: str, after: str = "") -> str:
         """Return a step, preceded by how to release what the failed cell still holds."""
-        hidden = self._snapshot.held_bytes(*_HIDDEN)
-        steps = [f"`%gpulog free` gives {_mb(hidden)} back{self._whose()}."] if hidden >= MB else []
-        if self._left - hidden >= max(_ROUNDED, hidden // 100):
-            steps.append(f"`del` what the cell put into variables: {_mb(self._left - hidden)}.")
+        steps = []
+        if self._hidden >= MB:
+            steps.append(f"`%gpulog free` gives {_mb(self._hidden)} back{self._whose()}.")
+        if self._left - self._hidden >= max(_ROUNDED, self._hidden // 100):
+            steps.append(f"`del` what the cell put into variables: {_mb(self._left - self._hidden)}.")
         return " ".join([*steps, after or sentence]) if steps else sentence
 
     def _whose(self) -> str:
@@ -355,14 +315,6 @@ class _Advice:
         names = [shortened(name.replace(f"{LAST}: ", "the failed call's ")) for name in held[:_HIDDEN_NAMED]]
         more = [f"{len(held) - len(names)} more"] if len(held) > len(names) else []
         return f" ({', '.join(names + more)})" if names else ""
-
-
-def _live_before(usage: DeviceUsage | None) -> int | None:
-    """Return what arrays held when the cell began; None where unknown."""
-    if usage is None or usage.allocated_bytes is None:
-        return None
-    outside = usage.after_bytes - usage.allocated_bytes
-    return max(0, usage.before_bytes - outside)
 
 
 def _is_expandable() -> bool:

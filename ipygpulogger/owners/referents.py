@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from types import TracebackType
 
-LARGE = 1 << 14  # bytes: smaller strings, bytes and numbers are not visited
+LARGE = 1 << 14  # bytes: smaller strings and bytes are not visited
 _LONG = 4096  # items: a longer container is visited in pieces, with a look at the clock after each
 PIECE = 4096
 TICK = object()  # comes between two pieces: time to look at the clock
@@ -39,13 +39,12 @@ CONTAINERS: tuple[type, ...] = (dict, list, tuple, set, frozenset, deque)
 # By id: a metaclass of the user's may define `__hash__` or `__eq__`.
 PLAIN_CONTAINERS = frozenset(map(id, CONTAINERS))
 _EMPTY_OR_NOT = PLAIN_CONTAINERS | {id(OrderedDict), id(defaultdict)}
-_SCALARS = frozenset(map(id, (float, complex, bool, range, slice, CodeType))) | {
+_SCALARS = frozenset(map(id, (int, float, complex, bool, range, slice, CodeType))) | {
     id(type(None)),
     id(type(...)),
     id(type(NotImplemented)),
 }
-_SIZED = frozenset(map(id, (int, str, bytes)))
-_NOTHING_IN_A_LONG_ONE = _SCALARS | {id(int)}
+_SIZED = frozenset(map(id, (str, bytes)))
 _HAVE_GC = 1 << 14  # Py_TPFLAGS_HAVE_GC
 _flags_of: Callable[[type], int] = vars(type)["__flags__"].__get__
 _C_ATTRIBUTES = frozenset(map(id, (GetSetDescriptorType, MemberDescriptorType)))
@@ -126,7 +125,7 @@ def _items(base: Any, value: Any) -> Iterator[Any]:
 def in_pieces(items: Iterator[Any]) -> Iterator[Any]:
     """Yield, of many items, those that are worth visiting, with a `TICK` after each piece."""
     while piece := list(itertools.islice(items, PIECE)):
-        if not _NOTHING_IN_A_LONG_ONE.issuperset(map(id, map(type, piece))):
+        if not _SCALARS.issuperset(map(id, map(type, piece))):
             yield from worth_visiting(piece)
         yield TICK
 

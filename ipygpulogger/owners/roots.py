@@ -9,7 +9,7 @@ import builtins
 import gc
 import re
 import sys
-from functools import partial
+from functools import lru_cache, partial
 from itertools import compress, repeat
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -51,9 +51,8 @@ def owners_in(
 ) -> WalkResult:
     """Attribute the memory that is reachable from a shell's user namespace and its hidden references.
 
-    Memory that is reachable from several names counts once, for the first of: variables, what exceptions and
-    autograd graphs in variables keep, `Out`, the last traceback and that of `exception`, pyplot's figures,
-    the user's modules. The `urgent` names are visited first, without preceding any other.
+    What several names reach counts for the first of: variables, what exceptions and graphs in them keep,
+    `Out`, the last traceback and that of `exception`, the user's modules; `urgent` names are visited first.
     """
     ends_s = clock.monotonic_s() + budget_s
     modules = _modules()
@@ -74,10 +73,7 @@ def held_by(shell: Any, names: Container[str], readers: ArrayReaders, budget_s: 
 def roots_at(
     frames: Iterable[FrameType], shell: Any, exception: BaseException | None = None
 ) -> tuple[list[Root], list[Any]]:
-    """Return the names of functions that run and of a shell, and what leads out of what names hold.
-
-    Without a shell, the names of the program's main module come instead, and what `exception` holds.
-    """
+    """Return the names of running functions and of a shell or a program, and what leads out of them."""
     functions = [frame for frame in frames if is_function(frame)]
     roots = [Root(name, "variable", value) for frame in functions for name, value in locals_of(frame)]
     if shell is not None:
@@ -91,16 +87,15 @@ def roots_at(
     return [*roots, *_last_errors(errors, entries)], [*functions, names]
 
 
-_users: tuple[tuple[int, Any], list[str]] = (0, None), []
-
-
 def users_globals() -> Iterator[Root]:
     """Yield the variables of the user's modules; these are looked up again once something is imported."""
-    global _users  # noqa: PLW0603 - one for the process: thousands of modules take milliseconds
-    state = len(sys.modules), next(reversed(sys.modules), None)
-    if _users[0] != state:
-        _users = state, [name for name, one in list(sys.modules.items()) if is_users_module(one)]
-    yield from _modules_globals(filter(_is_module, map(sys.modules.get, _users[1])))
+    names = _users_modules(len(sys.modules), next(reversed(sys.modules), None))
+    yield from _modules_globals(filter(_is_module, map(sys.modules.get, names)))
+
+
+@lru_cache(1)
+def _users_modules(_count: int, _last: str | None) -> list[str]:
+    return [name for name, one in list(sys.modules.items()) if is_users_module(one)]
 
 
 def _shells_names(shell: Any, exception: BaseException | None = None) -> list[Root]:
@@ -109,7 +104,7 @@ def _shells_names(shell: Any, exception: BaseException | None = None) -> list[Ro
         *_variables(shell),
         *_outputs(shell),
         *_last_errors(errors, traceback_entries(shell, [])),
-        *_kept_by_libraries(shell),
+        *_kept_by_debuggers(shell),
     ]
 
 
@@ -149,14 +144,10 @@ def _last_errors(errors: list[BaseException], entries: list[TracebackType]) -> I
         yield Root(LAST, "traceback", entry)
 
 
-def _kept_by_libraries(shell: Any) -> Iterator[Root]:
-    """Yield pdb's convenience variables, and the figures that pyplot keeps open."""
+def _kept_by_debuggers(shell: Any) -> Iterator[Root]:
     kept = shell.user_ns.get(DEBUGGERS)
     for name, value in list(kept.items()) if isinstance(kept, dict) else ():
         yield Root(f"debugger: ${name}", "traceback", value)
-    figures = getattr(getattr(sys.modules.get("matplotlib._pylab_helpers"), "Gcf", None), "figs", None)
-    for number, manager in list(figures.items()) if isinstance(figures, dict) else ():
-        yield Root(f"pyplot figure {number}", "other", manager)
 
 
 def _modules_globals(modules: Iterable[ModuleType]) -> Iterator[Root]:

@@ -1,7 +1,6 @@
-"""The proof that what was dropped is garbage.
+"""The proof that what was dropped is garbage, by counting references as the collector does.
 
-References are counted as the collector counts them, but only among what is below the dropped objects: what
-has a reference from elsewhere, or from something unseen, is reachable, and so is everything below it.
+What is below the dropped objects and has a reference from elsewhere is reachable, with everything below it.
 """
 
 from __future__ import annotations
@@ -56,7 +55,7 @@ def garbage_below(
             size_bytes = min(block.size_bytes, holding.size_bytes)
             if block.device == CPU and type(holding.key) is tuple:
                 start: Any = holding.key[1]
-                size_bytes = min(size_bytes, *resident_bytes([(start, start + size_bytes)]))
+                size_bytes = min(size_bytes, resident_bytes(start, start + size_bytes))
             if size_bytes >= MB:
                 found[holding.key] = block._replace(size_bytes=size_bytes)
     return found

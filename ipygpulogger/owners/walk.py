@@ -1,11 +1,7 @@
 """The walk: from each name, depth first, to every object that is reachable from it, and the memory behind.
 
-Each object is visited once; `attribution` explains how a later name that comes to it shares what is below.
 Local variables that a traceback keeps, and the autograd graph that a loss keeps, have names of their own:
-"err: step.act", "loss (autograd graph)".
-
-Not counted are small Python objects (numbers, strings and bytes below 16 KB, arrays and containers below 1
-KB) and what only C code refers to. The walk runs none of the user's code.
+"err: step.act", "loss (autograd graph)". The walk runs none of the user's code.
 """
 
 from __future__ import annotations
@@ -18,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 from ..runtime import clock
 from ..runtime.collector import undisturbed
 from ..runtime.shell import is_shell_code
-from .attribution import GRAPH, Attribution, Branch, Entry, Kind, Root, Span, Traversal, WalkResult
-from .memory_blocks import LARGE, MemoryBlocks, read, readers_of
+from .attribution import GRAPH, Attribution, Entry, Kind, Root, Span, Traversal, WalkResult
+from .memory_blocks import MemoryBlocks, read, readers_of
 from .referents import (
     PLAIN_CONTAINERS,
     TICK,
@@ -32,7 +28,7 @@ from .referents import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Container, Iterable, Iterator
 
     from .memory_blocks import ArrayReaders
 
@@ -41,7 +37,6 @@ BUDGET_S = 1.0  # of a walk after a cell that failed, or that the user asked for
 _TURN = 0.4  # of the time left, for one name; before the first turn each name is begun
 _LOOK_AT_CLOCK = 128  # objects
 _NAMES_TO_CLOCK = 32
-_SURE = 32  # urgent names, which are begun in any case
 _LATE_S = 0.1  # more, for attributing; at most half the budget
 _LAST = 1 << 30
 _LISTED_FROM = 128  # items: the table of a smaller container does not count
@@ -86,7 +81,6 @@ _NEW: Any = object()
 class _Walk:
     def __init__(self, readers: ArrayReaders, closed: Iterable[Any], budget_s: float) -> None:
         self._readers = readers
-        self._has_time = budget_s > 0
         self._deadline_s = clock.monotonic_s() + budget_s
         self._more_s = min(_LATE_S, budget_s / 2)
         # What is reachable from each object that was visited, by id; None for nothing. Everything here is
@@ -98,7 +92,7 @@ class _Walk:
         self._ranks: dict[Kind, int] = {}
         self._branch_order = 0
         self._traversals: list[Traversal] = []
-        self._left_out: set[str] = set()  # names that were not visited at all
+        self._all_begun = True  # no name was left out
         self._uncounted: dict[str, None] = {}
 
     def run(self, roots: list[Root], urgent: Container[str]) -> WalkResult:
@@ -108,8 +102,8 @@ class _Walk:
         try:
             self._walk(roots, urgent)
             late = self._deadline_s + self._more_s
-            found = Attribution(self._blocks, self._visited, lambda: clock.monotonic_s() <= late)
-            return found.result(self._traversals, self._uncounted, self._left_out)
+            found = Attribution(self._blocks, lambda: clock.monotonic_s() <= late)
+            return found.result(self._traversals, self._uncounted, all_begun=self._all_begun)
         finally:  # leave no reference cycle of ours to the garbage collector
             self._visited.clear()
             for traversal in self._traversals:
@@ -119,22 +113,14 @@ class _Walk:
     def _walk(self, roots: list[Root], urgent: Container[str]) -> None:
         """Visit what is reachable: each name is begun first, so that one does not take all the time."""
         orders = range(len(roots))
-        first = [i for i in orders if roots[i][0] in urgent or roots[i][3] in urgent] if urgent else []
-        if self._start_all(roots, first, _TURN, sure=_SURE):
-            self._turn()
-        if self._start_all(roots, sorted(set(orders).difference(first)), 0.0):
-            while self._turn():
-                pass
-
-    def _start_all(self, roots: list[Root], orders: Sequence[int], share: float, sure: int = 0) -> bool:
-        """Begin at roots, at the first `sure` of them in any case; return whether there was time for all."""
-        sure = sure if self._has_time else 0
-        for number, order in enumerate(orders):
-            if number >= sure and not number % _NAMES_TO_CLOCK and not self._in_time():
-                self._left_out.update(roots[left].name for left in orders[number:])
-                return False
-            self._start(roots[order], order, share, sure=number < sure)
-        return True
+        first = {i for i in orders if roots[i][0] in urgent or roots[i][3] in urgent} if urgent else set()
+        for number, order in enumerate((*sorted(first), *(i for i in orders if i not in first))):
+            if not number % _NAMES_TO_CLOCK and not self._in_time():
+                self._all_begun = False
+                return
+            self._start(roots[order], order, _TURN if order in first else 0.0)
+        while self._turn():
+            pass
 
     def _turn(self) -> bool:
         """Continue each traversal for a share of the time left; return whether there was one, and time."""
@@ -149,7 +135,7 @@ class _Walk:
         self._traversals.append(Traversal(root, (rank, order)))
         return self._traversals[-1]
 
-    def _start(self, root: Root, order: int, share: float, *, sure: bool) -> None:
+    def _start(self, root: Root, order: int, share: float) -> None:
         """Visit a value and some of what it refers to; one that refers to nothing needs no traversal."""
         value, rank = root.value, self._ranks[root.kind]
         if root.label:  # an exception's own attributes come after the variables of its frames
@@ -158,25 +144,20 @@ class _Walk:
         how = self._kinds.get(id(kind)) or self._learn(kind)
         if id(value) not in self._visited and not (how[2] is not None and how[2](value)):
             small = id(kind) in PLAIN_CONTAINERS and len(value) < _LISTED_FROM
-            holding = read(value, how[1]) if how[1] and not small else None
-            if holding is None:
+            if small or not how[1] or read(value, how[1]) is None:
                 self._visited[id(value)] = None
-                return
-            if holding.size_bytes < LARGE and not holding.parts and holding.graph is None and holding.counted:
-                number = self._visited[id(value)] = self._blocks.number(holding)
-                self._begin(root, rank, order).found.append(number)
                 return
         traversal = self._begin(root, rank, order)
         traversal.push((value,))
-        self._go(traversal, share, sure=sure)
+        self._go(traversal, share)
 
     def _in_time(self) -> bool:
         return clock.monotonic_s() <= self._deadline_s
 
-    def _go(self, traversal: Traversal, share: float, *, sure: bool = False) -> None:  # noqa: C901, PLR0912 - a hot loop: calls would cost
+    def _go(self, traversal: Traversal, share: float) -> None:  # noqa: C901, PLR0912 - a hot loop: calls would cost
         """Continue a traversal for this share of the time left."""
         now_s = clock.monotonic_s()
-        if now_s > self._deadline_s and not sure:
+        if now_s > self._deadline_s:
             return
         turn_ends_s = now_s + share * (self._deadline_s - now_s)
         stack, found, visited, kinds = traversal.pending, traversal.found, self._visited, self._kinds
@@ -251,24 +232,18 @@ class _Walk:
         if traversal.graph is None:
             traversal.graph = self._branch_off(traversal, traversal.label + GRAPH)
         traversal.graph.push((graph,))
-        traversal.found.append(Branch(traversal.graph, id(graph), traversal.label))
 
     def _branch_off_locals(self, traversal: Traversal, entry: TracebackType) -> None:
         """Attribute each local variable that a traceback entry keeps to a name of its own."""
         frame = entry.tb_frame
-        if id(frame) in self._visited:
-            below = self._visited[id(frame)]
-            if below is not None:
-                traversal.found.append(below)
+        if id(frame) in self._visited or is_shell_code(frame):
             return
-        start = len(traversal.found)
-        if not is_shell_code(frame) and (is_function(frame) or id(frame.f_locals) not in self._visited):
+        if is_function(frame) or id(frame.f_locals) not in self._visited:
             for name, value in locals_of(frame):
                 if worth_visiting((value,)):
-                    local = self._branch_off(traversal, f"{traversal.label}: {function_name(frame)}.{name}")
-                    local.push((value,))
-                    traversal.found.append(Branch(local, id(value), traversal.label))
-        self._visited[id(frame)] = _found_since(traversal, start)
+                    where = f"{traversal.label}: {function_name(frame)}.{name}"
+                    self._branch_off(traversal, where).push((value,))
+        self._visited[id(frame)] = None
 
     def _branch_off(self, traversal: Traversal, name: str) -> Traversal:
         self._branch_order += 1

@@ -281,14 +281,13 @@ class Holding(NamedTuple):
         key: Identifies the block: equal for all arrays that share it, unique among live arrays.
             (device, address) if the address is known, so that a block inside another one is recognised.
         size_bytes: The size of the whole block, however small the array's view of it; 0 if the array has
-            no memory of its own. Of a borrowed block: from the first to the last byte of the view.
+            no memory of its own.
         device: "cpu", "cuda:0", ...
         parts: Objects that it keeps alive and the garbage collector does not see, such as a gradient.
         graph: The autograd graph that it keeps alive.
         counted: Whether everything that it keeps alive can be read.
         mapped: Whether the block may be a mapped file, whose pages are not the process's own memory.
         owner: An object that lives exactly as long as the block and takes weak references, if there is one.
-        borrowed: Whether something else allocated the memory, and the size of that block is unknown.
     """
 
     key: Hashable
@@ -299,4 +298,3 @@ class Holding(NamedTuple):
     counted: bool = True
     mapped: bool = False
     owner: Any = None
-    borrowed: bool = False

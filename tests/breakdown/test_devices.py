@@ -1,7 +1,6 @@
 """The recording of torch's allocators: what the user does to them meanwhile, and what cannot be recorded."""
 
 import os
-import re
 import subprocess
 import sys
 import textwrap
@@ -60,20 +59,6 @@ def test_a_recording_of_the_users_goes_on(cuda):
     del held, early
 
 
-def test_a_recording_of_the_users_that_has_no_events(cuda):
-    """Then what was alive at the peak is not known: no rows, no moment, and one sentence says why."""
-    remember("state", stacks="python")
-    held = block(5)
-    found = recorded(lambda: block(30))
-    remember(None)
-    assert (found.record.at_peak, found.record.peak_times_s) == ((), ())
-    (note,) = found.notes
-    assert note.startswith(
-        "What was alive at the peak of 35 MB on cuda:0 is not known: torch keeps no events"
-    )
-    del held
-
-
 @pytest.mark.parametrize("before", [False, True])
 def test_a_recording_that_the_user_begins_or_ends_within_ends_ours(cuda, before):
     """Theirs begins empty and does as they say; a sentence tells why ours has no rows, and the next has some."""
@@ -101,24 +86,6 @@ def test_a_recording_that_the_user_begins_or_ends_within_ends_ours(cuda, before)
     assert torch._C._cuda_isHistoryEnabled() is not before
     remember(None)
     assert recorded(lambda: block(20)).bytes() == 20 * MB
-
-
-def test_the_user_resets_peaks(cuda):
-    """They begin anew for them, not for us; and emptying the cache changes nothing."""
-    held = block(30)
-
-    def cell():
-        first = block(40)
-        del first
-        torch.cuda.reset_peak_memory_stats()
-        torch.cuda.empty_cache()
-        block(20)
-        assert torch.cuda.max_memory_allocated() == 50 * MB
-
-    found = recorded(cell)
-    assert (found.bytes(), found.notes) == (70 * MB, [])
-    assert torch.cuda.max_memory_allocated() == 50 * MB
-    del held
 
 
 def test_recordings_overlap(cuda):
@@ -194,10 +161,10 @@ def test_an_allocation_that_fails(cuda):
 
 
 def test_nothing_changes_on_a_device(cuda, monkeypatch):
-    """Unless the table was asked for, there is one row without a look at anything. A failure is told as ever."""
+    """Unless the table was asked for, there are no rows and no look at anything. A failure is told as ever."""
     held, other = [block(5), block(2)], block(3, "cuda:1")
     named = [(row.device, row.name, row.size_bytes // MB) for row in recorded(held.clear).record.at_peak]
-    assert sorted(named) == [("cuda:0", "held", 7), ("cuda:1", "other", 3)]
+    assert sorted(named) == [("cuda:0", "freed since", 7), ("cuda:1", "other", 3)]
     held.append(block(5))
     with monkeypatch.context() as patch:
         without_events = partial(torch_snapshot._snapshot, events=False)
@@ -205,17 +172,9 @@ def test_nothing_changes_on_a_device(cuda, monkeypatch):
             torch_snapshot, "_snapshot", lambda torch, *, events: None if events else without_events(torch)
         )
         found = recorded(lambda: None, always_named=False)
-    rows = [
-        (row.device, row.kind, row.place, row.size_bytes // MB, row.blocks) for row in found.record.at_peak
-    ]
-    assert rows == [("cuda:0", "before", BEFORE, 5, 1), ("cuda:1", "before", BEFORE, 3, 1)]
-    assert found.record.peak_times_s == (("cuda:0", 0.0), ("cuda:1", 0.0))
+    assert (found.record.at_peak, found.record.peak_times_s, found.notes) == ((), (), [])
     found = recorded(lambda: block(1), always_named=False)
-    assert [(row.device, row.kind) for row in found.record.at_peak] == [
-        ("cuda:0", "variables"),
-        ("cuda:0", "temporaries"),
-        ("cuda:1", "before"),
-    ]
+    assert {row.device for row in found.record.at_peak} == {"cuda:0"}
 
     def fail():
         with pytest.raises(torch.OutOfMemoryError):
@@ -251,9 +210,7 @@ def test_events_that_are_lost(cuda, monkeypatch):
     with monkeypatch.context() as patch:  # a backward pass may have put another block where `held` was
         patch.setattr(Breakdown, "no_pass", False)
         found = recorded(lambda: cell([40] * 100))
-    assert rows_of(found) == [("variables", 7, UNRECORDED)]
-    (note,) = found.notes
-    assert note.endswith("not recorded: torch has only the last 50 events.")
+    assert (rows_of(found), found.notes) == ([("variables", 7, UNRECORDED)], [])
     found = recorded(lambda: cell([40] + [30] * 99))
     assert (found.record.at_peak, found.record.peak_times_s) == ((), ())
     (note,) = found.notes
@@ -292,37 +249,17 @@ def test_a_history_that_does_not_add_up(cuda, how):
     assert note.startswith(f"What was alive at the peak of {peak_mb} MB on cuda:0 is not known: ")
 
 
-def test_what_a_long_history_took_is_said_each_time(cuda):
-    """The later histories as well, after which malloc keeps so many pieces that a cell does not count them."""
+def test_that_a_long_history_takes_memory_is_said(cuda):
+    """Each time: it may explain a figure of general RAM."""
 
     def allocate():
-        for _ in range(45_000):
+        for _ in range(10_000):
             torch.empty(512, dtype=torch.uint8, device="cuda")
 
-    for _ in range(3):
+    for _ in range(2):
         (note,) = recorded(allocate).notes
-        took = re.fullmatch(r"torch's memory history took (\d+) MB of general RAM while .*", note)
-        assert 10 <= int(took[1]) <= 200, note
+        assert note.startswith("torch's memory history took general RAM")
     assert recorded(lambda: block(1)).notes == []
-
-
-def test_where_a_block_was_freed_is_not_where_it_was_allocated(cuda):
-    """A recording of the user's may have the former with a free; the allocation is lost."""
-    remember("all", context="all", stacks="python", max_entries=8)
-
-    def cell():
-        first = block(40)
-        for _ in range(4):
-            second = block(30)
-        del first, second
-
-    found = recorded(cell)
-    remember(None)
-    assert found.bytes() == 100 * MB
-    assert [(row.place == UNRECORDED, row.size_bytes // MB) for row in found.record.at_peak] == [
-        (True, 70),
-        (False, 30),
-    ]
 
 
 def test_interrupted_and_dropped(cuda, monkeypatch):

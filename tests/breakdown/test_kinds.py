@@ -124,61 +124,46 @@ def train(steps=1, *, when="forward", set_to_none=True):
         opt.step()
 
 
-def test_first_step_of_a_function_that_is_over():
-    """Parameters, activations and locals, each to the byte; there is no gradient and no state yet."""
-    rows = at_peak(train)
-    assert by_kind(rows) == {
+@pytest.mark.parametrize(
+    ("when", "steps"), [("forward", 1), ("forward", 3), ("backward", 1), ("backward", 2), ("step", 2)]
+)
+@pytest.mark.parametrize("how", ["set to none", "set to zero", "no time"])
+def test_each_kind_to_the_byte(when, steps, how, monkeypatch):
+    """Of a function that is over, also of passes that there was no time to look at.
+
+    Gradients are there between steps only if they are set to zero. Within the pass the input of the square has
+    been let go of, and within the optimizer the graph.
+    """
+    if how == "no time":
+        for name, value in {"_SURE": 0, "_SURE_AT_PEAKS": 0, "_SHARE": -1.0}.items():
+            monkeypatch.setattr(training, name, value)
+        steps = 2  # the first optimizer step tells the device
+    found = by_kind(at_peak(lambda: train(steps, when=when, set_to_none=how != "set to zero")))
+    others = found.pop("temporaries") - 64 * MB, found.pop("variables", 0)  # tokens and loss, where looked at
+    assert sum(others) == 1024 if when == "forward" else others[0] >= 0
+    freed = {"forward": 0, "backward": rounded(HIDDEN), "step": ACTIVATIONS}[when]
+    has_gradients = when == "step" or (how == "set to zero" and steps > 1)
+    expected = {
         "parameters": PARAMETERS,
-        "activations": ACTIVATIONS,
-        "variables": 512 + 512,  # tokens, loss
-        "temporaries": 64 * MB,
+        "optimizer state": 2 * PARAMETERS * (steps > 1),
+        "activations": ACTIVATIONS - freed,
+        "gradients": PARAMETERS * has_gradients,
     }
+    assert found == {kind: size_bytes for kind, size_bytes in expected.items() if size_bytes}
+
+
+def test_names_and_lines():
+    """Variables of a function that is over, and of what has none the line."""
+    rows = at_peak(lambda: train(3, set_to_none=False))
     assert lines(rows, "parameters") == {("model", "test_kinds.py")}
+    assert lines(rows, "optimizer state") == {("opt", "test_kinds.py")}
+    assert lines(rows, "gradients") == {("loss.backward()", "test_kinds.py")}
     assert {row.name for row in rows if row.kind == "variables"} == {"tokens", "loss"}
     spiked = next(row for row in rows if row.kind == "temporaries" and row.size_bytes > MB)
     assert spiked.name == "torch.empty(64 * MB, dtype=torch.uint8, device=DEVICE)"
     file, _, line = spiked.place.partition(":")
     assert file == "test_kinds.py"
     assert linecache.getline(__file__, int(line)).strip() == spiked.name
-
-
-@pytest.mark.parametrize("set_to_none", [True, False])
-def test_a_later_step_has_state_and_perhaps_gradients(set_to_none):
-    """Adam's two averages; the gradients are there between steps only if they are set to zero."""
-    rows = at_peak(lambda: train(3, set_to_none=set_to_none))
-    expected = {
-        "parameters": PARAMETERS,
-        "optimizer state": 2 * PARAMETERS,
-        "activations": ACTIVATIONS,
-        "variables": 512 + 512,
-        "temporaries": 64 * MB,
-    }
-    assert by_kind(rows) == expected | ({} if set_to_none else {"gradients": PARAMETERS})
-    assert lines(rows, "optimizer state") == {("opt", "test_kinds.py")}
-    assert set_to_none or lines(rows, "gradients") == {("loss.backward()", "test_kinds.py")}
-
-
-@pytest.mark.parametrize("steps", [1, 2])
-def test_a_peak_within_the_backward_pass(steps):
-    """The first activation has been let go of: the input of the square. Its gradient is a temporary."""
-    rows = at_peak(lambda: train(steps, when="backward"))
-    found = by_kind(rows)
-    assert found["activations"] == ACTIVATIONS - rounded(HIDDEN)
-    assert (found["parameters"], found.get("optimizer state", 0)) == (
-        PARAMETERS,
-        2 * PARAMETERS * (steps - 1),
-    )
-    assert "gradients" not in found
-    waiting = [row for row in rows if row.kind == "temporaries" and row.name == "loss.backward()"]
-    assert [row.size_bytes % rounded(HIDDEN) for row in waiting] in ([0], [512])
-
-
-def test_a_peak_within_the_optimizer():
-    """The graph is gone; all gradients are there."""
-    found = by_kind(at_peak(lambda: train(2, when="step")))
-    assert found.pop("variables") in (512, 1024)  # the tokens, and the loss where it was looked at
-    assert found.pop("temporaries") - 64 * MB in (0, 512)
-    assert found == {"parameters": PARAMETERS, "gradients": PARAMETERS, "optimizer state": 2 * PARAMETERS}
 
 
 def test_a_local_variable_that_the_graph_has_let_go_of():
@@ -198,47 +183,12 @@ def test_a_local_variable_that_the_graph_has_let_go_of():
     assert "activations" not in by_kind(rows)
 
 
-@pytest.mark.parametrize("when", ["forward", "backward", "step"])
-def test_passes_that_there_is_no_time_to_look_at(when, monkeypatch):
-    """What a pass freed was an activation, what the engine left behind are gradients."""
-    for name in ("_SURE", "_SURE_AT_PEAKS"):
-        monkeypatch.setattr(training, name, 0)
-    monkeypatch.setattr(training, "_SHARE", -1.0)
-    found = by_kind(at_peak(lambda: train(2, when=when)))
-    freed = {"forward": 0, "backward": rounded(HIDDEN), "step": ACTIVATIONS}[when]
-    assert found.pop("temporaries") >= 64 * MB
-    found.pop("variables", None)
-    assert {kind: found.get(kind, 0) for kind in {*found, "activations", "gradients"}} == {
-        "parameters": PARAMETERS,
-        "gradients": PARAMETERS if when == "step" else 0,
-        "optimizer state": 2 * PARAMETERS,
-        "activations": ACTIVATIONS - freed,
-    }
-
-
 def test_a_torch_without_the_function_that_is_watched(monkeypatch):
-    """It is said; the rows add up, and what names and optimizers hold is known."""
-    run = torch.autograd._engine_run_backward
-    monkeypatch.setattr(
-        torch.autograd,
-        "backward",
-        lambda losses, *_, **__: run(
-            (losses,),
-            (torch.ones_like(losses),),
-            False,
-            False,
-            (),
-            allow_unreachable=True,
-            accumulate_grad=True,
-        ),
-    )
+    """No table, for its kinds would be wrong, and one sentence says why."""
     monkeypatch.delattr(torch.autograd, "_engine_run_backward")
-    torch.cuda.reset_peak_memory_stats()
-    found = recorded(lambda: train(2, when="step"))
+    found = recorded(spike)
+    assert not found.record.at_peak
     assert ["does not tell when backward passes run" in note for note in found.notes] == [True]
-    assert found.bytes() == torch.cuda.max_memory_allocated()
-    kinds = by_kind(found.record.at_peak)
-    assert (kinds["parameters"], kinds["optimizer state"]) == (PARAMETERS, 2 * PARAMETERS)
 
 
 @pytest.mark.parametrize("move", [nn.Module.cuda, nn.Module.half], ids=["to the GPU", "to half precision"])

@@ -1,5 +1,6 @@
 """The replay of memray's events, against a list of what is alive after each."""
 
+from collections import Counter
 from dataclasses import dataclass
 
 from hypothesis import given
@@ -20,8 +21,8 @@ class Event:
     stack_id: int = 0
 
 
-def as_asked(mapping):
-    return mapping.size_bytes
+def whole(ranges):
+    return sum(end - start for start, end in ranges)
 
 
 # Twenty addresses at which blocks come and go, and forty pages that are mapped and unmapped in parts.
@@ -31,29 +32,34 @@ maps = st.builds(Event, st.just(MMAP), st.integers(100, 139), st.integers(1, 8),
 unmaps = st.builds(Event, st.just(MUNMAP), st.integers(100, 139), st.integers(1, 8))
 
 
-@given(st.lists(st.one_of(blocks, frees, maps, unmaps), max_size=40))
-def test_the_highest_moment_and_what_was_alive_then(events):
-    """To the byte, and with what was freed later told from what was not."""
-    alive, best, best_bytes, at = (
-        {},
-        {},
-        0,
-        0,
-    )  # alive, by address or page: (number of the event, bytes, stack)
+def left_of_mappings(events):
+    """By the number of its event, how many pages of a mapping are left at the end."""
+    pages = {}
     for number, event in enumerate(events):
         if event.allocator in (MMAP, MUNMAP):
             for page in range(event.address, event.address + event.size):
-                alive.pop(page, None)
+                pages.pop(page, None)
                 if event.allocator == MMAP:
-                    alive[page] = (number, 1, event.stack_id)
-        else:
+                    pages[page] = number
+    return Counter(pages.values())
+
+
+@given(st.lists(st.one_of(blocks, frees, maps, unmaps), max_size=40))
+def test_the_highest_moment_and_what_was_alive_then(events):
+    """To the byte, and with what was freed later told from what was not; of mappings, what is left at the end."""
+    sizes = left_of_mappings(events)
+    alive, best, best_bytes, at = {}, {}, 0, 0  # alive, by address: (number of the event, bytes, stack)
+    for number, event in enumerate(events):
+        if event.allocator in (MALLOC, FREE):
             alive.pop(event.address, None)
-            if event.allocator == MALLOC:
-                alive[event.address] = (number, event.size, event.stack_id)
+        if event.allocator == MALLOC:
+            alive[event.address] = (number, event.size, event.stack_id)
+        elif number in sizes:
+            alive["mapping", number] = (number, sizes[number], event.stack_id)
         total = sum(size for _, size, _ in alive.values())
         if total > best_bytes:
             best, best_bytes, at = dict(alive), total, number
-    found = peak_of(lambda: iter(events), CALLS, as_asked)
+    found = peak_of(lambda: iter(events), CALLS, whole)
     assert found.size_bytes == best_bytes == sum(block.size_bytes for block in found.blocks)
     assert all(block.size_bytes for block in found.blocks)
 
@@ -69,32 +75,17 @@ def test_the_highest_moment_and_what_was_alive_then(events):
     assert all(by(kept, truth) == by(kept, told) for kept in (True, False)), at
 
 
-def test_a_mapping_counts_for_what_it_is_said_to():
-    """Arrow's gigabyte does not make the moment of the peak, nor what is cut off from it."""
-    events = [
-        Event(MALLOC, 1, 300, 7),
-        Event(MMAP, 1000, 5000, 8),  # more than is needed, to be aligned
-        Event(MUNMAP, 1000, 24),
-        Event(MUNMAP, 5024, 976),
-        Event(FREE, 1),
-        Event(MALLOC, 2, 250, 9),
-    ]
-    found = peak_of(lambda: iter(events), CALLS, lambda one: 10 if one.ranges == [(1024, 5024)] else -1)
-    assert found.size_bytes == 310
-    assert {(block.stack, block.size_bytes, block.alive) for block in found.blocks} == {
-        (7, 300, False),
-        (8, 10, True),
+def test_arenas():
+    """Python maps a megabyte at once for its small objects: it counts whole until it is unmapped."""
+    sizes = {1: (MALLOC, 1 << 20), 2: (MMAP, 1 << 20), 3: (MMAP, 2 << 20), 4: (MMAP, 1 << 20)}
+    made = [Event(kind, stack << 30, size, stack) for stack, (kind, size) in sizes.items()]
+    # The last one is unmapped; the others are not, nor is a part of the larger mapping no arena.
+    events = [*made, *(Event(MUNMAP, stack << 30, 1 << 20) for stack in (3, 4))]
+    found = peak_of(lambda: iter(events), CALLS, whole)
+    assert {block.stack: (block.size_bytes, block.is_arena, block.alive) for block in found.blocks} == {
+        1: (1 << 20, False, True),
+        2: (1 << 20, True, True),
+        3: (1 << 20, False, True),
+        4: (1 << 20, True, False),
     }
-
-
-def test_what_a_block_is():
-    """Python maps a megabyte at once for its small objects; who asked is known by the stack."""
-    sizes = {1: (MALLOC, 1 << 20), 2: (MMAP, 1 << 20), 3: (MMAP, 2 << 20)}
-    events = [Event(kind, stack << 30, size, stack) for stack, (kind, size) in sizes.items()]
-    found = peak_of(lambda: iter(events), CALLS, as_asked)
-    assert {block.stack: (block.mapped, block.is_arena) for block in found.blocks} == {
-        1: (False, False),
-        2: (True, True),
-        3: (True, False),
-    }
-    assert found.askers == dict(zip((1, 2, 3), events, strict=True))
+    assert found.askers == dict(zip(sizes, made, strict=True))

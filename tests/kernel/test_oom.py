@@ -104,6 +104,12 @@ def test_advice_free(kernel):
     assert kernel.run("y = gpu(10000)").status == "ok"
 
 
+def test_pieces_are_named_before_the_cell_is_run_again(kernel):
+    """What the cell itself cuts up it would cut up again, though there is room once the error has left."""
+    told = advice(kernel.run("a = gpu(12000); del a\n[gpu(100), gpu(11950)]"))
+    assert re.search(r"expandable_segments:True` before .*: 1(1899|1900) MB lie unused in pieces", told)
+
+
 CYCLE = """
 class Kept: pass
 def cyclic(n):

@@ -1,73 +1,197 @@
-"""The mapped ranges of addresses: which of them show files, and which are memory."""
+"""The mapped ranges of addresses, and what came with imported libraries: a shared object of known size."""
 
+import importlib.util
 import mmap
+import shutil
+import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
+from made import plain
+from memory import MB
 
 from ipygpulogger.owners import address_space as module
 from ipygpulogger.owners.address_space import (
-    main_heap,
+    libraries,
+    libraries_since,
     mapped_ranges,
     of_files,
     resident_bytes,
     shared_objects,
 )
+from ipygpulogger.records import DeviceUsage, Peak, RamUsage
+from ipygpulogger.render import growth as growth_text
+from ipygpulogger.render import text
 
-# /proc/self/maps: elsewhere there is nothing to ask, as where it cannot be opened (`test_without_a_list`).
-pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux has such a file")
-MB = 1 << 20
+SOURCE = "char data[{size}] = {{1}}; long touch(void) {{ long s = 0; for (long i = 0; i < {size}; i += 4096) s += data[i]; return s; }}"
+PACKAGE = "import ctypes, os\nlibrary = ctypes.CDLL(os.path.join(os.path.dirname(__file__), 'native.so'))\nlibrary.touch()\n"
+
+needs_gcc = pytest.mark.skipif(shutil.which("gcc") is None, reason="no gcc builds the shared object")
+linux = pytest.mark.skipif(
+    not Path("/proc/self/pagemap").exists(), reason="no page table tells what is resident"
+)
 
 
-def test_what_lies_at_an_address(monkeypatch, tmp_path):
-    """The ranges that overlap; each ends before its end, and files that live in memory are memory."""
+@pytest.fixture(scope="module")
+def native(tmp_path_factory):
+    """A shared object that has 30 MB of data, all of which it reads when asked."""
+    folder = tmp_path_factory.mktemp("native")
+    (folder / "native.c").write_text(SOURCE.format(size=30 * MB))
+    subprocess.run(
+        ["gcc", "-shared", "-fPIC", "-O1", "-o", folder / "native.so", folder / "native.c"], check=True
+    )
+    return folder / "native.so"
+
+
+@pytest.fixture
+def package(native, tmp_path, monkeypatch, request):
+    """An installed package with that shared object, its code, and what it allocates for itself; its name."""
+    name = f"native_{request.node.name.partition('[')[0]}"
+    folder = tmp_path / "site-packages" / name
+    folder.mkdir(parents=True)
+    shutil.copy(native, folder)
+    (folder / "__init__.py").write_text(PACKAGE)
+    monkeypatch.syspath_prepend(str(folder.parent))
+    yield name
+    sys.modules.pop(name, None)
+
+
+def grew(record):
+    return {owner.name: round(owner.size_bytes / MB) for owner in record.owners}
+
+
+@linux
+@needs_gcc
+def test_an_import_is_named(run, package):
+    """All that a cell consumed is its library's."""
+    record = run(f"import {package}")
+    assert record.gen.consumed_bytes == pytest.approx(30 * MB, abs=2 * MB)
+    (owner,) = record.owners
+    assert (owner.name, owner.device, owner.kind) == (f"libraries loaded: {package}", "cpu", "other")
+    assert owner.size_bytes == record.gen.consumed_bytes
+    assert record.unexplained == ()
+    assert growth_text.grew(record).startswith("libraries loaded: native_test_an_im")
+    assert "grew" not in text.report(record)
+    assert run("x = 2").owners == ()
+
+
+@linux
+@needs_gcc
+def test_what_it_cannot_have_brought_stays_unexplained(run, package):
+    """300 MB that no name accounts for are not put down to a library of 30, nor 50 to one that was there."""
+    record = run(f"import {package}, ctypes; hidden = ctypes.create_string_buffer(b'x', 300 << 20)\n"
+                 "for i in range(0, 300 << 20, 4096): hidden[i] = b'x'\n")  # fmt: skip
+    library_mb = grew(record)[f"libraries loaded: {package}"]
+    assert 30 <= library_mb <= 62
+    unexplained_mb = dict(record.unexplained)["cpu"] / MB
+    assert library_mb + unexplained_mb == pytest.approx(330, abs=3)
+    assert f"{round(unexplained_mb)} MB unexplained" in growth_text.grew(record)
+    record = run(f"import {package}; other = ctypes.create_string_buffer(b'x', 50 << 20)\n"
+                 "for i in range(0, 50 << 20, 4096): other[i] = b'x'\n")  # fmt: skip
+    assert record.owners == ()
+    assert dict(record.unexplained)["cpu"] == pytest.approx(50 * MB, abs=2 * MB)
+
+
+@linux
+@pytest.mark.skipif(importlib.util.find_spec("pandas") is None, reason="pandas is not installed")
+def test_real_libraries():
+    """pandas, with all it brings: what it consumed in a fresh process is its, and the bound is no wild one."""
+    program = """
+import re, sys
+from ipygpulogger.owners import address_space as module
+from ipygpulogger.owners.address_space import (
+    libraries,
+    libraries_since,
+    mapped_ranges,
+    of_files,
+    resident_bytes,
+    shared_objects,
+)
+def resident_mb():
+    return int(re.search("VmRSS:\\\\s+(\\\\d+)", open("/proc/self/status").read())[1]) / 1024
+before, before_mb = libraries(), resident_mb()
+import pandas
+came_mb = resident_mb() - before_mb
+names, most_bytes = libraries_since(before)
+print(came_mb, most_bytes / 2**20, *names)
+"""
+    said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    came_mb, most_mb, *names = said.stdout.split()
+    assert "pandas" in names
+    assert float(came_mb) <= float(most_mb) <= 2.5 * float(came_mb)
+
+
+def test_hostile_modules(monkeypatch):
+    """`sys.modules` holds anything: only the names are read, of packages that are not ours."""
+    before = libraries()
+    for name in ("odd", "odd.one", "ipygpulogger.new", 7):
+        monkeypatch.setitem(sys.modules, name, None)
+    assert libraries_since(before) == (("odd",), 192 << 10)
+
+
+@pytest.mark.parametrize(
+    ("consumed_mb", "device", "unexplained_mb", "said"),
+    [
+        (10, "cpu", 4, False),  # 40 %, and less than 5 MB
+        (200, "cpu", 8, False),  # 4 %
+        (200, "cpu", 12, True),
+        (10, "cpu", 6, True),
+        (10, "cuda:0", 40, False),
+        (10, "cuda:0", 60, True),
+    ],
+)
+def test_little_is_not_called_unexplained(consumed_mb, device, unexplained_mb, said):
+    """Only what is more than 5 MB and more than 5 % of what came; the record keeps it."""
+    gen = RamUsage(100 * MB, (100 + consumed_mb) * MB, Peak((100 + consumed_mb) * MB, None, "sampled"))
+    gpu = DeviceUsage(0, 1000 * MB, Peak(1000 * MB, None, "sampled"), index=0, name="a GPU")
+    given = plain(gen=gen, gpus=(gpu,), unexplained=((device, unexplained_mb * MB),))
+    assert ("unexplained" in text.report(given)) is said
+
+
+# -- which ranges show files, and which are memory
+
+
+@linux
+def test_which_addresses_show_a_file(monkeypatch, tmp_path):
+    """Each range ends before its end, and files that live in memory are memory."""
     (tmp_path / "maps").write_bytes(
         b"1000-3000 r--p 0 00:00 1 /lib/a.so\n3000-4000 ---p 0 00:00 0\n9000-a000 rw-p 0 00:00 2 /dev/shm/x y\n"
     )
     monkeypatch.setattr(module, "_MAPS", str(tmp_path / "maps"))
-    listed = mapped_ranges()
-    for start, end, found in (
-        (0, 0x1000, []),
-        (0, 0x1001, [0x1000]),
-        (0x2FFF, 0x3000, [0x1000]),
-        (0x3000, 0x3001, [0x3000]),
-        (0x1500, 0xFFFF, [0x1000, 0x3000, 0x9000]),
-        (0x4000, 0x9000, []),
-        (0xA000, 0xFFFF, []),
-    ):
-        assert [one.start for one in module._overlapping(listed, start, end)] == found
-    assert [(one.readable, one.is_file) for one in listed] == [(True, True), (False, False), (True, False)]
-    assert listed[2].path == b"/dev/shm/x y"
+    assert of_files([0, 0xFFF, 0x1000, 0x2FFF, 0x3000, 0x5000, 0x9000, 0xA000]) == {0x1000, 0x2FFF}
+    assert mapped_ranges()[2].path == b"/dev/shm/x y"
 
 
+@linux
 def test_what_shows_a_file_takes_no_memory(tmp_path):
-    """A mapped file is told from memory; shared objects and the heap are found."""
+    """A mapped file is told from memory; shared objects are found."""
     mapped = np.memmap(tmp_path / "file", "u1", mode="w+", shape=MB)
     mapped[:] = 1
     address = mapped.__array_interface__["data"][0]
     assert of_files([address, 16]) == {address}
-    assert resident_bytes([(address, address + MB)]) == [0]
+    assert resident_bytes(address, address + MB) == 0
     assert any("libc" in name or "musl" in name for name in shared_objects())
-    start, end = main_heap()
-    assert {one.path for one in mapped_ranges() if start <= one.start < end} == {b"[heap]"}
 
 
-def test_only_touched_pages_are_resident():
-    """To the byte at both ends; without a page table all that is mapped counts."""
+@linux
+def test_only_touched_pages_are_resident(monkeypatch):
+    """To the byte at both ends, up to so many bytes; without a page table the whole range counts."""
     memory = mmap.mmap(-1, 8 * mmap.PAGESIZE)
     address = np.frombuffer(memory, "u1").__array_interface__["data"][0]
     memory[mmap.PAGESIZE : 3 * mmap.PAGESIZE] = b"x" * 2 * mmap.PAGESIZE
     end = address + len(memory)
     ranges = [(address, end), (address, address + mmap.PAGESIZE + 5), (end - 7, end), (end, end)]
-    assert resident_bytes(ranges) == [2 * mmap.PAGESIZE, 5, 0, 0]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "_PAGEMAP", "/none")
-        assert resident_bytes(ranges) == [stop - start for start, stop in ranges]
+    assert [resident_bytes(*one) for one in ranges] == [2 * mmap.PAGESIZE, 5, 0, 0]
+    monkeypatch.setattr(module, "_CHECKED_BYTES", 2 * mmap.PAGESIZE)
+    assert resident_bytes(address, end) == 7 * mmap.PAGESIZE
+    monkeypatch.setattr(module, "_PAGEMAP", "/none")
+    assert [resident_bytes(*one) for one in ranges] == [stop - start for start, stop in ranges]
 
 
+@linux
 def test_without_a_list(monkeypatch, tmp_path):
-    """No list, no ranges: nothing is taken for a file's, and lengths count."""
+    """No list, no ranges: nothing is taken for a file's."""
     monkeypatch.setattr(module, "_MAPS", str(tmp_path / "none"))
-    assert (mapped_ranges(), of_files([1 << 20]), shared_objects(), main_heap()) == ([], set(), {}, None)
-    assert resident_bytes([(0, 5), (7, 9)]) == [5, 2]
+    assert (mapped_ranges(), of_files([1 << 20]), shared_objects()) == ([], set(), {})

@@ -1,13 +1,37 @@
-"""Which name a block is attributed to, and which names share it, against a model that follows every entry."""
+"""Which name a block is attributed to, and which names share it, against models; each byte counts once."""
+
+import weakref
+from itertools import pairwise
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from traversals import GPU, MB, blocks_of, found_by, path_of
 
-from ipygpulogger.owners.attribution import GRAPH, Attribution, Branch, Span
-from ipygpulogger.owners.memory_blocks import MemoryBlocks
+from ipygpulogger.owners import memory_blocks
+from ipygpulogger.owners.attribution import GRAPH, Attribution, Root, Span, Traversal
+from ipygpulogger.owners.memory_blocks import DEVICE, MemoryBlocks
 from ipygpulogger.records import Owner
 from ipygpulogger.sources import Holding
+
+MB = 2**20
+GPU = "cuda:0"
+
+
+def path_of(name, *met, rank=0, kind="variable"):
+    path = Traversal(Root(name, kind, None), (rank, 0))
+    path.found += met
+    return path
+
+
+def found_by(blocks, *paths, in_time=lambda: True, uncounted=()):
+    return Attribution(blocks, in_time).result(paths, uncounted)
+
+
+def blocks_of(*sizes, device=GPU):
+    blocks = MemoryBlocks()
+    numbers = [blocks.number(Holding((device, 1000 * MB * i), size, device)) for i, size in enumerate(sizes)]
+    assert numbers == list(range(len(sizes)))
+    return blocks
+
 
 # -- who reaches what -------------------------------------------------------------------------------
 
@@ -54,7 +78,7 @@ def test_whatever_was_met_on_any_path(paths):
     for path in paths:
         looked_at = set()
         reached = reach(path, seen=looked_at)
-        numbers, _ = Attribution(blocks, {}, bool)._reachable(path)
+        numbers = Attribution(blocks, bool)._reachable(path)
         assert len(numbers) == sum(type(of.found[i]) is int for of, i in looked_at)  # none again and again
         mine = reached - taken
         told = sum(owner.size_bytes for owner in found.owners if owner.name == path.root.name)
@@ -82,15 +106,15 @@ def test_without_time_only_what_each_path_met_itself(looks, more):
 
 
 def test_what_was_not_seen_to_its_end_is_told():
-    """A path with something left to see: its name, and nothing is complete."""
+    """With something left to see nothing is complete."""
     blocks = blocks_of(5)
     cut = path_of("a", 0)
     cut.push([1, 2])
     found = found_by(blocks, cut, path_of("b", rank=1), uncounted=["z"])
-    assert (found.complete, found.cut_short, found.uncounted) == (False, {"a"}, ("z",))
+    assert (found.complete, found.uncounted) == (False, ("z",))
     assert list(cut.pending[0][0]) == [1, 2]
     whole = found_by(blocks, path_of("a", 0))
-    assert (whole.complete, whole.cut_short, whole.uncounted) == (True, frozenset(), ())
+    assert (whole.complete, whole.uncounted) == (True, ())
 
 
 def test_several_claims_of_one_name():
@@ -116,63 +140,97 @@ def test_who_shares_large_blocks():
     assert {owner.name: owner.shared for owner in found.owners} == {"a": ("b", "c"), "b": ("c",)}
 
 
-# -- graphs and frames, which bear another's name ---------------------------------------------------
-
-
-def test_what_lies_behind_a_link():
-    """A path begun below another has a name of its own; whoever reaches it by another way shares it."""
-    blocks = blocks_of(1, 2, 4, 8)
-    graph = path_of(f"a{GRAPH}", 0, 1, rank=5)
-    deeper = path_of(f"b{GRAPH}", 3, rank=6)
-    graph.found.append(Branch(deeper, 8, "a"))
-    seen = {7: Span(graph, 1, 3), 8: Span(deeper, 0, 1)}
-    own, other = path_of("a", Branch(graph, 7, "a")), path_of("b", 2, Branch(graph, 7, "a"), rank=1)
-    found = found_by(blocks, own, other, graph, deeper, seen=seen)
-    told = {owner.name: (owner.size_bytes, owner.shared) for owner in found.owners}
-    assert told == {
-        "b": (4, ()),
-        f"a{GRAPH}": (3, ("b",)),  # by a piece of it; `a` itself goes without saying
-        f"b{GRAPH}": (8, ("b", f"a{GRAPH}")),
-    }
-
-
-def test_links_in_a_circle_end():
-    """Two graphs that lead to each other are looked through once."""
-    blocks = blocks_of(1, 2)
-    one, two = path_of("one", 0, rank=5), path_of("two", 1, rank=6)
-    one.found.append(Branch(two, 2, "other"))
-    two.found.append(Branch(one, 1, "other"))
-    seen = {1: Span(one, 0, 2), 2: Span(two, 0, 2)}
-    found = found_by(blocks, path_of("x", Branch(one, 1, "other")), one, two, seen=seen)
-    assert {owner.name: set(owner.shared) for owner in found.owners} == {
-        "one": {"x", "two"},
-        "two": {"x", "one"},
-    }
-
-
-def test_without_time_nothing_behind_a_link():
-    """What is shared through graphs is not looked for any more, and nothing is complete."""
-    blocks = blocks_of(1)
-    graph = path_of("g", 0, rank=5)
-    paths = [path_of("x", Branch(graph, 7, "other")), graph]
-    left = [False, True, True]
-    found = found_by(blocks, *paths, seen={7: 0}, in_time=left.pop)
-    assert (found.owners, found.complete) == ((Owner("g", 1, GPU, "variable"),), False)
-
-
-def test_what_a_path_is_called():
-    """Its label, where it has one, else its name, is what shares; a graph is not told beside its own name."""
+def test_a_graph_is_not_told_beside_its_own_name():
+    """Of those who share, an autograd graph is left out if the name that keeps it is listed."""
     blocks = blocks_of(1, MB)
-    graph = path_of("g", 0, rank=5)
-    paths = [
-        path_of("x", Branch(graph, 7, "y"), label="frame of x"),
-        path_of("y", Branch(graph, 7, "y"), rank=1),
-        graph,
-    ]
-    found = found_by(blocks, *paths, seen={7: 0})
-    assert [(owner.name, owner.shared) for owner in found.owners] == [("g", ("frame of x",))]
     everybody = [
         path_of(name, 1, rank=i) for i, name in enumerate(["o", f"o{GRAPH}", "p", f"p{GRAPH}", f"q{GRAPH}"])
     ]
     found = found_by(blocks, *everybody)
     assert found.owners[0].shared == found.shared[GPU, 1000 * MB] == ("p", f"q{GRAPH}")
+
+
+# -- blocks that overlap
+
+
+class Memory:
+    """What dies with its block."""
+
+
+holdings = st.lists(
+    st.tuples(st.integers(0, 40), st.integers(1, 15), st.sampled_from([GPU, "cuda:1"])), max_size=8
+)
+
+
+@settings(max_examples=400)
+@given(st.lists(holdings, min_size=1, max_size=3))
+def test_every_byte_has_one_owner(names):
+    """Blocks that overlap are one and the first name's; those that only touch are two."""
+    blocks = MemoryBlocks()
+    paths = [
+        path_of(
+            f"n{i}",
+            *(blocks.number(Holding((device, at), size, device)) for at, size, device in held),
+            rank=i,
+        )
+        for i, held in enumerate(names)
+    ]
+    found = found_by(blocks, *paths)
+    expected = {}
+    for device in (GPU, "cuda:1"):
+        joined = []
+        placed = sorted(
+            (at, at + size, i) for i, held in enumerate(names) for at, size, on in held if on == device
+        )
+        for start, end, i in placed:
+            if joined and start < joined[-1][1]:
+                joined[-1] = joined[-1][0], max(end, joined[-1][1]), min(i, joined[-1][2])
+            else:
+                joined.append((start, end, i))
+        for start, end, i in joined:
+            expected.setdefault((f"n{i}", device, "variable"), {})[device, start] = end - start
+    assert found.blocks == expected
+    assert {(o.name, o.device, o.kind): o.size_bytes for o in found.owners} == {
+        claimant: sum(sizes.values()) for claimant, sizes in expected.items()
+    }
+    assert all(a.size_bytes >= b.size_bytes for a, b in pairwise(found.owners))
+    assert found.complete
+
+
+def test_what_has_no_address_overlaps_nothing():
+    """Keys of any kind: only a device and an address say where a block lies."""
+    blocks = MemoryBlocks()
+    keys = ["a", 7, (GPU, "b"), ("cuda:1", 3), (GPU, 3)]
+    numbers = [blocks.number(Holding(key, 10, GPU)) for key in keys]
+    assert found_by(blocks, path_of("x", *numbers)).owners == (Owner("x", 50, GPU, "variable"),)
+
+
+def test_what_only_shows_a_file_is_nobodys(monkeypatch):
+    """Looked up from 1 MB on, of memory that may be mapped and has an address in RAM."""
+    asked = set()
+    monkeypatch.setattr(memory_blocks, "of_files", lambda places: asked.update(places) or {30 * MB})
+    blocks = MemoryBlocks()
+    for key, size, device, mapped in (
+        ((DEVICE, 10 * MB), MB, DEVICE, True),
+        ((DEVICE, 20 * MB), MB - 1, DEVICE, True),
+        ((DEVICE, 30 * MB), 4 * MB, DEVICE, True),
+        ((DEVICE, 40 * MB), MB, DEVICE, False),
+        ((GPU, 60 * MB), MB, GPU, True),
+        ("nowhere", MB, DEVICE, True),
+    ):
+        blocks.number(Holding(key, size, device, mapped=mapped))
+    found = found_by(blocks, path_of("x", *range(6)), path_of("y", 2, rank=1))
+    assert asked == {10 * MB, 30 * MB}
+    assert {o.device: o.size_bytes for o in found.owners} == {DEVICE: MB + MB - 1 + MB + MB, GPU: MB}
+    assert not any(owner.shared for owner in found.owners)
+
+
+def test_what_dies_with_a_block():
+    """Of those of 1 MB and more that have such a thing."""
+    memory, blocks = Memory(), MemoryBlocks()
+    blocks.number(Holding("large", MB, GPU, owner=memory))
+    blocks.number(Holding("small", MB - 1, GPU, owner=memory))
+    blocks.number(Holding("hidden", MB, GPU))
+    assert {key: weak() for key, weak in blocks.alive.items()} == {"large": memory}
+    assert all(type(weak) is weakref.ref for weak in blocks.alive.values())
+    assert found_by(blocks, path_of("x", 0)).alive is blocks.alive

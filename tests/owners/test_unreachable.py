@@ -5,6 +5,7 @@ import sys
 import threading
 import types
 import weakref
+from itertools import product
 
 import numpy as np
 import pytest
@@ -249,16 +250,16 @@ def test_the_collector_s_settings_stay():
     gc.callbacks.append(print_nothing)
     gc.freeze()
     was_threshold = gc.get_threshold()
+    ours = garbage.Garbage(None, growth.Growth(None, lambda: {"cpu": 0}, dict))
     try:
-        for threshold in (was_threshold, (123, 7, 5), (0, 0, 0)):
-            for switch in (gc.enable, gc.disable):
-                gc.set_threshold(*threshold)
-                switch()
-                before = settings_now()
-                found_mb(root)
-                assert settings_now() == before
-                garbage.Garbage(None, growth.Growth(None, lambda: {"cpu": 0}, dict)).settle(1.0, starved=True)
-                assert settings_now() == before
+        for threshold, switch in product((was_threshold, (123, 7, 5), (0, 0, 0)), (gc.enable, gc.disable)):
+            gc.set_threshold(*threshold)
+            switch()
+            before = settings_now()
+            found_mb(root)
+            assert settings_now() == before
+            ours.settle(1.0, starved=True)
+            assert settings_now() == before
     finally:
         gc.callbacks.remove(print_nothing)
         gc.set_threshold(*was_threshold)

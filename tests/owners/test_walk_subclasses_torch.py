@@ -175,18 +175,3 @@ def test_cells(run):
     run(f"{WATCHED}")
     assert {"many", "one"} <= {owner.name for owner in run.logger.owners()}
     run.logger.free()
-
-
-def test_a_cell_that_runs_out_of_memory(run, capsys):
-    """Neither who held the memory nor how large a batch was is asked of them."""
-    run(
-        "def step():\n"
-        "    tensors = [torch.ones(32, 1 << 15, device='cuda') for _ in range(len(policies) + 2)]\n"
-        "    a, b, c, d, e, f, g = [Wrapper(one, **how) for one, how in zip(tensors, policies)]\n"
-        "    watched = tensors[-1].as_subclass(Watched)\n"
-        "    return torch.empty(1 << 40, device='cuda')\n"
-        "step()"
-    )
-    card = run.logger.record.out_of_memory
-    assert card is not None
-    assert [owner.size_bytes for owner in card.owners]

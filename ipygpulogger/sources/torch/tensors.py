@@ -79,10 +79,8 @@ def _tensor(value: Any, c: Any, get: Callable[[Any, str], Any]) -> Holding | Non
         if address:
             device = storage.device
             name = _device_names.get(device) or _device_names.setdefault(device, str(device))
-            on_cpu = name == CPU
-            borrowed = on_cpu and not storage.resizable()  # numpy's memory, a mapped file, ...
-            size_bytes = storage.nbytes()
-            return Holding((name, address), size_bytes, name, parts, node, True, on_cpu, storage, borrowed)
+            mapped = name == CPU and not storage.resizable()  # numpy's memory, a mapped file, ...
+            return Holding((name, address), storage.nbytes(), name, parts, node, True, mapped, storage)
     except (RuntimeError, AttributeError, AssertionError):  # sparse, fake or functional, or a wrapper
         if not _dispatches_in_python(value, c):
             parts += tuple(_parts_of_sparse(value, c))

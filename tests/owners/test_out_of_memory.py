@@ -1,14 +1,130 @@
-"""Out-of-memory errors in every framework's words."""
+"""Out-of-memory errors in every framework's words, and what is reported of them."""
+
+import re
+from dataclasses import replace
+from html import escape as html_escape
 
 import pytest
+from made import plain
 from memory import MB
 
+from ipygpulogger.notebook.logger import IPyGPULogger
 from ipygpulogger.owners.dimensions import find_batch
-from ipygpulogger.owners.out_of_memory import read_message
+from ipygpulogger.owners.out_of_memory import oom_snapshot, read_message
+from ipygpulogger.owners.out_of_memory import out_of_memory as oom_report
 from ipygpulogger.owners.referents import out_of_memory_in
 from ipygpulogger.owners.roots import drop_hidden_references
+from ipygpulogger.records import DeviceUsage, OutOfMemory, Owner, Peak
+from ipygpulogger.render import out_of_memory, text
 
 GIB = 2**30
+
+
+@pytest.mark.parametrize(
+    ("words", "asked_bytes", "report"),
+    [
+        (
+            "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 1 has",
+            2 * GIB,
+            "on gpu:1: asked 2.00 GiB\n  -> Use less at once: 2.00 GiB were asked for.",
+        ),
+        (
+            "CUDA error: out of memory",
+            None,
+            "on gpu:0\n  -> Use less at once: it is not known how much was asked for.",
+        ),
+    ],
+)
+def test_without_any_framework(shell, words, asked_bytes, report):
+    """What the words say is told; the rest is unknown, and never 0."""
+    card = oom_report(oom_snapshot(RuntimeError(words), shell, []), [])
+    assert (card.asked_bytes, card.free_bytes, card.live_bytes) == (asked_bytes, None, None)
+    assert out_of_memory.report(card) == f"Out of memory {report}"
+
+
+OWNERS = tuple(Owner(f"<b>{'x' * 200}&{i}", 2**40 - i, "cuda:0", "variable") for i in range(5))
+
+
+CARD = OutOfMemory(
+    "cuda:0", 2**40, None, 2**40, 0, None, 2**40, 2**40, 2**40, OWNERS, "Do <this> & that " + "x" * 200
+)
+
+
+def record_with(card):
+    return plain(status="error", error="OutOfMemoryError", out_of_memory=card)
+
+
+DEVICE = DeviceUsage(
+    1000 * MB, 1000 * MB, Peak(1000 * MB, 1000 * MB, "exact"), 0, "A", total_bytes=16000 * MB
+)
+
+
+def test_the_card_as_html_is_a_bar_of_the_holders():
+    """What is missing, a command to copy, who holds the device, and the size asked for to the megabyte."""
+    owners = (
+        Owner("model", 2400 * MB, "cuda:0", "variable"),
+        Owner("last traceback: step.act", 3000 * MB, "cuda:0", "traceback"),
+    )
+    advice = (
+        "`%gpulog free` gives 3000 MB back (the failed call's step.act). Then run the cell again: it fits."
+    )
+    card = OutOfMemory(
+        "cuda:0", 8000 * MB, 5000 * MB, 6000 * MB, 0, 0, 4500 * MB, 3000 * MB, 0, owners, advice
+    )
+    page = out_of_memory.html(card, DEVICE, 1200)
+    assert len(page.encode()) <= 1200
+    words = re.sub(r"<div", "\n<div", page).replace("\N{NO-BREAK SPACE}", " ")
+    assert [re.sub("<[^>]*>", "", line) for line in words.splitlines() if re.sub("<[^>]*>", "", line)] == [
+        "GPU 0 is out of memory. 7.8 GB asked, 4.9 GB free: 2.9 GB short.",
+        f"Do this: {html_escape(advice.replace('`', '').replace('3000 MB', '2.9 GB'))}",
+        (
+            "■ model 2.3 GB · ■ step.act (last traceback) 2.9 GB · ■ other tensors 600 MB"
+            " · ■ context and libraries 500 MB · ■ other processes 4.4 GB · free 4.9 GB"
+        ),
+        "asked 8000 MB · free 5000 MB · live 6000 MB · other processes 4500 MB",
+    ]
+    assert "<code>%gpulog free</code>" in page
+    assert re.findall(r"width:([\d.]+)%", page) == ["15", "18.8", "3.75", "3.12", "28.1"]
+    for room in (1200, 900, 700, 500, 300):
+        assert len(out_of_memory.html(card, DEVICE, room).encode()) <= room
+    assert "model" not in out_of_memory.html(replace(card, live_bytes=None), None, 1200).split("Do this")[0]
+
+
+@pytest.mark.parametrize("compact", [False, True])
+def test_the_card_as_text(compact):
+    """Directly below the figures, on lines of its own; who grew and the notes come after it."""
+    said = {"owners": (Owner("act", 2000 * MB, "cuda:0", "traceback"),), "notes": ("A note.",)}
+    lines = text.report(replace(record_with(CARD), **said), compact=compact).splitlines()
+    start = lines.index("Out of memory on cuda:0: asked 1024.00 GiB")
+    assert start == (1 if compact else 2)
+    assert lines[start + 1].startswith("  -> Do <this> & that")
+    assert lines[start + 2] == "  live 1048576 MB, cached 0 MB, other processes 1048576 MB"
+    assert lines[-2:] == ["grew: act 2000 MB (cuda:0)", "A note."]
+
+
+def test_a_broken_explanation_costs_nothing(shell, capsys, monkeypatch):
+    """Without any GPU there is what the error said; without it a report all the same, and the reason once."""
+
+    def broken(*_):
+        raise LookupError("of ours")
+
+    fails = "raise RuntimeError('CUDA out of memory. Tried to allocate 2.00 GiB')"
+    il = IPyGPULogger().start()
+    shell.run_cell(fails, store_history=True)
+    assert il.record.out_of_memory.asked_bytes == 2 * GIB
+    assert "Out of memory on gpu:0: asked 2.00 GiB" in capsys.readouterr().out
+    monkeypatch.setattr("ipygpulogger.owners.out_of_memory.oom_snapshot", broken)
+    for _ in range(2):
+        shell.run_cell(fails, store_history=True)
+    il.stop()
+    printed = capsys.readouterr()
+    assert printed.out.count("failed: RuntimeError") == 2
+    assert printed.err.count("could not explain an error: LookupError: of ours") == 1
+    assert il.record.out_of_memory is None
+    drop_hidden_references(shell)
+
+
+# -- the words of an error
 
 
 TORCH = (
@@ -96,7 +212,6 @@ def test_torchs_words():
     assert said.free_bytes == round(6.22 * GIB)
     assert said.live_bytes == round(5.86 * GIB)
     assert said.cached_bytes == 12.5 * MB
-    assert said.limit_bytes == 7.75 * GIB
     assert said.neighbours == ((4242, round(2.93 * GIB)), (17, 20 * MB))
     assert said.setting == "PYTORCH_ALLOC_CONF"
 
@@ -110,11 +225,7 @@ def test_torchs_words():
         ("RESOURCE_EXHAUSTED: Out of memory while trying to allocate 8589934592 bytes.", 8 * GIB, None),
         ("RESOURCE_EXHAUSTED: Out of memory while trying to allocate 8.00GiB.", 8 * GIB, None),
         ("Out of memory allocating 1,073,741,824 bytes (allocated so far: 512 bytes).", GIB, None),
-        (
-            "OOM when allocating tensor with shape[1024,1024] and type half on /device:GPU:2 by GPU_2_bfc",
-            2 * MB,
-            2,
-        ),
+        ("OOM when allocating tensor with shape[1024,1024] and type half on /device:GPU:2", None, 2),
         ("CUDA error: out of memory", None, None),
         ("", None, None),
     ],
@@ -123,32 +234,15 @@ def test_other_words(message, requested_bytes, device_index):
     """Sizes with and without decimals, commas and spaces."""
     said = read_message(message)
     assert (said.requested_bytes, said.device_index) == (requested_bytes, device_index)
+    assert said.live_bytes == (512 if "so far" in message else None)
 
 
-@pytest.mark.parametrize(
-    "message", ["OOM when allocating tensor with shape[1,] and type float", "1.2.3 GiB free"]
-)
-def test_half_a_message(message):
+def test_half_a_message():
     """Words that are cut off or doubled say nothing, and break nothing."""
-    assert read_message(f"CUDA out of memory. {message}").free_bytes is None
-
-
-def test_cupys_limit():
-    """CuPy tells what it may use."""
-    said = read_message(
-        "Out of memory allocating 2,048 bytes (allocated so far: 512 bytes, limit set to: 1,024 bytes)."
-    )
-    assert (said.live_bytes, said.limit_bytes) == (512, 1024)
+    assert read_message("CUDA out of memory. 1.2.3 GiB free").free_bytes is None
 
 
 # -- the batch size of code that failed -------------------------------------------------------------
-
-
-def test_a_loops_count_is_no_batch(shell, capsys):
-    """`for batch, (X, y) in enumerate(loader)` counts batches; their size is elsewhere."""
-    shell.run_cell("def train(batch):\n    bs = 64\n    1 / 0\ntrain(3)")
-    error = shell.last_execution_result.error_in_exec
-    assert find_batch(error, shell) == ("bs", 64)
 
 
 def test_the_batch_is_found_nearest_to_the_failure(shell, capsys):
@@ -168,5 +262,9 @@ def test_the_batch_is_found_nearest_to_the_failure(shell, capsys):
 
     assert batch("outer(args)") == ("bs", 5)
     assert batch("inner()") == ("batch_size", 7)
+    assert batch("def train(batch):\n    bs = 64\n    1 / 0\ntrain(3)") == (
+        "bs",
+        64,
+    )  # `batch` counts batches
     assert batch("del batch_size, args\ninner()") is None
     drop_hidden_references(shell)
