@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from .fake_tensors import of_kind, really
+from .fake_tensors import really
 from .values import EstimateError, user_line, written
 
 if TYPE_CHECKING:
@@ -50,6 +50,7 @@ class FakeMap:
         self.is_real = reach.is_real  # returns whether something is a tensor that has a fake
         self.held_bytes = 0  # of fakes whose real tensors are on the device already
         self.mixed = False  # whether a function that failed was given tensors on several devices
+        self.subclasses: set[str] = set()  # the names of those whose fakes are plain ones
         self.is_over = False  # whether the function has ended: a thread that it started may not have
 
     def of(self, tensor: Any) -> Any:
@@ -97,6 +98,7 @@ class FakeMap:
         torch = self._torch
         if torch.nn.parameter.is_lazy(tensor):
             raise EstimateError("a lazy module has no parameters yet: call it once before it is estimated")
+        self.note_kind(type(tensor))
         real = self._reach.of(tensor)
         with torch.no_grad():
             fake = self._with_storage(real, self.device_of(real))
@@ -104,8 +106,6 @@ class FakeMap:
             fake = torch.nn.Parameter(fake, requires_grad=tensor.requires_grad)
         else:
             fake.requires_grad_(tensor.requires_grad)
-            if type(of_kind(fake, type(tensor))) is not self._fake:
-                fake.__dict__ = vars(tensor)
         self._note_device(fake)
         if tensor.is_leaf and tensor.grad is not None:
             fake.grad = self.of(tensor.grad)
@@ -125,6 +125,17 @@ class FakeMap:
         for hook in (getattr(tensor, "_post_accumulate_grad_hooks", None) or {}).values():
             fake.register_post_accumulate_grad_hook(lambda one, hook=hook: hook(self.real(one)))
         return fake
+
+    def note_kind(self, kind: type) -> None:
+        """Note a subclass of `torch.Tensor`, of which only one that leaves operators to torch has a fake."""
+        torch = self._torch
+        if issubclass(kind, (self._fake, torch.nn.Parameter, torch.nn.Buffer)) or kind is torch.Tensor:
+            return
+        if kind.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:  # type: ignore[attr-defined]
+            raise EstimateError(
+                f"{written(user_line())} cannot be estimated: {kind.__name__} handles torch's operators itself"
+            )
+        self.subclasses.add(kind.__name__)
 
     def _with_storage(self, real: RealTensor, device: Any) -> Any:
         torch, tensor = self._torch, real.tensor

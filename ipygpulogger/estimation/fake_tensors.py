@@ -118,62 +118,6 @@ def dispatch_mode(handler: Callable[[Any, Any, Any], Any]) -> Any:
     return Mode()
 
 
-class _Fake:
-    """What a fake tensor of a user's subclass has before it: no class of the user's learns of it."""
-
-    def __init_subclass__(cls, **_: Any) -> None:
-        return None
-
-    @property
-    def __dict__(self) -> dict[str, Any]:  # some subclasses set it to another's
-        import torch
-
-        return torch.Tensor.__dict__["__dict__"].__get__(self)  # type: ignore[no-any-return]
-
-    @__dict__.setter
-    def __dict__(self, new: dict[str, Any]) -> None:
-        for name, value in new.items():  # its device and its mode stay its own
-            vars(self).setdefault(name, value)
-
-
-def of_kind(tensor: Any, kind: type) -> Any:
-    """Return a fake tensor as one of a subclass, whose functions run as they do for a real one.
-
-    Subclasses that handle operators themselves, and those that a metaclass makes, are plain ones.
-    """
-    import torch
-    from torch._subclasses.fake_tensor import FakeTensor
-
-    if issubclass(kind, FakeTensor):
-        tensor.__class__ = kind
-        return tensor
-    own = getattr(kind, "__torch_dispatch__", None) is not torch.Tensor.__torch_dispatch__
-    if kind is torch.Tensor or own or type(kind) is not type(torch.Tensor):
-        return tensor
-    subclasses: list[Any] = kind.__subclasses__()
-    made = next((one for one in subclasses if _Fake in one.__mro__), None)
-    if made is None:
-        own_function = {"__torch_function__": vars(torch.Tensor)["__torch_function__"]}
-        plain = type("Plain", (torch.Tensor,), own_function)
-        made = type(kind.__name__, (_Fake, kind, plain, FakeTensor), {})
-        called = getattr(getattr(kind, "__torch_function__", None), "__func__", None)
-        if called is not None:  # torch has put one that does nothing
-            setattr(made, "__torch_function__", classmethod(called))  # noqa: B010  # a type has none
-    tensor.__class__ = made
-    return tensor
-
-
-def as_subclass(original: Callable[..., Any], tensor: Any, cls: type) -> Any:
-    """Do as `torch.as_subclass`, for fake tensors too."""
-    import torch
-    from torch._subclasses.fake_tensor import FakeTensor
-
-    if not isinstance(tensor, FakeTensor):
-        return original(tensor, cls)
-    with torch._C.DisableTorchFunctionSubclass():
-        return of_kind(tensor.view_as(tensor), cls)
-
-
 def methods(torch: ModuleType, index: int, operators: Operators) -> dict[str, Any]:
     """Return the attributes by name that fake tensors need so that Python code sees them on their device."""
     base, item, array = torch._C.TensorBase, operators.values.item, operators.values.array
@@ -206,7 +150,7 @@ def methods(torch: ModuleType, index: int, operators: Operators) -> dict[str, An
         "tolist": tolist,
         "record_stream": lambda *_: None,
         "data_ptr": lambda _: 0,
-        "as_subclass": lambda tensor, kind: as_subclass(base.as_subclass, tensor, kind),
+        "as_subclass": lambda tensor, _: tensor.view_as(tensor),
         "__deepcopy__": lambda tensor, memo: _deepcopy(torch, tensor, memo),
         "numpy": lambda tensor, **_: array(tensor),
         "__array__": lambda tensor, *_, **__: array(tensor),

@@ -14,7 +14,7 @@ from concurrent import futures
 from typing import TYPE_CHECKING, Any
 
 from . import kernels
-from .fake_tensors import as_subclass, dispatch_mode, methods, of_kind, really
+from .fake_tensors import dispatch_mode, methods, really
 from .values import EstimateError, user_line, written
 
 if TYPE_CHECKING:
@@ -178,7 +178,7 @@ def _replace_for_fakes(
         patches.answer(holder, name, lambda *_, **__: None)
     patches.replace(torch.autograd, "_engine_run_backward", fakes.engine, backward)
     patches.replace(torch._C, "_group_tensors_by_device_and_dtype", fakes.mapping)
-    patches.replace(torch, "as_subclass", lambda old, *args: fakes.mapping(as_subclass, old, *args))
+    patches.answer(torch, "as_subclass", lambda tensor, _: tensor.view_as(tensor))
     for holder in (torch._C._functorch, eager_transforms, vmap):  # modules that imported them by name
         for name in ("_wrap_for_grad", "_add_batch_dim"):
             patches.replace(holder, name, fakes.mapping)
@@ -236,8 +236,7 @@ def _fetch(torch: ModuleType, place: Any, original: Callable[..., Any], fetcher:
     made: list[Any] = []
 
     def faked(one: Any) -> Any:
-        made = torch.empty_strided(tuple(one.size()), tuple(one.stride()), dtype=one.dtype, device=place)
-        return of_kind(made, type(one))
+        return torch.empty_strided(tuple(one.size()), tuple(one.stride()), dtype=one.dtype, device=place)
 
     def on_the_cpu(func: Any, args: Any, kwargs: Any) -> Any:
         tensors = [one for one in _pytree.tree_leaves((args, kwargs)) if isinstance(one, torch.Tensor)]

@@ -166,7 +166,7 @@ class FakeRun:
     def explain(self, error: Exception, earlier: str) -> None:
         """Add notes to an error: the operator that raised it, made-up values, how the first call ended."""
         failed, values = self.operators.failed, self.operators.values
-        notes = []
+        notes = self._plain()
         if failed is not None and failed[0] is error:
             notes.append(
                 f"{failed[1]} raised it, at {written(failed[2])}, while {self._device} was estimated."
@@ -180,6 +180,10 @@ class FakeRun:
                 error.add_note(text)
             elif error.__cause__ is None:  # before Python 3.11
                 error.__cause__ = EstimateError(text)
+
+    def _plain(self) -> list[str]:
+        names = sorted(self._fakes.subclasses)
+        return [f"Tensors of {listed(names)} are plain ones in an estimate."] if names else []
 
     def result(self) -> Run:
         """Return what was found; a model must not have run elsewhere."""
@@ -206,6 +210,7 @@ class FakeRun:
                 "All tensors are on the CPU, and the function does not move them: they count as on"
                 f" {self._device}."
             )
+        yield from self._plain()
         if values.floats:
             yield (
                 f"Values of tensors are not computed: 1.0 stands for them{_at(values.floats)}."
