@@ -151,6 +151,7 @@ def methods(torch: ModuleType, index: int, operators: Operators) -> dict[str, An
         "record_stream": lambda *_: None,
         "data_ptr": lambda _: 0,
         "as_subclass": lambda tensor, _: tensor.view_as(tensor),
+        "set_meta": lambda *_, **__: None,  # fastai's, which would replace what makes it a fake tensor
         "__deepcopy__": lambda tensor, memo: _deepcopy(torch, tensor, memo),
         "numpy": lambda tensor, **_: array(tensor),
         "__array__": lambda tensor, *_, **__: array(tensor),
