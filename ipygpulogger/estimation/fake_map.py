@@ -51,7 +51,6 @@ class FakeMap:
         self.held_bytes = 0  # of fakes whose real tensors are on the device already
         self.mixed = False  # whether a function that failed was given tensors on several devices
         self.subclasses: set[str] = set()  # the names of those whose fakes are plain ones
-        self.is_over = False  # whether the function has ended: a thread that it started may not have
 
     def of(self, tensor: Any) -> Any:
         """Return a tensor's fake; fake modes must be on."""
@@ -59,13 +58,8 @@ class FakeMap:
         fake = None if known is None else known.fake()
         if fake is not None:
             return fake
-        c = self._torch._C
-        if c._get_dispatch_mode(c._TorchDispatchModeKey.FAKE) is None:
-            raise EstimateError(
-                f"{written(user_line())} cannot be estimated: another thread makes tensors there"
-            )
         # The nodes are not made in inference mode.
-        with c.DisableTorchFunction(), self._torch.inference_mode(mode=False):
+        with self._torch._C.DisableTorchFunction(), self._torch.inference_mode(mode=False):
             return self._new(tensor)
 
     def device_of(self, real: RealTensor) -> Any:
@@ -133,7 +127,7 @@ class FakeMap:
             return
         if kind.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:  # type: ignore[attr-defined]
             raise EstimateError(
-                f"{written(user_line())} cannot be estimated: {kind.__name__} handles torch's operators itself"
+                f"{written(user_line())} cannot be estimated: {kind.__name__} handles operators itself"
             )
         self.subclasses.add(kind.__name__)
 
@@ -178,7 +172,6 @@ class FakeMap:
 
     def forget(self) -> None:
         """Let go of the real tensors: they are the user's to free, without a garbage collector."""
-        self.is_over = True
         for held in (self._of_real, self._of_fake, self._kept, self._loose, self._storages, self._nodes):
             held.clear()
 
@@ -217,8 +210,6 @@ class FakeMap:
 
         class Mode(TorchFunctionMode):  # type: ignore[misc]  # torch has no types here
             def __torch_function__(self, func: Any, _: Any, args: Any = (), kwargs: Any = None) -> Any:
-                if fakes.is_over:
-                    return func(*args, **(kwargs or {}))
                 is_own = func in own and fakes.is_real(args[0])  # of a fake one, it is the original
                 args, kwargs = fakes.faked(args), fakes.faked(kwargs or {})
                 try:

@@ -95,6 +95,7 @@ class Operators:
         self.allocates = self.touches = False
         # The error of the last operator that raised one, its name, and the line.
         self.failed: tuple[Exception, str, Frame] | None = None
+        self.started: list[Frame] = []  # lines at which a library has work done in other threads
         self.refusal: EstimateError | None = None  # the error that C++ code may have made another one of
 
     def __call__(self, func: Any, args: Any, kwargs: Any) -> Any:

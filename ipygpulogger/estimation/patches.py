@@ -1,4 +1,4 @@
-"""torch's functions that are others while a function is estimated, for its own threads: as on the device.
+"""torch's functions that are others while a function is estimated, for its thread: as on the device.
 
 torch's functions are attributes of its modules, which all threads share. For other threads, which may train
 or save a checkpoint, they stay as they were.
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import kernels
 from .fake_tensors import dispatch_mode, methods, really
-from .values import EstimateError, user_line, written
+from .values import EstimateError, is_called_by_user, user_line, written
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -36,11 +36,34 @@ _NOTHING = (  # functions that do nothing
 
 
 class Patches(contextlib.ExitStack):
-    """Attributes of torch that are ours within: for the threads that `only` knows."""
+    """Attributes of torch that are replaced within, for the thread that runs the function."""
 
-    def __init__(self, only: Callable[[Any, Any], Any]) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.only = only
+        self._thread = threading.current_thread()
+
+    def only(self, new: Callable[..., Any], original: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a function that is a new one for this thread, and the original one for the others."""
+
+        def is_own() -> bool:
+            return threading.current_thread() is self._thread
+
+        @functools.wraps(original, updated=())
+        def either(*args: Any, **kwargs: Any) -> Any:
+            return (new if is_own() else original)(*args, **kwargs)
+
+        if not isinstance(new, type):
+            return either
+        kind: Any = original
+
+        class Either(type):
+            def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+                return super().__call__(*args, **kwargs) if is_own() else kind(*args, **kwargs)
+
+            def __instancecheck__(cls, instance: Any) -> bool:
+                return super().__instancecheck__(instance) or isinstance(instance, kind)
+
+        return Either(original.__name__, (new,), {})
 
     def put(self, holder: Any, name: str, new: Any) -> None:
         """Replace an attribute, or add it, for all threads."""
@@ -50,29 +73,25 @@ class Patches(contextlib.ExitStack):
         self.callback(*undo)
 
     def answer(self, holder: Any, name: str, new: Any) -> None:
-        """Replace a function or a class, if there is one, for own threads."""
+        """Replace a function or a class, if there is one, for this thread."""
         if (old := getattr(holder, name, None)) is not None:
             self.put(holder, name, self.only(new, old))
 
     def replace(self, holder: Any, name: str, new: Callable[..., Any], *first: Any) -> None:
-        """Replace a function, if there is one, for own threads: the new one is given the original first."""
+        """Replace a function, if there is one, for this thread: the new one is given the original first."""
         if (old := getattr(holder, name, None)) is not None:
             self.answer(holder, name, functools.partial(new, *first, old))
 
 
 @contextlib.contextmanager
 def patched(
-    torch: ModuleType,
-    operators: Operators,
-    threads: OwnThreads,
-    backward: Callable[..., Any],
-    fakes: FakeMap,
-) -> Iterator[None]:
+    torch: ModuleType, operators: Operators, backward: Callable[..., Any], fakes: FakeMap
+) -> Iterator[Patches]:
     """Have torch answer as if the device were there, and put everything back."""
     from torch._subclasses import fake_tensor
 
     device = operators.device
-    with Patches(threads.only) as patches:
+    with Patches() as patches:
         patches.put(fake_tensor, "init_gpu_context", lambda _: None)
         patches.put(fake_tensor.log, "disabled", True)  # of shapes that do not match: the error says it
         patches.replace(fake_tensor, "run_fallback_kernel", kernels.none_on_a_device)
@@ -92,11 +111,11 @@ def patched(
         patches.replace(torch, "set_autocast_enabled", operators.reporting.setting_autocast)
         _replace_for_fakes(patches, torch, fakes, backward)
         _replace_loaders(patches, torch, device if operators.all_on_device else "cpu")
-        patches.replace(threading.Thread, "start", threads.noted)
-        patches.replace(futures.ThreadPoolExecutor, "submit", threads.submitted)
+        patches.replace(threading.Thread, "start", _started, operators.started)
+        patches.replace(futures.ThreadPoolExecutor, "submit", _started, operators.started)
         for name in ("_open_zipfile_writer", "_open_file_like"):
             patches.replace(torch.serialization, name, _unsaved)
-        yield
+        yield patches
 
 
 class _Quiet:
@@ -271,62 +290,9 @@ def _unsaved(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     return original(*args, **kwargs)
 
 
-class OwnThreads:
-    """The threads in which the function that is estimated runs.
-
-    One of a `ThreadPoolExecutor` that was there before is of them for as long as it does the function's work.
-    """
-
-    def __init__(self) -> None:
-        # Returns what has these take fake tensors for real ones.
-        self.mode: Callable[[], Any] = contextlib.nullcontext
-        self._threads = {threading.current_thread()}
-        self.started: list[Frame] = []  # lines that started other threads
-
-    def only(self, new: Callable[..., Any], original: Callable[..., Any]) -> Callable[..., Any]:
-        """Return a function that is a new one for own threads, and the original one for the others."""
-        own = self._threads
-
-        @functools.wraps(original, updated=())
-        def either(*args: Any, **kwargs: Any) -> Any:
-            return (new if threading.current_thread() in own else original)(*args, **kwargs)
-
-        if not isinstance(new, type):
-            return either
-        kind: Any = original
-
-        class Either(type):
-            def __call__(cls, *args: Any, **kwargs: Any) -> Any:
-                is_own = threading.current_thread() in own
-                return super().__call__(*args, **kwargs) if is_own else kind(*args, **kwargs)
-
-            def __instancecheck__(cls, instance: Any) -> bool:
-                return super().__instancecheck__(instance) or isinstance(instance, kind)
-
-        return Either(original.__name__, (new,), {})
-
-    def noted(self, original: Callable[..., None], thread: threading.Thread) -> None:
-        """Start a thread, and note the user's line: what other threads allocate is not counted."""
-        self.started.append(user_line())
-        thread.run = self._within(thread.run)  # type: ignore[method-assign]  # of this thread alone
-        original(thread)
-
-    def submitted(
-        self, original: Callable[..., Any], pool: Any, call: Callable[..., Any], /, *args: Any, **kwargs: Any
-    ) -> Any:
-        """Call `ThreadPoolExecutor.submit`, whose threads were there before."""
-        self.started.append(user_line())
-        return original(pool, self._within(call), *args, **kwargs)
-
-    def _within(self, call: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(call)
-        def called(*args: Any, **kwargs: Any) -> Any:
-            own = {threading.current_thread()} - self._threads
-            self._threads.update(own)
-            try:
-                with self.mode():
-                    return call(*args, **kwargs)
-            finally:
-                self._threads.difference_update(own)
-
-        return called
+def _started(lines: list[Frame], original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Start a library's work in another thread, for which torch is as it was; refuse the user's."""
+    if is_called_by_user():
+        raise EstimateError(f"{written(user_line())} cannot be estimated: it starts work in another thread")
+    lines.append(user_line())
+    return original(*args, **kwargs)

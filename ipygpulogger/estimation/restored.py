@@ -215,7 +215,6 @@ class Interrupts:
         self._handlers: dict[int, Callable[[int, FrameType | None], Any]] = {}
         self._waiting: list[int] = []
         self._allowed = self._is_over = False
-        self._operators = 0  # that are running, within one another
 
     @contextlib.contextmanager
     def waiting(self) -> Iterator[None]:
@@ -265,21 +264,16 @@ class Interrupts:
         """
 
         def handled(func: Any, *args: Any) -> Any:
-            if threading.current_thread() is not threading.main_thread():
-                return handler(func, *args)
-            self._operators += 1
             try:
                 return handler(func, *args)
             finally:
-                self._operators -= 1
-                is_operator = func.namespace != "prim"  # no question for the device, size or strides
-                if self._allowed and not self._operators and is_operator:
+                if self._allowed and func.namespace != "prim":  # which reads the device, size or strides
                     self._run()
 
         return handled
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
-        if self._is_over or (self._allowed and not self._operators and not _is_in_torch(frame)):
+        if self._is_over or (self._allowed and not _is_in_torch(frame)):
             self._call(number, frame)
         else:
             self._waiting.append(number)

@@ -16,7 +16,7 @@ from .fake_map import FakeMap
 from .fake_tensors import DeviceReporting, cuda_guard, dispatch_mode, fake_mode
 from .kernels import WIDE
 from .operators import GRADIENT, LESS, MORE, Operators, is_mixed
-from .patches import OwnThreads, patched
+from .patches import patched
 from .reach import Reach
 from .restored import Interrupts
 from .values import EstimateError, written
@@ -99,7 +99,7 @@ class FakeRun:
         self._mode = fake_mode(torch, self._reporting, device)
         self._fakes = FakeMap(torch, reach, device, self._allocations, all_on_device=all_on_device)
         self.operators = Operators(torch, device, self._allocations, self._reporting, self._fakes)
-        self._kinds, self._threads = Kinds(torch, self._allocations), OwnThreads()
+        self._kinds = Kinds(torch, self._allocations)
         self._has_accelerator, self._known = reach.has_accelerator, set(reach.held)
         self.operators.all_on_device = all_on_device
         self.operators.reads_cpu_as_device = not self._has_accelerator
@@ -127,13 +127,13 @@ class FakeRun:
         from torch.optim import optimizer
 
         torch, reach = self._torch, self._reach
-        fakes, interrupts, threads = self._fakes, Interrupts(), self._threads
+        fakes, interrupts = self._fakes, Interrupts()
         with interrupts.waiting(), contextlib.ExitStack() as stack:
             stack.callback(self._allocations.end)
             stack.callback(reach.restored.put_back)
             self._reporting.follow_autocast(stack.enter_context(cuda_guard(torch)))
             stack.callback(fakes.forget)
-            stack.enter_context(patched(torch, self.operators, threads, self._kinds.backward, fakes))
+            only = stack.enter_context(patched(torch, self.operators, self._kinds.backward, fakes)).only
             # The engine's own thread for the device is none of this machine's.
             stack.enter_context(torch.autograd.set_multithreading_enabled(False))
             stack.enter_context(self._mode)
@@ -147,9 +147,8 @@ class FakeRun:
                 (optimizer.register_optimizer_step_pre_hook, lambda one, *_: reach.meet(one)),
                 (optimizer.register_optimizer_step_post_hook, self._kinds.stepped),
             ):
-                stack.callback(register(threads.only(hook, lambda *_: None)).remove)
-            threads.mode = fakes.mode
-            stack.enter_context(threads.mode())
+                stack.callback(register(only(hook, lambda *_: None)).remove)
+            stack.enter_context(fakes.mode())
             given = [fakes.given(one) for one in arguments.args]
             named = {name: fakes.given(one) for name, one in arguments.kwargs.items()}
             with interrupts.allowed():
@@ -204,7 +203,7 @@ class FakeRun:
 
     def _notes(self) -> Iterator[str]:
         """Yield what the estimate leaves out or takes for granted."""
-        values, started = self.operators.values, self._threads.started
+        values, started = self.operators.values, self.operators.started
         if self._all_on_device:
             yield (
                 "All tensors are on the CPU, and the function does not move them: they count as on"

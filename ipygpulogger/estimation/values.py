@@ -216,7 +216,7 @@ def library_line() -> str:
 
 
 def is_called_by_user() -> bool:
-    """Return whether a line of the user's itself called the operator that is being dispatched."""
+    """Return whether a line of the user's itself called the operator, or the function, that runs now."""
     caller = _caller()
     return caller is not None and is_users(caller.f_code.co_filename)
 
@@ -233,9 +233,11 @@ def is_called_by_engine() -> bool:
 
 
 def _caller() -> FrameType | None:
-    """Return the frame that called the operator that is being dispatched."""
+    """Return the frame that called the operator that is being dispatched, Python's own modules left out."""
     for one in walk_stack(sys._getframe(1)):
-        if not (_module_of(one).startswith(_OURS) or one.f_code.co_filename.endswith(_DISPATCH)):
+        module = _module_of(one)
+        is_between = module.startswith(_OURS) or module.partition(".")[0] in sys.stdlib_module_names
+        if not (is_between or one.f_code.co_filename.endswith(_DISPATCH)):
             return one
     return None
 

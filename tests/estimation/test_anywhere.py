@@ -270,17 +270,26 @@ def test_compiled_code_that_holds_a_parameter():
     assert all(one.grad is None for one in script.parameters())
 
 
-@pytest.mark.parametrize("was_there", [False, True])
-def test_a_thread_that_makes_tensors(cuda, was_there):
-    """No fake tensor is made there: refused, and the model is as it was."""
+def test_threads_of_the_function(cuda):
+    """Work in another thread, new or not, is refused before it begins: torch is as it was there."""
     model = nn.Linear(8, 8)
+
+    def train():
+        model(torch.ones(4, 8)).sum().backward()
+
     with ThreadPoolExecutor(1) as pool:
-        if was_there:
-            pool.submit(int).result()
-        with pytest.raises(RuntimeError, match=r"test_anywhere.py:\d+ cannot be estimated: another thread"):
-            estimate(lambda: pool.submit(lambda: model(torch.ones(4, 8)).sum().backward()).result())
+        pool.submit(int).result()
+        for starts in (
+            lambda: pool.submit(train).result(),
+            lambda: list(pool.map(torch.Tensor.sum, [model.weight])),
+            lambda: threading.Thread(target=train).start(),
+        ):
+            with pytest.raises(
+                RuntimeError, match=r"test_anywhere.py:\d+ cannot be estimated: it starts work"
+            ):
+                estimate(starts)
         assert model.weight.grad is None
-        pool.submit(lambda: model(torch.ones(4, 8)).sum().backward()).result()
+        pool.submit(train).result()
     assert model.weight.grad is not None
 
 

@@ -1,7 +1,6 @@
 """Memory that a function frees before its peak, and what a function may not leave behind: files, settings."""
 
 import gc
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -86,10 +85,9 @@ def test_fused_optimizers_allocate_nothing(cuda, name):
 
 
 @pytest.mark.parametrize("whole", [False, True])
-@pytest.mark.parametrize("elsewhere", [False, True])
 @pytest.mark.parametrize("legacy", [False, True])
-def test_a_checkpoint_stays(tmp_path, legacy, elsewhere, whole):
-    """A function that saves one is refused before the file is opened, in a pool of threads that was there too."""
+def test_a_checkpoint_stays(tmp_path, legacy, whole):
+    """A function that saves one is refused before the file is opened."""
     model, path = torch.nn.Linear(8, 8), tmp_path / "best.pt"
     torch.save(model.state_dict(), path)
     before = path.read_bytes()
@@ -98,15 +96,12 @@ def test_a_checkpoint_stays(tmp_path, legacy, elsewhere, whole):
         saved = {"model": model if whole else model.state_dict()}
         torch.save(saved, path, _use_new_zipfile_serialization=not legacy)
 
-    with ThreadPoolExecutor(1) as pool:
-        pool.submit(int).result()
-        step = (lambda: pool.submit(save).result()) if elsewhere else save
-        with pytest.raises(RuntimeError, match=r"torch.save at test_let_go.py:\d+ cannot be estimated"):
-            estimate(step)
-        assert path.read_bytes() == before
-        assert torch.load(path)
-        step()
-        assert path.read_bytes() != before
+    with pytest.raises(RuntimeError, match=r"torch.save at test_let_go.py:\d+ cannot be estimated"):
+        estimate(save)
+    assert path.read_bytes() == before
+    assert torch.load(path)
+    save()
+    assert path.read_bytes() != before
 
 
 def settings():
