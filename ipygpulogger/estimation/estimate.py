@@ -78,7 +78,7 @@ def estimate(
             by `functools.partial`.
 
     Raises:
-        TypeError: ``fn`` cannot be called like this, or an argument is of the wrong kind.
+        TypeError: ``fn`` cannot be called like this.
         ValueError: The device does not exist, a size cannot be read, or no argument can be resized.
         RuntimeError: ``fn`` calls `estimate` itself.
         ModuleNotFoundError: PyTorch is not installed.
@@ -96,7 +96,7 @@ def estimate(
     varied = batched(fn, arguments, torch) if sizes else Batched(arguments)
     limit = MemoryLimit(given_bytes, given_bytes, note=_CONTEXT) if given_bytes else limit_of(index, torch)
     name = device_id(BACKEND, index)
-    found = _run(fn, arguments, name)
+    found = _run(fn, arguments, {}, name)
     available_bytes = limit.available_bytes
     if available_bytes is not None and not given_bytes:
         available_bytes += found.held_bytes
@@ -104,7 +104,7 @@ def estimate(
     notes = [*(found.notes if found.peak_bytes else [nothing]), *([limit.note] if limit.note else [])]
     batches: list[BatchEstimate] = []
     for size in sizes:
-        one = found if size == varied.size else _tried(fn, varied.resized(size, torch), name)
+        one = found if size == varied.size else _tried(fn, *varied.resized(size), name)
         if isinstance(one, str):
             batches.append(BatchEstimate(size, None, None, None, None, one))
         else:
@@ -127,7 +127,7 @@ def estimate(
     )
 
 
-def _run(fn: Callable[..., Any], arguments: Arguments, device: str) -> Run:
+def _run(fn: Callable[..., Any], arguments: Arguments, sizes: dict[int, int], device: str) -> Run:
     from .run import run
 
     with _running:
@@ -135,15 +135,15 @@ def _run(fn: Callable[..., Any], arguments: Arguments, device: str) -> Run:
             raise RuntimeError("estimate cannot be called by a function that is being estimated")
         _depth[0] = 1
         try:
-            return run(fn, arguments.args, arguments.kwargs, device)
+            return run(fn, arguments.args, arguments.kwargs, device, sizes)
         finally:
             _depth[0] = 0
 
 
-def _tried(fn: Callable[..., Any], arguments: Arguments, device: str) -> Run | str:
+def _tried(fn: Callable[..., Any], arguments: Arguments, sizes: dict[int, int], device: str) -> Run | str:
     """Return the run with another batch size, or why it failed: not every function takes every size."""
     try:
-        return _run(fn, arguments, device)
+        return _run(fn, arguments, sizes, device)
     except Exception as error:
         if is_from_a_handler(error):
             raise

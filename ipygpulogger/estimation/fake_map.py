@@ -78,11 +78,6 @@ class FakeMap:
             return values
         return self._map(self._torch.Tensor, lambda one: self.of(one) if self.is_real(one) else one, values)
 
-    def given(self, value: Any) -> Any:
-        """Return an argument with our fakes for those that estimates of other sizes give."""
-        is_given = [self.is_real(one) and isinstance(one, self._fake) for one in self._leaves(value)]
-        return self.faked(value) if any(is_given) else value
-
     def real(self, value: Any) -> Any:
         """Return the real tensor for its fake, and anything else as it is."""
         known = self._of_fake.get(id(value))
@@ -101,7 +96,7 @@ class FakeMap:
         else:
             fake.requires_grad_(tensor.requires_grad)
         self._note_device(fake)
-        if tensor.is_leaf and tensor.grad is not None:
+        if tensor.is_leaf and tensor.grad is not None and real.size is None:
             fake.grad = self.of(tensor.grad)
             self._kept.pop(id(tensor.grad), None)
         if not tensor.is_leaf:  # the graph behind it stays; this one may be changed in place as the real one
@@ -109,7 +104,7 @@ class FakeMap:
         entry = _Entry(real, self._weak(fake))
         self._of_real[id(tensor)] = self._of_fake[id(fake)] = entry
         self._kept[id(tensor)] = fake
-        if (key := _key(tensor)[0]) is not None:
+        if (key := _key(real)[0]) is not None:
             self._storages[key, fake.fake_device] = entry.fake
         if not real.of_model:
             self._loose[id(tensor)] = real
@@ -134,7 +129,7 @@ class FakeMap:
     def _with_storage(self, real: RealTensor, device: Any) -> Any:
         torch, tensor = self._torch, real.tensor
         size, stride, offset = tuple(tensor.size()), tuple(tensor.stride()), tensor.storage_offset()
-        key, nbytes = _key(tensor)
+        key, nbytes = _key(real)
 
         def within(other: Any) -> Any:
             empty = torch.empty(0, dtype=tensor.dtype, device=device)
@@ -144,13 +139,15 @@ class FakeMap:
         if known is not None and (other := known()) is not None:
             return within(other)
         spanned = 1 + sum((length - 1) * step for length, step in zip(size, stride, strict=True))
-        if offset == 0 and (0 if 0 in size else spanned) * tensor.element_size() == nbytes:
+        if real.size is not None:
+            fake = torch.empty((real.size, *size[1:]), dtype=tensor.dtype, device=device)
+        elif offset == 0 and (0 if 0 in size else spanned) * tensor.element_size() == nbytes:
             fake = torch.empty_strided(size, stride, dtype=tensor.dtype, device=device)
         else:
             fake = within(torch.empty(nbytes, dtype=torch.uint8, device=device))
-        if tensor.device.type == "cpu" and device.type == "cpu" and tensor.numel() == 1:
+        if tensor.device.type == "cpu" and device.type == "cpu" and tensor.numel() == fake.numel() == 1:
             with really(torch):  # a real copy, not one more fake tensor
-                fake.constant = tensor.detach().clone() if not hasattr(tensor, "fake_mode") else None
+                fake.constant = tensor.detach().clone()
         if device == self._device:
             made = self._allocations.add(fake.untyped_storage(), None)
             made.kind, made.name = real.kind, real.name
@@ -237,8 +234,11 @@ class FakeMap:
         return own
 
 
-def _key(tensor: Any) -> tuple[Any, int]:
+def _key(real: RealTensor) -> tuple[Any, int]:
     """Return what identifies a tensor's storage, None where nothing does, and its size in bytes."""
+    tensor = real.tensor
+    if real.size is not None:
+        return None, 0
     try:
         storage = tensor.untyped_storage()
     except (NotImplementedError, RuntimeError):  # sparse, or a wrapper

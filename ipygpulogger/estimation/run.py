@@ -63,13 +63,19 @@ class Run:
     fits_within: Callable[[int], bool] | None = field(default=None, repr=False)
 
 
-def run(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], device: str) -> Run:
-    """Run a function on fake tensors, as if it ran on a CUDA device."""
+def run(
+    fn: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    device: str,
+    sizes: Mapping[int, int] | None = None,
+) -> Run:
+    """Run a function on fake tensors, as if it ran on a CUDA device; `sizes`: see `Batched.resized`."""
     import torch
 
     arguments = Arguments(tuple(args), dict(kwargs))
     all_on_device, earlier = False, ""
-    with contextlib.closing(Reach(torch)) as reach:
+    with contextlib.closing(Reach(torch, sizes or {})) as reach:
         reach.walk(fn, arguments)
         for runs_left in reversed(range(_MOST_RUNS)):
             one = FakeRun(torch, torch.device(device), reach, all_on_device=all_on_device)
@@ -137,7 +143,6 @@ class FakeRun:
             # The engine's own thread for the device is none of this machine's.
             stack.enter_context(torch.autograd.set_multithreading_enabled(False))
             stack.enter_context(self._mode)
-            reach.mode = self._mode
             for real in list(reach.held.values()):
                 fakes.of(real.tensor)
             self._allocations.before = fakes.release
@@ -149,10 +154,8 @@ class FakeRun:
             ):
                 stack.callback(register(only(hook, lambda *_: None)).remove)
             stack.enter_context(fakes.mode())
-            given = [fakes.given(one) for one in arguments.args]
-            named = {name: fakes.given(one) for name, one in arguments.kwargs.items()}
             with interrupts.allowed():
-                result = fn(*given, **named)
+                result = fn(*arguments.args, **arguments.kwargs)
             self._kinds.returned(result)
             self._allocations.end()
 
