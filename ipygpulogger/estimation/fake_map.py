@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from .fake_tensors import really
+from .fake_tensors import really, storage_of
 from .values import EstimateError, user_line, written
 
 if TYPE_CHECKING:
@@ -49,7 +49,6 @@ class FakeMap:
         self._nodes: dict[int, Any] = {}  # by identity of a fake: what accumulates its gradient
         self.is_real = reach.is_real  # returns whether something is a tensor that has a fake
         self.held_bytes = 0  # of fakes whose real tensors are on the device already
-        self.mixed = False  # whether a function that failed was given tensors on several devices
         self.subclasses: set[str] = set()  # the names of those whose fakes are plain ones
 
     def of(self, tensor: Any) -> Any:
@@ -209,16 +208,10 @@ class FakeMap:
             def __torch_function__(self, func: Any, _: Any, args: Any = (), kwargs: Any = None) -> Any:
                 is_own = func in own and fakes.is_real(args[0])  # of a fake one, it is the original
                 args, kwargs = fakes.faked(args), fakes.faked(kwargs or {})
-                try:
-                    if is_own:
-                        with self:
-                            return fakes.real(own[func](*args, **kwargs))
-                    return fakes.real(func(*args, **kwargs))
-                except Exception:  # some check other things first: the types that autocast gives on a device
-                    leaves = fakes._leaves((args, kwargs))
-                    devices = {one.fake_device for one in leaves if isinstance(one, fakes._fake)}
-                    fakes.mixed = fakes.mixed or len(devices) > 1
-                    raise
+                if is_own:
+                    with self:
+                        return fakes.real(own[func](*args, **kwargs))
+                return fakes.real(func(*args, **kwargs))
 
         return Mode()
 
@@ -236,11 +229,7 @@ class FakeMap:
 
 def _key(real: RealTensor) -> tuple[Any, int]:
     """Return what identifies a tensor's storage, None where nothing does, and its size in bytes."""
-    tensor = real.tensor
-    if real.size is not None:
-        return None, 0
-    try:
-        storage = tensor.untyped_storage()
-    except (NotImplementedError, RuntimeError):  # sparse, or a wrapper
-        return None, tensor.numel() * tensor.element_size()
+    storage = storage_of(real.tensor) if real.size is None else None
+    if storage is None:
+        return None, real.tensor.numel() * real.tensor.element_size()
     return storage._cdata, storage.nbytes()

@@ -9,7 +9,6 @@ CUDA only. It is told so while it casts.
 from __future__ import annotations
 
 import contextlib
-import copy as copying
 import ctypes
 import sys
 import weakref
@@ -96,6 +95,14 @@ def really(torch: ModuleType) -> Iterator[None]:
         yield
 
 
+def storage_of(tensor: Any) -> Any:
+    """Return a tensor's storage; None for a sparse one."""
+    try:
+        return tensor.untyped_storage()
+    except (NotImplementedError, RuntimeError):
+        return None
+
+
 def dispatch_mode(handler: Callable[[Any, Any, Any], Any]) -> Any:
     """Return a mode that calls a function for each operator below autograd."""
     import torch
@@ -177,21 +184,17 @@ def _to(torch: ModuleType, indexed: Any, tensor: Any, *args: Any, copy: bool = F
 
 def _deepcopy(torch: ModuleType, tensor: Any, memo: dict[int, Any]) -> Any:
     """Do what `Tensor.__deepcopy__` does, which would copy the fake mode with the tensor's attributes."""
-    if id(tensor) in memo:
-        return memo[id(tensor)]
     if not tensor.is_leaf:
         return torch.Tensor.__deepcopy__(tensor, memo)  # raises its error
-    with torch.no_grad():
-        made = tensor.clone()
-    if isinstance(tensor, torch.nn.Parameter):  # neither its gradient nor its attributes are copied
-        memo[id(tensor)] = made = torch.nn.Parameter(made, tensor.requires_grad)
-        return made
-    memo[id(tensor)] = made.requires_grad_(tensor.requires_grad)
-    if tensor.grad is not None:
-        made.grad = _deepcopy(torch, tensor.grad, memo)
-    own = {name: value for name, value in vars(tensor).items() if name not in vars(made)}
-    vars(made).update(copying.deepcopy(own, memo))
-    return made
+    if id(tensor) not in memo:
+        with torch.no_grad():
+            made = tensor.clone()
+        if isinstance(tensor, torch.nn.Parameter):  # its gradient is not copied
+            memo[id(tensor)] = torch.nn.Parameter(made, tensor.requires_grad)
+        else:
+            memo[id(tensor)] = made.requires_grad_(tensor.requires_grad)
+            made.grad = None if tensor.grad is None else _deepcopy(torch, tensor.grad, memo)
+    return memo[id(tensor)]
 
 
 @contextlib.contextmanager

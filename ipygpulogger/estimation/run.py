@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 from ..allocator.caching_allocator import fits_within
 from ..records.units import MB, rounded_mb
-from ..runtime.errors import named
 from .allocations import Allocations, Kinds
 from .arguments import Arguments, listed
 from .fake_map import FakeMap
 from .fake_tensors import DeviceReporting, cuda_guard, dispatch_mode, fake_mode
 from .kernels import WIDE
-from .operators import GRADIENT, LESS, MORE, Operators, is_mixed
+from .operators import GRADIENT, LESS, MORE, Operators
 from .patches import patched
 from .reach import Reach
 from .restored import Interrupts
@@ -74,7 +73,7 @@ def run(
     import torch
 
     arguments = Arguments(tuple(args), dict(kwargs))
-    all_on_device, earlier = False, ""
+    all_on_device = False
     with contextlib.closing(Reach(torch, sizes or {})) as reach:
         reach.walk(fn, arguments)
         for runs_left in reversed(range(_MOST_RUNS)):
@@ -85,9 +84,8 @@ def run(
                 if not (runs_left and one.is_to_run_again(error)):
                     if one.operators.refusal is not None:
                         raise one.operators.refusal from error
-                    one.explain(error, earlier)
+                    one.explain(error)
                     raise
-                earlier = earlier or named(error)
             else:
                 if not (runs_left and one.is_to_run_again(None)):
                     break
@@ -123,9 +121,7 @@ class FakeRun:
             return True
         if self._all_on_device or self._has_accelerator:
             return False
-        if error is not None:
-            return self.operators.mixed or is_mixed(error) or self._fakes.mixed
-        return not self.operators.allocates
+        return error is not None or not self.operators.allocates
 
     def run(self, fn: Callable[..., Any], arguments: Arguments) -> None:
         """Call the function with fake tensors; all is as it was afterwards, however it ends."""
@@ -165,18 +161,16 @@ class FakeRun:
         self.operators.names |= known & {kind.__name__ for kind in type(module).__mro__}
         self._reach.meet_module(module)
 
-    def explain(self, error: Exception, earlier: str) -> None:
-        """Add notes to an error: the operator that raised it, made-up values, how the first call ended."""
-        failed, values = self.operators.failed, self.operators.values
+    def explain(self, error: Exception) -> None:
+        """Add notes to an error: the operator that raised it, values that are not computed."""
+        failed = self.operators.failed
         notes = self._plain()
         if failed is not None and failed[0] is error:
             notes.append(
                 f"{failed[1]} raised it, at {written(failed[2])}, while {self._device} was estimated."
             )
-        if lines := [*values.floats, *values.counts]:
+        if lines := self.operators.values.lines:
             notes.append(f"1.0 stood for values of tensors, which an estimate does not compute{_at(lines)}.")
-        if earlier and earlier != named(error):
-            notes.append(f"It was called more than once to be estimated; the first call ended with {earlier}")
         for text in notes:
             if hasattr(error, "add_note"):
                 error.add_note(text)
@@ -206,20 +200,18 @@ class FakeRun:
 
     def _notes(self) -> Iterator[str]:
         """Yield what the estimate leaves out or takes for granted."""
-        values, started = self.operators.values, self.operators.started
+        lines, started = self.operators.values.lines, self.operators.started
         if self._all_on_device:
             yield (
                 "All tensors are on the CPU, and the function does not move them: they count as on"
                 f" {self._device}."
             )
         yield from self._plain()
-        if values.floats:
+        if lines:
             yield (
-                f"Values of tensors are not computed: 1.0 stands for them{_at(values.floats)}."
-                " A branch or a loop that depends on one may go another way."
+                f"Values of tensors are not computed: 1.0 stands for them{_at(lines)}."
+                " A branch, a loop or a size that depends on one may be another."
             )
-        if values.counts:
-            yield f"Whole numbers from tensors are not computed: 1 is shown for them{_at(values.counts)}."
         if started:
             yield f"What other threads allocate is not counted: one is started{_at(started)}."
         yield from _of_operators(self.operators.names, has_cudnn=self._torch.backends.cudnn.enabled)

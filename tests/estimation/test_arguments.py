@@ -40,7 +40,7 @@ def test_devices(cuda):
     ):
         assert [device_index(device, torch) for device in devices] == [index] * len(devices)
     for device, says in NO_DEVICES:
-        with pytest.raises(ValueError, match="cuda|device") as raised:
+        with pytest.raises(ValueError, match=r"cuda|device") as raised:
             device_index(device, torch)
         assert says in str(raised.value) and "\n" not in str(raised.value), device
 
