@@ -69,11 +69,8 @@ class _Lived:
 class Replay:
     """What one device's allocator did during a measurement."""
 
-    def __init__(
-        self, history: DeviceHistory, since: Position, until: Position, *, stacks: bool = False
-    ) -> None:
-        # 300,000 events take half a second. `stacks`: whether each allocation was made by a thread with a
-        # Python stack, as far as is known: none by a backward pass.
+    def __init__(self, history: DeviceHistory, since: Position, until: Position) -> None:
+        # 300,000 events take half a second.
         self._settings = Settings.of(history.settings)
         self._since, self._until = since, until
         begin, end = history.begin, history.end
@@ -90,7 +87,7 @@ class Replay:
         elif self.whole:  # the device's whole life
             stood, segments = {}, []
         else:
-            stood, segments = undone(self._events, end.segments, self._settings, stacks=history.ours)
+            stood, segments = undone(self._events, end.segments, self._settings)
         self.first_count = least  # the number of the last allocation before the events
         self._lives: list[_Lived] = []
         self._totals: list[int] = []  # allocated after each event
@@ -100,12 +97,6 @@ class Replay:
         # some of them are missing, or are not in their order.
         self.agrees = self._run(stood, Layout(segments, stood, self._settings), history)
         self.agrees = self._align(most) and self.agrees
-        self._stayed: set[int] = set()
-        if not self.whole and begin is not None:
-            certain = begin.still and end.still
-            lost = self.first_count - begin.before.allocated if certain else None
-            stacks = stacks and history.ours
-            self._stayed = self._not_freed_since(live(earlier), live(stood), lost, stacks=stacks)
 
     def _run(self, stood: Blocks, layout: Layout, history: DeviceHistory) -> bool:
         """Replay all events; return whether they agree with each other and with the blocks at the end."""
@@ -168,24 +159,6 @@ class Replay:
                 life.freed += self.first_count
         return aligned
 
-    def _not_freed_since(self, earlier: Blocks, later: Blocks, lost: int | None, *, stacks: bool) -> set[int]:
-        """Return where there are the same blocks before the first event as at the beginning.
-
-        Another block may be at the address of one that was freed. That is excluded where the numbers of
-        blocks and of lost allocations leave no room for a lost free. It is also excluded if what is there now
-        has no stack, and whatever was allocated meanwhile has one.
-        """
-        no_frees = lost is not None and len(later) == len(earlier) + lost
-        allocations = [event for event in self._events if event["action"] == "alloc"]
-        stacks = stacks and bool(allocations) and all(event.get("frames") for event in allocations)
-        return {
-            address
-            for address, block in later.items()
-            if address in earlier
-            and earlier[address]["size"] == block["size"]
-            and (no_frees or (stacks and not block.get("frames")))
-        }
-
     @property
     def events(self) -> int:
         """How many events torch had; 0 in a recording of mode "state", in which it keeps only the last."""
@@ -246,7 +219,7 @@ class Replay:
         return Moment(blocks, sum(block.size_bytes for block in blocks), count, time_us)
 
     def _block(self, life: _Lived) -> Block:
-        lost = bool(self.missing) and not life.count and life.address not in self._stayed
+        lost = bool(self.missing) and not life.count
         count = self.first_count if lost else life.count
         before = life.count <= self._since.allocated and not lost
         frames = () if before else life.frames

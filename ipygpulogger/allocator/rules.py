@@ -150,12 +150,9 @@ def live(blocks: Blocks) -> Blocks:
 
 
 def undone(
-    events: Sequence[Event], segments: list[Segment], settings: Settings, *, stacks: bool
+    events: Sequence[Event], segments: list[Segment], settings: Settings
 ) -> tuple[Blocks, list[Segment]]:
-    """Return the blocks and segments before the first event, found from those after the last.
-
-    `stacks`: whether the event of a free has the stack of the allocation.
-    """
+    """Return the blocks and segments before the first event, found from those after the last."""
     blocks = blocks_of(segments)
     sizes = {segment["address"]: segment["total_size"] for segment in segments}
     unknown: dict[int, int] = {}  # by address, what was requested
@@ -165,12 +162,8 @@ def undone(
         if action == "alloc":
             blocks.pop(address, None)
             unknown.pop(address, None)
-        elif action == "free_completed":
-            blocks[address] = {"state": _WAITING}
-            unknown[address] = event["size"]
-        elif action == "free_requested":
-            frames = event.get("frames", ()) if stacks else ()
-            blocks[address] = {"state": _LIVE, "frames": frames}
+        elif action in ("free_completed", "free_requested"):
+            blocks[address] = {"state": _WAITING if action == "free_completed" else _LIVE}
             unknown[address] = event["size"]
         elif action == "segment_alloc":
             sizes.pop(address, None)

@@ -224,7 +224,7 @@ class DeviceRecording(Measuring):
 
     def _replay(self, watched: _Watched, history: DeviceHistory, until: Position, still: bool) -> None:
         """Keep the rows of one device, or why there are none, and notes on what is not known of them."""
-        replay = Replay(history, watched.since, until, stacks=self._breakdown.no_pass)
+        replay = Replay(history, watched.since, until)
         device, peak = watched.device.id, watched.interval.peak()
         # Where other threads allocated meanwhile, the events reach a little further than the interval.
         moment = replay.highest(None if still and watched.still else peak.hi_bytes)

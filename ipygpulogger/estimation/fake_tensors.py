@@ -9,10 +9,7 @@ CUDA only. It is told so while it casts.
 from __future__ import annotations
 
 import contextlib
-import ctypes
-import sys
 import weakref
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -21,9 +18,6 @@ if TYPE_CHECKING:
 
     from .operators import Operators
 
-_TABLE = "_ZN3c104impl26device_guard_impl_registryE"
-_LIBRARY = {"linux": "libc10.so", "darwin": "libc10.dylib"}
-
 
 class DeviceReporting:
     """What C++ code is told about the device of a fake tensor."""
@@ -31,7 +25,9 @@ class DeviceReporting:
     def __init__(self, torch: ModuleType) -> None:
         self._meta = torch.device("meta")
         self._reads_autocast = torch.is_autocast_enabled
-        self._can_follow = self._is_autocast_on = False
+        # Autograd asks the device of a result for a stream, which ends a process that has no CUDA in it.
+        self._has_streams = bool(torch.backends.cuda.is_built())
+        self._is_autocast_on = False
         self._recorded: dict[int, weakref.ref[Any]] = {}
 
     def device(self, tensor: Any) -> Any:
@@ -51,14 +47,18 @@ class DeviceReporting:
         """Whether an operator runs for which autocast casts."""
         return self._is_autocast_on and not self._reads_autocast("cuda")
 
-    def follow_autocast(self, can_follow: bool) -> None:
-        """Begin to know whether autocast is on: torch denies it while it casts. Without a guard it is off."""
-        self._can_follow, self._is_autocast_on = can_follow, can_follow and self._reads_autocast("cuda")
+    def follow_autocast(self, is_on: bool) -> None:
+        """Note whether autocast is on: torch denies it while it casts."""
+        if is_on and not self._has_streams:
+            raise RuntimeError(
+                "autocast can be estimated with a CUDA build of torch only, which needs no GPU"
+            )
+        self._is_autocast_on = is_on
 
     def setting_autocast(self, original: Callable[..., None], *args: Any) -> None:
         """Call `torch.set_autocast_enabled`."""
         if len(args) == 1 or args[0] == "cuda":
-            self._is_autocast_on = self._can_follow and bool(args[-1])
+            self.follow_autocast(bool(args[-1]))
         original(*args)
 
     def recorded(self, out: Any) -> None:
@@ -195,36 +195,3 @@ def _deepcopy(torch: ModuleType, tensor: Any, memo: dict[int, Any]) -> Any:
             memo[id(tensor)] = made.requires_grad_(tensor.requires_grad)
             made.grad = None if tensor.grad is None else _deepcopy(torch, tensor.grad, memo)
     return memo[id(tensor)]
-
-
-@contextlib.contextmanager
-def cuda_guard(torch: ModuleType) -> Iterator[bool]:
-    """Have a guard for CUDA, in a build without it too; give whether there is one.
-
-    Should autograd note CUDA as the device of a result, it asks the device's guard for a stream, and the
-    process ends if there is none. In torch's table of guards the entry for CUDA is that of "meta" meanwhile,
-    whose methods do nothing. CUDA builds have their own.
-    """
-    is_built = bool(torch.backends.cuda.is_built())
-    table = None if is_built else _table(torch)
-    if table is None:
-        yield is_built
-        return
-    kinds = torch.autograd.DeviceType
-    cuda, meta = int(kinds.CUDA), int(kinds.Meta)
-    own = table[cuda]
-    table[cuda] = table[meta]
-    try:
-        yield bool(table[meta])
-    finally:
-        table[cuda] = own
-
-
-def _table(torch: ModuleType) -> Any:
-    """Return the table of guards by number of the kind of device; None where it is not found."""
-    try:
-        folder = Path(torch.__file__ or "").parent / "lib"
-        library = ctypes.CDLL(str(folder / _LIBRARY[sys.platform]))
-        return (ctypes.c_void_p * len(torch.autograd.DeviceType.__members__)).in_dll(library, _TABLE)
-    except (KeyError, OSError, ValueError, AttributeError):
-        return None

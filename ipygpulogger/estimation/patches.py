@@ -11,6 +11,7 @@ import functools
 import threading
 import types
 from concurrent import futures
+from copy import copy
 from typing import TYPE_CHECKING, Any
 
 from . import kernels
@@ -234,13 +235,10 @@ def _replace_loaders(patches: Patches, torch: ModuleType, place: Any) -> None:
 
 def _iterator(torch: ModuleType, _: Callable[..., Any], loader: Any) -> Any:
     """Do what `DataLoader._get_iterator` does, without workers: processes would have no fake tensors."""
-    own = {name: vars(loader)[name] for name in ("num_workers", "timeout") if name in vars(loader)}
-    vars(loader).update(dict.fromkeys(own, 0))
-    try:
-        with really(torch):
-            return torch.utils.data.dataloader._SingleProcessDataLoaderIter(loader)
-    finally:
-        vars(loader).update(own)
+    single = copy(loader)
+    vars(single).update(num_workers=0, timeout=0)
+    with really(torch):
+        return torch.utils.data.dataloader._SingleProcessDataLoaderIter(single)
 
 
 class _FakeError(Exception):

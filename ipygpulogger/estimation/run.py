@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..allocator.caching_allocator import fits_within
 from ..records.units import MB, rounded_mb
 from .allocations import Allocations, Kinds
 from .arguments import Arguments, listed
 from .fake_map import FakeMap
-from .fake_tensors import DeviceReporting, cuda_guard, dispatch_mode, fake_mode
+from .fake_tensors import DeviceReporting, dispatch_mode, fake_mode
 from .kernels import WIDE
 from .operators import GRADIENT, LESS, MORE, Operators
 from .patches import patched
@@ -47,19 +46,17 @@ _EXACT = frozenset(("linalg_vector_norm", "linalg_cross"))  # of the families
 _STEPS = "_dense_backward", "_backward", "_forward"  # of one operator that users call
 
 
-@dataclass(frozen=True)
-class Run:
+class Run(NamedTuple):
     """What one run of a function on fake tensors found, as torch's allocator would count it."""
 
     peak_bytes: int  # the highest that live tensors would take, those that were there before included
     reserved_bytes: int  # the most that the allocator would reserve for them
     # What would be alive at the peak, the largest first; they add up to `peak_bytes`.
-    rows: Sequence[AtPeak] = ()
-    notes: Sequence[str] = ()  # plain sentences: what is left out, and why
-    held_bytes: int = 0  # how much of the peak is on the device already, in tensors of this process
-    # Repeats the allocations with no more than so many bytes to reserve, and returns whether all
-    # succeeded; None if that cannot be told.
-    fits_within: Callable[[int], bool] | None = field(default=None, repr=False)
+    rows: Sequence[AtPeak]
+    notes: Sequence[str]  # plain sentences: what is left out, and why
+    held_bytes: int  # how much of the peak is on the device already, in tensors of this process
+    # Repeats the allocations with no more than so many bytes to reserve, and returns whether all succeeded.
+    fits_within: Callable[[int], bool]
 
 
 def run(
@@ -133,7 +130,7 @@ class FakeRun:
         with interrupts.waiting(), contextlib.ExitStack() as stack:
             stack.callback(self._allocations.end)
             stack.callback(reach.restored.put_back)
-            self._reporting.follow_autocast(stack.enter_context(cuda_guard(torch)))
+            self._reporting.follow_autocast(torch.is_autocast_enabled("cuda"))
             stack.callback(fakes.forget)
             only = stack.enter_context(patched(torch, self.operators, self._kinds.backward, fakes)).only
             # The engine's own thread for the device is none of this machine's.
