@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ..sources.torch.history import DeviceHistory
-    from ..sources.torch.snapshot import AllocatorState, Event, Position
+    from ..sources.torch.snapshot import AllocatorState, Position
     from .rules import Blocks
 
 
@@ -77,18 +77,16 @@ class Replay:
         earlier = blocks_of(begin.segments) if begin is not None else {}
         begin_at = None if begin is None else _begin_of(history, begin, len(live(earlier)))
         self._events = history.events if begin_at is None else history.events[begin_at + 1 :]
-        count = _allocations(self._events)
-        least, most = end.before.allocated - count, end.after.allocated - count  # allocations before them
+        # The number of the last allocation before the events.
+        self.first_count: int = end.before.allocated - sum(one["action"] == "alloc" for one in self._events)
         # Whether the events reach back to the beginning of the recording.
-        self.whole = begin_at is not None or (begin is None and not least)
+        self.whole = begin_at is not None or (begin is None and not self.first_count)
         if begin is not None and begin_at is not None:
             stood, segments = earlier, begin.segments
-            least, most = begin.before.allocated, begin.after.allocated
         elif self.whole:  # the device's whole life
             stood, segments = {}, []
         else:
             stood, segments = undone(self._events, end.segments, self._settings)
-        self.first_count = least  # the number of the last allocation before the events
         self._lives: list[_Lived] = []
         self._totals: list[int] = []  # allocated after each event
         self._allocations: list[int] = []  # the indices of the events that are allocations
@@ -96,7 +94,7 @@ class Replay:
         # Whether the events agree with each other, and with what the allocator says about itself. If not,
         # some of them are missing, or are not in their order.
         self.agrees = self._run(stood, Layout(segments, stood, self._settings), history)
-        self.agrees = self._align(most) and self.agrees
+        self.agrees = self._align() and self.agrees
 
     def _run(self, stood: Blocks, layout: Layout, history: DeviceHistory) -> bool:
         """Replay all events; return whether they agree with each other and with the blocks at the end."""
@@ -137,27 +135,16 @@ class Replay:
             agree = found == {address: block["size"] for address, block in end}
         return agree
 
-    def _align(self, most: int) -> bool:
-        """Number the allocations so that the measurement begins and ends where the allocator says.
-
-        Several numbers are possible only if other threads allocated while the blocks were read.
-        """
-        least, aligned = self.first_count, False
-        for self.first_count in range(least, max(most, least) + 1):
-            # Where the events begin after the measurement, frees alone may be lost as well.
-            reach = self.whole or self._since.allocated > self.first_count
-            needed = [self._until, self._since] if reach else [self._until]
-            aligned = None not in map(self._index, needed)
-            if aligned:
-                break
-        else:
-            self.first_count = least
+    def _align(self) -> bool:
+        """Number the allocations; return whether the measurement begins and ends where the allocator says."""
         for life in self._lives:
             if life.count:
                 life.count += self.first_count
             if life.freed is not None:
                 life.freed += self.first_count
-        return aligned
+        # Where the events begin after the measurement, frees alone may be lost as well.
+        reach = self.whole or self._since.allocated > self.first_count
+        return None not in map(self._index, [self._until, self._since] if reach else [self._until])
 
     @property
     def events(self) -> int:
@@ -169,14 +156,11 @@ class Replay:
         """How many allocations of the measurement are missing, because the events begin later."""
         return max(self.first_count - self._since.allocated, 0)
 
-    def highest(self, most_bytes: int | None = None) -> Moment:
-        """Return the moment of the most memory, up to `most_bytes`; of several the first."""
+    def highest(self) -> Moment:
+        """Return the moment of the most memory, of several the first."""
         begin = self._begin()
         first, last = (max(one.allocated - self.first_count, 0) for one in (self._since, self._until))
-        found = [begin, *self._allocations[first:last]]
-        if most_bytes is not None:
-            found = [index for index in found if self._total(index) <= most_bytes] or [begin]
-        best = max(found, key=self._total)
+        best = max([begin, *self._allocations[first:last]], key=self._total)
         return self._moment(best, at_begin=best == begin)
 
     def failure(self) -> Moment | None:
@@ -226,23 +210,19 @@ class Replay:
         return Block(life.address, life.size_bytes, count, frames, before, life.freed, lost)
 
 
-def _allocations(events: Sequence[Event]) -> int:
-    return sum(event["action"] == "alloc" for event in events)
-
-
 def _begin_of(history: DeviceHistory, begin: AllocatorState, begin_blocks: int) -> int | None:
     """Return the index of the event that is our look at the beginning; None if it is lost."""
     end, found = history.end, None
-    least, most, blocks = end.before.allocated, end.after.allocated, end.before.blocks
+    allocated, blocks = end.before.allocated, end.before.blocks
     for i in range(len(history.events) - 1, -1, -1):
         action = history.events[i]["action"]
         if action == "alloc":
-            least, most, blocks = least - 1, most - 1, blocks - 1
-            if most < begin.before.allocated:
+            allocated, blocks = allocated - 1, blocks - 1
+            if allocated < begin.before.allocated:
                 break
         elif action == "free_requested":
             blocks += 1
-        elif action == "snapshot" and most >= begin.before.allocated and least <= begin.after.allocated:
+        elif action == "snapshot" and allocated == begin.before.allocated:
             # Of several the first: no block was allocated or freed between them.
             found = i if blocks == begin_blocks or not end.still else found
     return found

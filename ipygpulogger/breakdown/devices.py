@@ -209,7 +209,7 @@ class DeviceRecording(Measuring):
         while histories:
             index = histories[0].index
             if index in until:
-                self._replay(self._watched[index], histories.pop(0), *until[index])
+                self._replay(self._watched[index], histories.pop(0), until[index][0])
             else:
                 del histories[0]
 
@@ -222,12 +222,11 @@ class DeviceRecording(Measuring):
             self._peaks[watched.device.index] = _Peak(device, None, (row,))
         return unused
 
-    def _replay(self, watched: _Watched, history: DeviceHistory, until: Position, still: bool) -> None:
+    def _replay(self, watched: _Watched, history: DeviceHistory, until: Position) -> None:
         """Keep the rows of one device, or why there are none, and notes on what is not known of them."""
         replay = Replay(history, watched.since, until)
         device, peak = watched.device.id, watched.interval.peak()
-        # Where other threads allocated meanwhile, the events reach a little further than the interval.
-        moment = replay.highest(None if still and watched.still else peak.hi_bytes)
+        moment = replay.highest()
         if replay.agrees:
             failed = replay.failure()
             if failed is not None:
@@ -243,7 +242,7 @@ class DeviceRecording(Measuring):
                 self.notes.append(f"{where} is not recorded: {why}.")
             return
         why = _NOT_ADDING_UP
-        if moment.size_bytes < peak.lo_bytes and not replay.whole:
+        if moment.size_bytes < peak.lo_bytes and not replay.whole and replay.missing:
             too_early = f"it came before the events that torch still has, which are the last {kept}"
             why = too_early if replay.events else _NO_EVENTS
         self._unknown(why, watched.device, f" of {size_text(peak.lo_bytes)}")

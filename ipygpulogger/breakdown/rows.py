@@ -87,11 +87,6 @@ class Breakdown:
             first = training.snapshot_of((root.name, root.value) for root in roots)
             self._first = (first,) if first is not None else ()
 
-    @property
-    def no_pass(self) -> bool:
-        """Whether no backward pass ran from `begin` to `read_names`."""
-        return self._history.exact and not self._history.passes
-
     def read_names(self, wanted: Iterable[Address]) -> None:
         """Find what names hold at the end of the measurement, and stop watching."""
         self.end()
