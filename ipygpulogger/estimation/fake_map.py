@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from .fake_tensors import really, storage_of
 from .values import EstimateError, user_line, written
@@ -15,13 +15,6 @@ if TYPE_CHECKING:
     from .reach import Reach, RealTensor
 
 _NOT_METHODS = frozenset(("__new__", "__init__", "__torch_dispatch__", "__torch_function__", "__class__"))
-
-
-class _Entry(NamedTuple):
-    """A real tensor, and what returns its fake; None when nothing holds it any more."""
-
-    real: RealTensor
-    fake: Callable[[], Any]
 
 
 class FakeMap:
@@ -41,10 +34,8 @@ class FakeMap:
         self._all_on_device, self._has_accelerator = all_on_device, reach.has_accelerator
         self._fake, self._leaves, self._map = FakeTensor, _pytree.tree_leaves, _pytree.tree_map_only
         self._weak: Callable[[Any], Callable[[], Any]] = TensorWeakRef
-        self._of_real: dict[int, _Entry] = {}  # by identity of the real tensor
-        self._of_fake: dict[int, _Entry] = {}  # by identity of the fake
-        self._kept: dict[int, Any] = {}  # fakes, unless something else of torch's holds them
-        self._loose: dict[int, RealTensor] = {}  # those that the function may let go of
+        self._of_fake: dict[int, RealTensor] = {}  # by identity of the fake
+        self._loose: list[RealTensor] = []  # those that the function may let go of
         self._storages: dict[Any, Callable[[], Any]] = {}  # by storage and device: a fake that has it
         self._nodes: dict[int, Any] = {}  # by identity of a fake: what accumulates its gradient
         self.is_real = reach.is_real  # returns whether something is a tensor that has a fake
@@ -53,13 +44,12 @@ class FakeMap:
 
     def of(self, tensor: Any) -> Any:
         """Return a tensor's fake; fake modes must be on."""
-        known = self._of_real.get(id(tensor))
-        fake = None if known is None else known.fake()
-        if fake is not None:
+        real = self._reach.of(tensor)
+        if (fake := real.fake()) is not None:
             return fake
         # The nodes are not made in inference mode.
         with self._torch._C.DisableTorchFunction(), self._torch.inference_mode(mode=False):
-            return self._new(tensor)
+            return self._new(real)
 
     def device_of(self, real: RealTensor) -> Any:
         """Return where a tensor's fake is; one without memory, on "meta", is where the others are."""
@@ -80,14 +70,13 @@ class FakeMap:
     def real(self, value: Any) -> Any:
         """Return the real tensor for its fake, and anything else as it is."""
         known = self._of_fake.get(id(value))
-        return known.real.tensor if known is not None and known.fake() is value else value
+        return known.tensor if known is not None and known.fake() is value else value
 
-    def _new(self, tensor: Any) -> Any:
-        torch = self._torch
+    def _new(self, real: RealTensor) -> Any:
+        torch, tensor = self._torch, real.tensor
         if torch.nn.parameter.is_lazy(tensor):
             raise EstimateError("a lazy module has no parameters yet: call it once before it is estimated")
         self.note_kind(type(tensor))
-        real = self._reach.of(tensor)
         with torch.no_grad():
             fake = self._with_storage(real, self.device_of(real))
         if isinstance(tensor, torch.nn.Parameter):
@@ -97,16 +86,15 @@ class FakeMap:
         self._note_device(fake)
         if tensor.is_leaf and tensor.grad is not None and real.size is None:
             fake.grad = self.of(tensor.grad)
-            self._kept.pop(id(tensor.grad), None)
+            self._reach.of(tensor.grad).kept = None
         if not tensor.is_leaf:  # the graph behind it stays; this one may be changed in place as the real one
             fake = fake.view_as(fake)
-        entry = _Entry(real, self._weak(fake))
-        self._of_real[id(tensor)] = self._of_fake[id(fake)] = entry
-        self._kept[id(tensor)] = fake
+        real.fake, real.kept = self._weak(fake), fake
+        self._of_fake[id(fake)] = real
         if (key := _key(real)[0]) is not None:
-            self._storages[key, fake.fake_device] = entry.fake
+            self._storages[key, fake.fake_device] = real.fake
         if not real.of_model:
-            self._loose[id(tensor)] = real
+            self._loose.append(real)
         # The hooks of a tensor are called for its fake, with the tensor if it is what they are given.
         for hook in (getattr(tensor, "_backward_hooks", None) or {}).values():
             fake.register_hook(hook)
@@ -161,14 +149,15 @@ class FakeMap:
     def release(self) -> None:
         """Let go of the fakes of tensors that nothing but an estimate holds any more."""
         with self._torch._C.DisableTorchFunction():
-            for key, real in list(self._loose.items()):
-                if real.is_released():
-                    del self._loose[key]
-                    self._kept.pop(key, None)
+            for real in [one for one in self._loose if one.is_released()]:
+                self._loose.remove(real)
+                real.kept = None
 
     def forget(self) -> None:
         """Let go of the real tensors: they are the user's to free, without a garbage collector."""
-        for held in (self._of_real, self._of_fake, self._kept, self._loose, self._storages, self._nodes):
+        for real in self._of_fake.values():
+            real.fake, real.kept = lambda: None, None
+        for held in (self._of_fake, self._loose, self._storages, self._nodes):
             held.clear()
 
     def swapping(self, original: Callable[[Any, Any], None], one: Any, other: Any) -> None:

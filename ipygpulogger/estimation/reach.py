@@ -22,7 +22,7 @@ from .arguments import Arguments, named_arguments
 from .restored import Restored, is_generator
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
     from types import ModuleType
 
 _LEAVES = (
@@ -47,13 +47,15 @@ _HOLDERS = frozenset(("collections", "types", "functools", "argparse"))  # of th
 class RealTensor:
     """A tensor of the user's that takes part: the only reference that an estimate has to it."""
 
-    __slots__ = ("kind", "name", "of_model", "size", "tensor")
+    __slots__ = ("fake", "kept", "kind", "name", "of_model", "size", "tensor")
 
     def __init__(self, tensor: Any, name: str, kind: str, *, of_model: bool, size: int | None = None) -> None:
         self.tensor, self.size = tensor, size  # the leading dimension of its fake; None for its own
         self.name, self.kind = name, kind  # what it was reached through; a kind of `AtPeak`
         # Whether `.to(device)` of the model would move it, the state of its optimizer included.
         self.of_model = of_model
+        self.fake: Callable[[], Any] = lambda: None  # returns its fake; None if nothing holds it any more
+        self.kept: Any = None  # its fake, unless something else of torch's holds that
 
     def is_released(self) -> bool:
         """Return whether nothing else holds the tensor any more; functions of torch must be off."""
