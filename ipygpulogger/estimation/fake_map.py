@@ -31,7 +31,7 @@ class FakeMap:
         from torch.utils.weak import TensorWeakRef
 
         self._torch, self._reach, self._device, self._allocations = torch, reach, device, allocations
-        self._all_on_device, self._has_accelerator = all_on_device, reach.has_accelerator
+        self.all_on_device, self.has_accelerator = all_on_device, reach.has_accelerator
         self._fake, self._leaves, self._map = FakeTensor, _pytree.tree_leaves, _pytree.tree_map_only
         self._weak: Callable[[Any], Callable[[], Any]] = TensorWeakRef
         self._of_fake: dict[int, RealTensor] = {}  # by identity of the fake
@@ -54,11 +54,11 @@ class FakeMap:
     def device_of(self, real: RealTensor) -> Any:
         """Return where a tensor's fake is; one without memory, on "meta", is where the others are."""
         device = real.tensor.device
-        is_moved = self._all_on_device or (real.of_model and not self._has_accelerator)
+        is_moved = self.all_on_device or (real.of_model and not self.has_accelerator)
         if is_moved or device.type not in ("cpu", "cuda", "meta"):
             return self._device
         if device.type == "meta":
-            return self._device if self._has_accelerator else self._torch.device("cpu")
+            return self._device if self.has_accelerator else self._torch.device("cpu")
         return device
 
     def faked(self, values: Any) -> Any:

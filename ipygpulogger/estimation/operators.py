@@ -74,8 +74,8 @@ class Operators:
             Kernels(torch, device, allocations, self.names),
         )
         self.values = Values(torch, FakeTensor)
-        self.all_on_device = False  # whether tensors that the user's lines make on the CPU are on the device
-        self.reads_cpu_as_device = False  # whether a line of the user's that names the CPU means the device
+        self.all_on_device = fakes.all_on_device  # and what the user's lines make on the CPU is there too
+        self.reads_cpu_as_device = not fakes.has_accelerator  # where a line of the user's names the CPU
         # Whether an operator has allocated memory on the device, or has had a tensor there.
         self.allocates = self.touches = False
         # The error of the last operator that raised one, its name, and the line.

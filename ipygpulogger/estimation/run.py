@@ -95,28 +95,26 @@ class FakeRun:
     """One attempt: whatever takes part and was not known is there from the start in the next one."""
 
     def __init__(self, torch: ModuleType, device: Any, reach: Reach, *, all_on_device: bool) -> None:
-        self._torch, self._device, self._reach, self._all_on_device = torch, device, reach, all_on_device
+        self._torch, self._device, self._reach = torch, device, reach
         self._allocations, self._reporting = Allocations(), DeviceReporting(torch)
         self._mode = fake_mode(torch, self._reporting, device)
         self._fakes = FakeMap(torch, reach, device, self._allocations, all_on_device=all_on_device)
         self.operators = Operators(torch, device, self._allocations, self._reporting, self._fakes)
         self._kinds = Kinds(torch, self._allocations)
-        self._has_accelerator, self._known = reach.has_accelerator, set(reach.held)
-        self.operators.all_on_device = all_on_device
-        self.operators.reads_cpu_as_device = not self._has_accelerator
-        self._calls_modules = False
+        self._known, self._calls_modules = set(reach.held), False
         self.is_late = False  # whether something took part that was not known
 
     def is_to_run_again(self, error: Exception | None) -> bool:
         """Return whether to run again, with what took part there from the start, or all on the device."""
         self._reach.forget_released()
         found = [one for key, one in self._reach.held.items() if key not in self._known]
-        self.is_late = self._reach.has_accelerator != self._has_accelerator or any(
-            self._fakes.device_of(one) == self._device for one in found
+        fakes = self._fakes
+        self.is_late = self._reach.has_accelerator != fakes.has_accelerator or any(
+            fakes.device_of(one) == self._device for one in found
         )
         if self.is_late:
             return True
-        if self._all_on_device or self._has_accelerator:
+        if fakes.all_on_device or fakes.has_accelerator or isinstance(error, EstimateError):
             return False
         return error is not None or not self.operators.allocates
 
@@ -198,7 +196,7 @@ class FakeRun:
     def _notes(self) -> Iterator[str]:
         """Yield what the estimate leaves out or takes for granted."""
         lines, started = self.operators.values.lines, self.operators.started
-        if self._all_on_device:
+        if self._fakes.all_on_device:
             yield (
                 "All tensors are on the CPU, and the function does not move them: they count as on"
                 f" {self._device}."

@@ -262,34 +262,6 @@ def test_kinds_of_a_model_made_inside():
     assert kinds["variables"] <= INPUT_BYTES / 32 + 512  # x and the targets
 
 
-class Held(dict):
-    """A container of the user's."""
-
-
-def test_kinds_in_containers_of_the_user(net):
-    """The graph behind a result, and the state of an optimizer, are found in any dict."""
-
-    class Keeps(torch.optim.SGD):
-        def step(self):
-            super().step()
-            for parameter in net.parameters():
-                self.state[parameter]["held"] = Held(v=torch.zeros_like(parameter))
-
-    optimizer = Keeps(net.parameters(), lr=0.1)
-
-    def step(x, y):
-        F.cross_entropy(net(x), y).backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        return Held(loss=F.cross_entropy(net(x), y))
-
-    plain, held = estimated(lambda x: net(x).relu(), X), estimated(lambda x: Held(out=net(x).relu()), X)
-    assert [(row.kind, row.size_bytes) for row in held.rows] == [
-        (row.kind, row.size_bytes) for row in plain.rows
-    ]
-    assert any(row.kind == "optimizer state" for row in estimated(step, X[:8], Y[:8]).rows)
-
-
 @pytest.mark.parametrize("trains", [False, True])
 @pytest.mark.parametrize(
     "make",
