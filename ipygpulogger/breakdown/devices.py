@@ -242,7 +242,7 @@ class DeviceRecording(Measuring):
                 self.notes.append(f"{where} is not recorded: {why}.")
             return
         why = _NOT_ADDING_UP
-        if moment.size_bytes < peak.lo_bytes and not replay.whole and replay.missing:
+        if moment.size_bytes < peak.lo_bytes and not replay.whole and watched.still:
             too_early = f"it came before the events that torch still has, which are the last {kept}"
             why = too_early if replay.events else _NO_EVENTS
         self._unknown(why, watched.device, f" of {size_text(peak.lo_bytes)}")

@@ -13,6 +13,7 @@ import types
 from concurrent import futures
 from copy import copy
 from typing import TYPE_CHECKING, Any
+from unittest import mock
 
 from . import kernels
 from .fake_tensors import dispatch_mode, methods, really
@@ -68,10 +69,7 @@ class Patches(contextlib.ExitStack):
 
     def put(self, holder: Any, name: str, new: Any) -> None:
         """Replace an attribute, or add it, for all threads."""
-        is_there, old = name in vars(holder), vars(holder).get(name)
-        setattr(holder, name, new)
-        undo = (setattr, holder, name, old) if is_there else (delattr, holder, name)
-        self.callback(*undo)
+        self.enter_context(mock.patch.object(holder, name, new, create=True))
 
     def answer(self, holder: Any, name: str, new: Any) -> None:
         """Replace a function or a class, if there is one, for this thread."""

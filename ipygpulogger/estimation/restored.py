@@ -72,15 +72,13 @@ class Restored:
         self._undo.append((lambda _: put(old), []))
 
     def surroundings(self, torch: ModuleType) -> None:
-        """Note settings of torch, generators that all share, and the seeds that CUDA has not taken yet."""
+        """Note settings of torch, and generators that all share."""
         for get, put in [*_settings(torch)] * 2:  # some settings change others
             self._undo.append((partial(_set_back, get, put, _read(get)), []))
         devices = torch.cuda.default_generators if torch.cuda.is_initialized() else ()
         numpy = getattr(sys.modules.get("numpy"), "random", None)
         for one in filter(None, (random, numpy, torch.default_generator, *devices)):
             self.generator(one)
-        if (seeds := getattr(torch.cuda, "_lazy_seed_tracker", None)) is not None:
-            self.container(vars(seeds))
 
     def put_back(self) -> None:
         """Put everything back as it was, whatever the function changed."""

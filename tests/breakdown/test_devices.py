@@ -233,16 +233,13 @@ def test_events_that_are_lost(cuda, monkeypatch):
             one = block(size_mb)
         del one
 
-    def rows_of(found):
-        assert found.bytes() == 87 * MB
-        assert found.record.peak_times_s[0][1] > 0
-        rows = [(row.kind, row.size_bytes // MB, row.place) for row in found.record.at_peak]
-        assert rows[0][:2] == ("temporaries", 80)
-        assert "test_devices.py:" in rows[0][2]
-        return rows[1:]
-
     found = recorded(lambda: cell([40] * 100))
-    assert rows_of(found) == [("variables", 7, UNRECORDED)]
+    assert found.bytes() == 87 * MB
+    assert found.record.peak_times_s[0][1] > 0
+    rows = [(row.kind, row.size_bytes // MB, row.place.partition(":")[0]) for row in found.record.at_peak]
+    assert rows == [
+        ("temporaries", 40, UNRECORDED), ("temporaries", 40, "test_devices.py"), ("variables", 7, UNRECORDED)
+    ]  # fmt: skip
     (note,) = found.notes
     assert note.endswith("not recorded: torch has only the last 50 events.")
     found = recorded(lambda: cell([40] + [30] * 99))
