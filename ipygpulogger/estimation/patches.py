@@ -47,32 +47,18 @@ class Patches(contextlib.ExitStack):
     def only(self, new: Callable[..., Any], original: Callable[..., Any]) -> Callable[..., Any]:
         """Return a function that is a new one for this thread, and the original one for the others."""
 
-        def is_own() -> bool:
-            return threading.current_thread() is self._thread
-
         @functools.wraps(original, updated=())
         def either(*args: Any, **kwargs: Any) -> Any:
-            return (new if is_own() else original)(*args, **kwargs)
+            return (new if threading.current_thread() is self._thread else original)(*args, **kwargs)
 
-        if not isinstance(new, type):
-            return either
-        kind: Any = original
-
-        class Either(type):
-            def __call__(cls, *args: Any, **kwargs: Any) -> Any:
-                return super().__call__(*args, **kwargs) if is_own() else kind(*args, **kwargs)
-
-            def __instancecheck__(cls, instance: Any) -> bool:
-                return super().__instancecheck__(instance) or isinstance(instance, kind)
-
-        return Either(original.__name__, (new,), {})
+        return either
 
     def put(self, holder: Any, name: str, new: Any) -> None:
         """Replace an attribute, or add it, for all threads."""
         self.enter_context(mock.patch.object(holder, name, new, create=True))
 
     def answer(self, holder: Any, name: str, new: Any) -> None:
-        """Replace a function or a class, if there is one, for this thread."""
+        """Replace a function, if there is one, for this thread."""
         if (old := getattr(holder, name, None)) is not None:
             self.put(holder, name, self.only(new, old))
 
@@ -99,6 +85,8 @@ def patched(
         for name, new in _answers(torch, device.index, operators.allocator).items():
             for module in (torch.cuda, getattr(torch, "accelerator", None)):
                 patches.answer(module, name, new)
+        for kind in (torch.cuda.Stream, torch.cuda.ExternalStream, torch.cuda.Event):
+            patches.answer(kind, "__new__", lambda *_, **__: _Quiet())
         for name in ("tensor", "as_tensor", "asarray"):
             patches.replace(torch, name, operators.placing)
         for holder in (torch._VF, torch):
@@ -118,25 +106,16 @@ def patched(
 
 
 class _Quiet:
-    """A stream, an event or a device that becomes the current one: it waits for nothing."""
+    """A stream or an event: it waits for nothing."""
 
     cuda_stream = device_index = 0
     device = None
-
-    def __init__(self, *_: Any, **__: Any) -> None:
-        pass
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
         answer = {"elapsed_time": 1.0, "is_capturing": False}.get(name, True)
         return lambda *_, **__: answer
-
-    def __enter__(self) -> Any:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        return None
 
 
 def _answers(torch: ModuleType, index: int, allocator: CachingAllocator) -> dict[str, Any]:
@@ -153,6 +132,8 @@ def _answers(torch: ModuleType, index: int, allocator: CachingAllocator) -> dict
         **dict.fromkeys(("is_available", "is_bf16_supported"), True),
         **dict.fromkeys(("is_initialized", "is_current_stream_capturing"), False),
         **dict.fromkeys(("current_device", "current_device_index", "current_device_idx"), index),
+        **dict.fromkeys(("_exchange_device", "_maybe_exchange_device"), index),
+        **dict.fromkeys(("current_stream", "default_stream"), _Quiet()),
         **dict.fromkeys(_NOTHING.split()),
         "device_count": index + 1,
         "get_device_capability": (8, 0),
@@ -163,10 +144,8 @@ def _answers(torch: ModuleType, index: int, allocator: CachingAllocator) -> dict
         "memory_summary": "",
         "current_accelerator": torch.device("cuda"),
     }
-    quiet = "Stream", "ExternalStream", "Event", "current_stream", "default_stream", "device", "device_of"
     return {
         **{name: lambda *_, answer=answer, **__: answer for name, answer in constants.items()},
-        **dict.fromkeys(quiet, _Quiet),
         "stream": lambda _: contextlib.nullcontext(),
         "memory_allocated": lambda *_: allocator.allocated_bytes,
         "max_memory_allocated": lambda *_: allocator.peak_bytes,
