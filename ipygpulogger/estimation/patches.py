@@ -201,21 +201,19 @@ def _replace_loaders(patches: Patches, torch: ModuleType, place: Any) -> None:
     from torch.utils.data import dataloader
     from torch.utils.data._utils.fetch import _MapDatasetFetcher
 
+    def iterator(_: Callable[..., Any], loader: Any) -> Any:
+        single = copy(loader)
+        vars(single).update(num_workers=0, timeout=0)  # processes would have no fake tensors
+        with really(torch):
+            return dataloader._SingleProcessDataLoaderIter(single)
+
     def next_index(original: Callable[..., Any], one: Any) -> Any:
         with really(torch):  # samplers draw numbers
             return original(one)
 
-    patches.replace(dataloader.DataLoader, "_get_iterator", _iterator, torch)
+    patches.replace(dataloader.DataLoader, "_get_iterator", iterator)
     patches.replace(dataloader._BaseDataLoaderIter, "_next_index", next_index)
     patches.replace(_MapDatasetFetcher, "fetch", _fetch, torch, place)
-
-
-def _iterator(torch: ModuleType, _: Callable[..., Any], loader: Any) -> Any:
-    """Do what `DataLoader._get_iterator` does, without workers: processes would have no fake tensors."""
-    single = copy(loader)
-    vars(single).update(num_workers=0, timeout=0)
-    with really(torch):
-        return torch.utils.data.dataloader._SingleProcessDataLoaderIter(single)
 
 
 class _FakeError(Exception):
