@@ -36,7 +36,6 @@ _MOST_SIZES = 1000  # each is a run of the function
 _LARGEST_SIZE = 1 << 40
 _NAME = re.compile(r"(?:\w+_)?batch_?size|bsz?", re.IGNORECASE)  # as in `owners.out_of_memory`
 _LATER = inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction
-_NAMES = 4  # arguments that are described by name
 
 
 class Arguments(NamedTuple):
@@ -210,8 +209,7 @@ def batched(fn: Callable[..., Any], arguments: Arguments, torch: ModuleType) -> 
     place, label, size = (None, "", int(tensors[0][1].shape[0])) if number is None else number
     replaced = [(name, one) for name, one in tensors if one.shape[0] == size]
     names = list(dict.fromkeys(name for name, _ in replaced))
-    more = [f"{len(names) - _NAMES} more"] if len(names) > _NAMES else []
-    holders = f"the leading dimension {size} of {listed([*names[:_NAMES], *more])}" if names else ""
+    holders = f"the leading dimension {size} of {listed(names)}" if names else ""
     described = listed([one for one in (label, holders) if one])
     return Batched(arguments, size, place, [one for _, one in replaced], described)
 
