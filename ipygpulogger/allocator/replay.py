@@ -35,6 +35,8 @@ class Block:
     before: bool  # whether it was allocated before the measurement began, which is certain then
     freed: int | None  # the number of allocations when it was freed; None if it was alive at the end
     lost: bool  # whether it may have been allocated within the measurement, by an event that is lost
+    began: int = -1  # the indices of the events at which its life began and ended
+    ended: int = sys.maxsize
 
     @property
     def alive(self) -> bool:
@@ -51,19 +53,6 @@ class Moment:
     count: int  # the number of allocations until then
     time_us: int | None  # when, since the epoch; None for the beginning of the measurement
     requested_bytes: int = 0  # what could not be allocated, if this is where an allocation failed
-
-
-@dataclass(slots=True)
-class _Lived:
-    """A block from its allocation to its end."""
-
-    address: int
-    size_bytes: int
-    frames: Sequence[dict[str, Any]]
-    count: int
-    began: int  # the indices of the events at which its life began and ended
-    ended: int = sys.maxsize
-    freed: int | None = None
 
 
 class Replay:
@@ -87,25 +76,32 @@ class Replay:
             stood, segments = {}, []
         else:
             stood, segments = undone(self._events, end.segments, self._settings)
-        self._lives: list[_Lived] = []
+        self._blocks: list[Block] = []
         self._totals: list[int] = []  # allocated after each event
         self._allocations: list[int] = []  # the indices of the events that are allocations
         self._begin_bytes: int
         # Whether the events agree with each other, and with what the allocator says about itself. If not,
         # some of them are missing, or are not in their order.
         self.agrees = self._run(stood, Layout(segments, stood, self._settings), history)
-        self.agrees = self._align() and self.agrees
+        # Where the events begin after the measurement, frees alone may be lost as well.
+        reach = self.whole or since.allocated > self.first_count
+        self.agrees = self.agrees and None not in map(self._index, [until, since] if reach else [until])
+        for block in self._blocks:
+            block.lost = self.missing > 0 and not block.count
+            block.before = block.count <= since.allocated and not block.lost
+            block.count = self.first_count if block.lost else block.count
+            block.frames = () if block.before else block.frames
 
     def _run(self, stood: Blocks, layout: Layout, history: DeviceHistory) -> bool:
         """Replay all events; return whether they agree with each other and with the blocks at the end."""
-        lives, totals, allocations, agree = self._lives, self._totals, self._allocations, True
+        blocks, totals, allocations, agree = self._blocks, self._totals, self._allocations, True
         living = {
-            address: _Lived(address, block["size"], block.get("frames") or (), 0, -1)
+            address: Block(address, block["size"], 0, block.get("frames") or (), False, None, False)
             for address, block in live(stood).items()
         }
-        lives += living.values()
-        self._begin_bytes = total = sum(life.size_bytes for life in lives)
-        count = 0
+        blocks += living.values()
+        self._begin_bytes = total = sum(block.size_bytes for block in blocks)
+        count = self.first_count
         for i, event in enumerate(self._events):
             action = event["action"]
             if action == "alloc":
@@ -113,8 +109,9 @@ class Replay:
                 size_bytes = layout.occupy(address, event["size"])
                 count += 1
                 agree = agree and address not in living
-                living[address] = life = _Lived(address, size_bytes, event.get("frames") or (), count, i)
-                lives.append(life)
+                frames = event.get("frames") or ()
+                living[address] = made = Block(address, size_bytes, count, frames, False, None, False, i)
+                blocks.append(made)
                 allocations.append(i)
                 total += size_bytes
             elif action == "free_requested":
@@ -131,20 +128,9 @@ class Replay:
             agree = agree and all(a["time_us"] <= b["time_us"] for a, b in pairwise(self._events))
         if agree and history.end.still:
             end = live(blocks_of(history.end.segments)).items()
-            found = {address: life.size_bytes for address, life in living.items()}
+            found = {address: block.size_bytes for address, block in living.items()}
             agree = found == {address: block["size"] for address, block in end}
         return agree
-
-    def _align(self) -> bool:
-        """Number the allocations; return whether the measurement begins and ends where the allocator says."""
-        for life in self._lives:
-            if life.count:
-                life.count += self.first_count
-            if life.freed is not None:
-                life.freed += self.first_count
-        # Where the events begin after the measurement, frees alone may be lost as well.
-        reach = self.whole or self._since.allocated > self.first_count
-        return None not in map(self._index, [self._until, self._since] if reach else [self._until])
 
     @property
     def events(self) -> int:
@@ -193,7 +179,7 @@ class Replay:
         return -1 if index is None else index
 
     def _moment(self, index: int, *, at_begin: bool = False) -> Moment:
-        blocks = tuple(self._block(life) for life in self._lives if life.began <= index < life.ended)
+        blocks = tuple(block for block in self._blocks if block.began <= index < block.ended)
         count = self.first_count + bisect_right(self._allocations, index)
         time_us = None
         if not at_begin:
@@ -201,13 +187,6 @@ class Replay:
         elif self.missing and self._events:  # the peak was reached earlier, and lasted until then
             time_us = self._events[0]["time_us"]
         return Moment(blocks, sum(block.size_bytes for block in blocks), count, time_us)
-
-    def _block(self, life: _Lived) -> Block:
-        lost = bool(self.missing) and not life.count
-        count = self.first_count if lost else life.count
-        before = life.count <= self._since.allocated and not lost
-        frames = () if before else life.frames
-        return Block(life.address, life.size_bytes, count, frames, before, life.freed, lost)
 
 
 def _begin_of(history: DeviceHistory, begin: AllocatorState, begin_blocks: int) -> int | None:
