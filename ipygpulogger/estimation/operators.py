@@ -10,14 +10,7 @@ from ..runtime.objects import walk_stack
 from .allocations import GradientSums
 from .fake_tensors import storage_of
 from .kernels import Kernels, is_seed, kept_bytes
-from .values import (
-    EstimateError,
-    Values,
-    is_called_by_user,
-    library_line,
-    user_line,
-    written,
-)
+from .values import EstimateError, Values, is_called_by_user, library_line, user_line, written
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -69,10 +62,8 @@ class Operators:
         self.reporting, self.allocator = reporting, allocations.allocator
         self._fake, self._leaves = FakeTensor, _pytree.tree_leaves
         self.names: set[str] = set()  # the operators that were called
-        self._sums, self._kernels = (
-            GradientSums(torch, allocations),
-            Kernels(torch, device, allocations, self.names),
-        )
+        self._sums = GradientSums(torch, allocations)
+        self._kernels = Kernels(torch, device, allocations, self.names)
         self.values = Values(torch, FakeTensor)
         self.all_on_device = fakes.all_on_device  # and what the user's lines make on the CPU is there too
         self.reads_cpu_as_device = not fakes.has_accelerator  # where a line of the user's names the CPU

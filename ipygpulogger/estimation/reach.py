@@ -35,11 +35,8 @@ _OPAQUE = (
     *(classmethod, staticmethod, property),
 )
 # Objects of these packages hold no tensors of a training step, and their state is their own.
-_STRANGERS = frozenset(
-    (
-        *("IPython", "ipykernel", "ipywidgets", "traitlets", "zmq", "logging", "tqdm", "matplotlib"),
-        *("pandas", "wandb", "tensorboard", "ipygpulogger"),
-    )
+_STRANGERS = (
+    "IPython ipykernel ipywidgets traitlets zmq logging tqdm matplotlib pandas wandb tensorboard ipygpulogger"
 )
 _HOLDERS = frozenset(("collections", "types", "functools", "argparse"))  # of the standard library
 
@@ -266,7 +263,7 @@ class Reach:
 def _is_walked(module: str) -> bool:
     """Return whether objects are looked through whose class a module defines."""
     root = module.partition(".")[0]
-    return root in _HOLDERS or (root not in _STRANGERS and root not in sys.stdlib_module_names)
+    return root in _HOLDERS or (root not in _STRANGERS.split() and root not in sys.stdlib_module_names)
 
 
 def _is_users(file: str) -> bool:
