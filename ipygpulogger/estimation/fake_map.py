@@ -76,7 +76,7 @@ class FakeMap:
         torch, tensor = self._torch, real.tensor
         if torch.nn.parameter.is_lazy(tensor):
             raise EstimateError("a lazy module has no parameters yet: call it once before it is estimated")
-        self.note_kind(type(tensor))
+        self._note_kind(type(tensor))
         with torch.no_grad():
             fake = self._with_storage(real, self.device_of(real))
         if isinstance(tensor, torch.nn.Parameter):
@@ -102,10 +102,10 @@ class FakeMap:
             fake.register_post_accumulate_grad_hook(lambda one, hook=hook: hook(self.real(one)))
         return fake
 
-    def note_kind(self, kind: type) -> None:
+    def _note_kind(self, kind: type) -> None:
         """Note a subclass of `torch.Tensor`, of which only one that leaves operators to torch has a fake."""
         torch = self._torch
-        if issubclass(kind, (self._fake, torch.nn.Parameter, torch.nn.Buffer)) or kind is torch.Tensor:
+        if kind is torch.Tensor or issubclass(kind, torch.nn.Parameter):
             return
         if kind.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:  # type: ignore[attr-defined]
             raise EstimateError(
