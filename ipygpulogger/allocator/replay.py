@@ -65,9 +65,10 @@ class Replay:
         begin, end = history.begin, history.end
         earlier = blocks_of(begin.segments) if begin is not None else {}
         begin_at = None if begin is None else _begin_of(history, begin, len(live(earlier)))
-        self._events = history.events if begin_at is None else history.events[begin_at + 1 :]
+        # Those that torch still has.
+        self.events = history.events if begin_at is None else history.events[begin_at + 1 :]
         # The number of the last allocation before the events.
-        self.first_count: int = end.before.allocated - sum(one["action"] == "alloc" for one in self._events)
+        self.first_count: int = end.before.allocated - sum(one["action"] == "alloc" for one in self.events)
         # Whether the events reach back to the beginning of the recording.
         self.whole = begin_at is not None or (begin is None and not self.first_count)
         if begin is not None and begin_at is not None:
@@ -75,7 +76,7 @@ class Replay:
         elif self.whole:  # the device's whole life
             stood, segments = {}, []
         else:
-            stood, segments = undone(self._events, end.segments, self._settings)
+            stood, segments = undone(self.events, end.segments, self._settings)
         self._blocks: list[Block] = []
         self._totals: list[int] = []  # allocated after each event
         self._allocations: list[int] = []  # the indices of the events that are allocations
@@ -102,7 +103,7 @@ class Replay:
         blocks += living.values()
         self._begin_bytes = total = sum(block.size_bytes for block in blocks)
         count = self.first_count
-        for i, event in enumerate(self._events):
+        for i, event in enumerate(self.events):
             action = event["action"]
             if action == "alloc":
                 address = event["addr"]
@@ -125,17 +126,12 @@ class Replay:
                 layout.follow(event)
             totals.append(total)
         if not history.ours:  # torch 2.13 reads a ring that was enlarged meanwhile in a wrong order
-            agree = agree and all(a["time_us"] <= b["time_us"] for a, b in pairwise(self._events))
+            agree = agree and all(a["time_us"] <= b["time_us"] for a, b in pairwise(self.events))
         if agree and history.end.still:
             end = live(blocks_of(history.end.segments)).items()
             found = {address: block.size_bytes for address, block in living.items()}
             agree = found == {address: block["size"] for address, block in end}
         return agree
-
-    @property
-    def events(self) -> int:
-        """How many events torch had; 0 in a recording of mode "state", in which it keeps only the last."""
-        return len(self._events) if len(self._events) > 1 else 0
 
     @property
     def missing(self) -> int:
@@ -152,13 +148,13 @@ class Replay:
     def failure(self) -> Moment | None:
         """Return the last moment at which an allocation failed; None if none did, or its event is lost."""
         later = self._allocations[max(self._until.allocated - self.first_count, 0) :]
-        end = later[0] if later else len(self._events)
-        found = [i for i in range(self._begin() + 1, end) if self._events[i]["action"] == "oom"]
+        end = later[0] if later else len(self.events)
+        found = [i for i in range(self._begin() + 1, end) if self.events[i]["action"] == "oom"]
         count = self._until.failures - self._since.failures
         # There may be more events: before the measurement, where no block was allocated or freed in between.
         if not 0 < count <= len(found):
             return None
-        return replace(self._moment(found[-1]), requested_bytes=self._events[found[-1]]["size"])
+        return replace(self._moment(found[-1]), requested_bytes=self.events[found[-1]]["size"])
 
     def _total(self, index: int) -> int:
         return self._begin_bytes if index < 0 else self._totals[index]
@@ -169,7 +165,7 @@ class Replay:
         if not 0 <= k <= len(self._allocations):
             return None
         index = self._allocations[k - 1] if k else -1
-        end = self._allocations[k] if k < len(self._allocations) else len(self._events)
+        end = self._allocations[k] if k < len(self._allocations) else len(self.events)
         # Which of the frees after that allocation had happened, the bytes tell.
         return next((i for i in range(index, end) if self._total(i) == position.size_bytes), None)
 
@@ -183,9 +179,9 @@ class Replay:
         count = self.first_count + bisect_right(self._allocations, index)
         time_us = None
         if not at_begin:
-            time_us = self._events[index]["time_us"]
-        elif self.missing and self._events:  # the peak was reached earlier, and lasted until then
-            time_us = self._events[0]["time_us"]
+            time_us = self.events[index]["time_us"]
+        elif self.missing and self.events:  # the peak was reached earlier, and lasted until then
+            time_us = self.events[0]["time_us"]
         return Moment(blocks, sum(block.size_bytes for block in blocks), count, time_us)
 
 

@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from ..sources.torch.snapshot import KeptSnapshot
 
 _MOST_BYTES = MAX_EVENTS * EVENT_BYTES  # more than recording and reading take
-_NO_EVENTS = 'torch keeps no events in a recording of mode "state"'
 _NOT_LOOKED_UP = "not looked up: nothing changed"
 _NOT_ADDING_UP = "torch's memory history does not add up to it"
 _NOTABLE_BYTES = 8 * MB  # of torch's history: from here on it may explain a figure of general RAM
@@ -231,20 +230,18 @@ class DeviceRecording(Measuring):
             failed = replay.failure()
             if failed is not None:
                 self.at_failure[device] = self._rows(watched, failed)
-        kept = f"{replay.events:,}"
+        kept = f"{len(replay.events):,}"
         if replay.agrees and _is_within(moment.size_bytes, peak):
             if moment.size_bytes:
                 rows = self._rows(watched, moment)
                 self._peaks[watched.device.index] = _Peak(device, moment.time_us, rows)
             if any(block.lost and not block.frames for block in moment.blocks):
-                why = f"torch has only the last {kept} events" if replay.events else _NO_EVENTS
                 where = f"Where and when some blocks at the peak on {device} were allocated"
-                self.notes.append(f"{where} is not recorded: {why}.")
+                self.notes.append(f"{where} is not recorded: torch has only the last {kept} events.")
             return
         why = _NOT_ADDING_UP
         if moment.size_bytes < peak.lo_bytes and not replay.whole and watched.still:
-            too_early = f"it came before the events that torch still has, which are the last {kept}"
-            why = too_early if replay.events else _NO_EVENTS
+            why = f"it came before the events that torch still has, which are the last {kept}"
         self._unknown(why, watched.device, f" of {size_text(peak.lo_bytes)}")
 
     def _rows(self, watched: _Watched, moment: Moment) -> tuple[AtPeak, ...]:

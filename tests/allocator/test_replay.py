@@ -143,14 +143,6 @@ def test_events_out_of_order():
     assert Replay(DeviceHistory(0, same, None, end, {}, False), Position(), end.after).agrees
 
 
-def test_no_events():
-    """In a recording of mode "state" torch keeps the last one, which is no history."""
-    assert replayed([ONE], [segment(BASE, 20 * MB, block(BASE + 4 * MB, 5 * MB))], count=5).events == 0
-    end = [segment(BASE, 20 * MB, block(BASE + 4 * MB, 5 * MB), block(BASE + 9 * MB, 5 * MB))]
-    assert replayed([ONE, TWO], end, count=5).events == replayed([ONE, TWO], end, begin=[]).events == 2
-    assert replayed([], [], count=5).events == 0
-
-
 def test_where_an_allocation_failed():
     """The last failure within the measurement, with what was alive and what was asked for."""
     events = [
