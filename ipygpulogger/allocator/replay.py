@@ -32,9 +32,9 @@ class Block:
     count: int
     # Where it was allocated, innermost first; empty without Python, and for one before the measurement.
     frames: Sequence[dict[str, Any]]
-    before: bool  # whether it was allocated before the measurement began, which is certain then
-    freed: int | None  # the number of allocations when it was freed; None if it was alive at the end
-    lost: bool  # whether it may have been allocated within the measurement, by an event that is lost
+    before: bool = False  # whether it was allocated before the measurement began, which is certain then
+    freed: int | None = None  # the number of allocations when it was freed; None if it was alive at the end
+    lost: bool = False  # whether it may have been allocated within the measurement, by an event that is lost
     began: int = -1  # the indices of the events at which its life began and ended
     ended: int = sys.maxsize
 
@@ -97,7 +97,7 @@ class Replay:
         """Replay all events; return whether they agree with each other and with the blocks at the end."""
         blocks, totals, allocations, agree = self._blocks, self._totals, self._allocations, True
         living = {
-            address: Block(address, block["size"], 0, block.get("frames") or (), False, None, False)
+            address: Block(address, block["size"], 0, block.get("frames") or ())
             for address, block in live(stood).items()
         }
         blocks += living.values()
@@ -111,7 +111,7 @@ class Replay:
                 count += 1
                 agree = agree and address not in living
                 frames = event.get("frames") or ()
-                living[address] = made = Block(address, size_bytes, count, frames, False, None, False, i)
+                living[address] = made = Block(address, size_bytes, count, frames, began=i)
                 blocks.append(made)
                 allocations.append(i)
                 total += size_bytes

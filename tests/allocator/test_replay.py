@@ -143,6 +143,15 @@ def test_events_out_of_order():
     assert Replay(DeviceHistory(0, same, None, end, {}, False), Position(), end.after).agrees
 
 
+def test_a_free_of_a_block_that_is_not_there():
+    """It is noticed where another thread allocates while the blocks are read, so that these tell nothing."""
+    begin, end = [segment(BASE, 20 * MB, HELD)], Position(7, 3, 14 * MB)
+    later = AllocatorState(begin, end, end._replace(allocated=8))
+    for extra, agrees in [([], True), (free(BASE + 15 * MB, 2 * MB), False)]:
+        history = DeviceHistory(0, [event("snapshot"), *extra, ONE, TWO], stand(begin, 5), later, {})
+        assert Replay(history, Position(5, 1, 4 * MB), end).agrees == agrees
+
+
 def test_where_an_allocation_failed():
     """The last failure within the measurement, with what was alive and what was asked for."""
     events = [
@@ -158,7 +167,10 @@ def test_where_an_allocation_failed():
     whole = (3, 1536, 2)
     failed = replayed(events, end, until=whole).failure()
     assert (failed.size_bytes, failed.requested_bytes, failed.count) == (1 * KB, 9 << 30, 2)
-    assert replayed(events, end, until=(1, 0, 1)).failure().requested_bytes == 8 << 30
+    for count in (3, 13):  # numbers of allocations do not begin where the events do
+        replay = replayed(events, end, count=count, until=(count - 2, 0, 1))
+        assert replay.failure().requested_bytes == 8 << 30
+        assert replay.whole == (count == 3)
     assert replayed(events, end, since=(3, 1536, 2), until=whole).failure() is None
     assert replayed(events, end, since=(2, 1 * KB, 2), until=whole).failure() is None  # it came just before
     assert replayed(events, end, since=(2, 1 * KB, 1), until=whole).failure().count == 2
