@@ -119,7 +119,8 @@ def test_events_that_do_not_agree(events):
     """With each other, or with what there is: then the table is not shown."""
     end = [segment(BASE, 20 * MB, HELD, block(BASE + 4 * MB, 5 * MB), block(BASE + 9 * MB, 5 * MB))]
     begin = [segment(BASE, 20 * MB, HELD)]
-    assert replayed([ONE, TWO], end, begin=begin, count=9).agrees
+    replay = replayed([ONE, TWO], end, begin=begin, count=9)
+    assert replay.agrees and len(replay.events) == 2
     assert not replayed([ONE, TWO], end, begin=begin, count=9, since=(7, 5 * MB)).agrees
     assert not replayed([ONE, TWO], end, begin=begin, count=9, until=(9, 5 * MB)).agrees
     assert replayed([ONE, TWO], end, count=9, since=(7, 5 * MB)).agrees  # frees may be lost
