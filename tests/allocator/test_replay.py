@@ -99,8 +99,9 @@ def test_the_highest_moment_after_lost_events():
     replay = replayed(events, [segment(BASE, 20 * MB, block(BASE, 1 * MB))], count=9, since=(5, 5 * MB))
     assert (replay.agrees, replay.missing, replay.first_count) == (True, 1, 6)
     assert (found(replay.highest()), replay.highest().count) == ([(4 * MB, 5 * MB, 7)], 7)
-    later = replayed([ONE], [segment(BASE, 20 * MB, block(BASE + 4 * MB, 5 * MB))], count=9, since=(5, 0))
-    assert later.highest().time_us == ONE["time_us"]
+    events = [*free(BASE + 4 * MB, 5 * MB), event("alloc", BASE, 1 * MB)]
+    earlier = replayed(events, [segment(BASE, 20 * MB, block(BASE, 1 * MB))], count=9, since=(5, 0)).highest()
+    assert (earlier.size_bytes, earlier.time_us) == (5 * MB, events[0]["time_us"])
 
 
 HELD = block(BASE, 4 * MB)
@@ -173,6 +174,7 @@ def test_where_an_allocation_failed():
         assert replay.failure().requested_bytes == 8 << 30
         assert replay.whole == (count == 3)
     assert replayed(events, end, since=(3, 1536, 2), until=whole).failure() is None
+    assert replayed(events, end, until=(0, 0, 1)).failure() is None  # it came later
     assert replayed(events, end, since=(2, 1 * KB, 2), until=whole).failure() is None  # it came just before
     assert replayed(events, end, since=(2, 1 * KB, 1), until=whole).failure().count == 2
     assert replayed(events, end, until=(3, 1536, 3)).failure() is None  # one is lost, perhaps the last
