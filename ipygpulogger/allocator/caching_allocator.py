@@ -46,7 +46,7 @@ class CachingAllocator:
         """Return a block for a request; None for an empty one, which takes no memory."""
         if requested_bytes <= 0:
             return None
-        rounded_bytes = round_bytes(requested_bytes, _SETTINGS)
+        rounded_bytes = round_bytes(requested_bytes)
         small = rounded_bytes <= SMALL_BYTES
         block = self._found(rounded_bytes, small) or self._reserved(rounded_bytes, small)
         size_bytes = block_bytes(rounded_bytes, block.size_bytes, _SETTINGS)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ..sources.torch.history import DeviceHistory
-    from ..sources.torch.snapshot import AllocatorState, Event, Position
+    from ..sources.torch.snapshot import AllocatorState, Position
     from .rules import Blocks
 
 
@@ -32,9 +32,11 @@ class Block:
     count: int
     # Where it was allocated, innermost first; empty without Python, and for one before the measurement.
     frames: Sequence[dict[str, Any]]
-    before: bool  # whether it was allocated before the measurement began, which is certain then
-    freed: int | None  # the number of allocations when it was freed; None if it was alive at the end
-    lost: bool  # whether it may have been allocated within the measurement, by an event that is lost
+    before: bool = False  # whether it was allocated before the measurement began, which is certain then
+    freed: int | None = None  # the number of allocations when it was freed; None if it was alive at the end
+    lost: bool = False  # whether it may have been allocated within the measurement, by an event that is lost
+    began: int = -1  # the indices of the events at which its life began and ended
+    ended: int = sys.maxsize
 
     @property
     def alive(self) -> bool:
@@ -53,79 +55,64 @@ class Moment:
     requested_bytes: int = 0  # what could not be allocated, if this is where an allocation failed
 
 
-@dataclass(slots=True)
-class _Lived:
-    """A block from its allocation to its end."""
-
-    address: int
-    size_bytes: int
-    frames: Sequence[dict[str, Any]]
-    count: int
-    began: int  # the indices of the events at which its life began and ended
-    ended: int = sys.maxsize
-    freed: int | None = None
-
-
 class Replay:
     """What one device's allocator did during a measurement."""
 
-    def __init__(
-        self, history: DeviceHistory, since: Position, until: Position, *, stacks: bool = False
-    ) -> None:
-        # 300,000 events take half a second. `stacks`: whether each allocation was made by a thread with a
-        # Python stack, as far as is known: none by a backward pass.
+    def __init__(self, history: DeviceHistory, since: Position, until: Position) -> None:
+        # 300,000 events take half a second.
         self._settings = Settings.of(history.settings)
         self._since, self._until = since, until
         begin, end = history.begin, history.end
         earlier = blocks_of(begin.segments) if begin is not None else {}
         begin_at = None if begin is None else _begin_of(history, begin, len(live(earlier)))
-        self._events = history.events if begin_at is None else history.events[begin_at + 1 :]
-        count = _allocations(self._events)
-        least, most = end.before.allocated - count, end.after.allocated - count  # allocations before them
+        # Those that torch still has.
+        self.events = history.events if begin_at is None else history.events[begin_at + 1 :]
+        # The number of the last allocation before the events.
+        self.first_count: int = end.before.allocated - sum(one["action"] == "alloc" for one in self.events)
         # Whether the events reach back to the beginning of the recording.
-        self.whole = begin_at is not None or (begin is None and not least)
+        self.whole = begin_at is not None or (begin is None and not self.first_count)
         if begin is not None and begin_at is not None:
             stood, segments = earlier, begin.segments
-            least, most = begin.before.allocated, begin.after.allocated
         elif self.whole:  # the device's whole life
             stood, segments = {}, []
         else:
-            stood, segments = undone(self._events, end.segments, self._settings, stacks=history.ours)
-        self.first_count = least  # the number of the last allocation before the events
-        self._lives: list[_Lived] = []
+            stood, segments = undone(self.events, end.segments, self._settings)
+        self._blocks: list[Block] = []
         self._totals: list[int] = []  # allocated after each event
         self._allocations: list[int] = []  # the indices of the events that are allocations
         self._begin_bytes: int
         # Whether the events agree with each other, and with what the allocator says about itself. If not,
         # some of them are missing, or are not in their order.
         self.agrees = self._run(stood, Layout(segments, stood, self._settings), history)
-        self.agrees = self._align(most) and self.agrees
-        self._stayed: set[int] = set()
-        if not self.whole and begin is not None:
-            certain = begin.still and end.still
-            lost = self.first_count - begin.before.allocated if certain else None
-            stacks = stacks and history.ours
-            self._stayed = self._not_freed_since(live(earlier), live(stood), lost, stacks=stacks)
+        # Where the events begin after the measurement, frees alone may be lost as well.
+        reach = self.whole or since.allocated > self.first_count
+        self.agrees = self.agrees and None not in map(self._index, [until, since] if reach else [until])
+        for block in self._blocks:
+            block.lost = self.missing > 0 and not block.count
+            block.before = block.count <= since.allocated and not block.lost
+            block.count = self.first_count if block.lost else block.count
+            block.frames = () if block.before else block.frames
 
     def _run(self, stood: Blocks, layout: Layout, history: DeviceHistory) -> bool:
         """Replay all events; return whether they agree with each other and with the blocks at the end."""
-        lives, totals, allocations, agree = self._lives, self._totals, self._allocations, True
+        blocks, totals, allocations, agree = self._blocks, self._totals, self._allocations, True
         living = {
-            address: _Lived(address, block["size"], block.get("frames") or (), 0, -1)
+            address: Block(address, block["size"], 0, block.get("frames") or ())
             for address, block in live(stood).items()
         }
-        lives += living.values()
-        self._begin_bytes = total = sum(life.size_bytes for life in lives)
-        count = 0
-        for i, event in enumerate(self._events):
+        blocks += living.values()
+        self._begin_bytes = total = sum(block.size_bytes for block in blocks)
+        count = self.first_count
+        for i, event in enumerate(self.events):
             action = event["action"]
             if action == "alloc":
                 address = event["addr"]
                 size_bytes = layout.occupy(address, event["size"])
                 count += 1
                 agree = agree and address not in living
-                living[address] = life = _Lived(address, size_bytes, event.get("frames") or (), count, i)
-                lives.append(life)
+                frames = event.get("frames") or ()
+                living[address] = made = Block(address, size_bytes, count, frames, began=i)
+                blocks.append(made)
                 allocations.append(i)
                 total += size_bytes
             elif action == "free_requested":
@@ -139,83 +126,35 @@ class Replay:
                 layout.follow(event)
             totals.append(total)
         if not history.ours:  # torch 2.13 reads a ring that was enlarged meanwhile in a wrong order
-            agree = agree and all(a["time_us"] <= b["time_us"] for a, b in pairwise(self._events))
+            agree = agree and all(a["time_us"] <= b["time_us"] for a, b in pairwise(self.events))
         if agree and history.end.still:
             end = live(blocks_of(history.end.segments)).items()
-            found = {address: life.size_bytes for address, life in living.items()}
+            found = {address: block.size_bytes for address, block in living.items()}
             agree = found == {address: block["size"] for address, block in end}
         return agree
-
-    def _align(self, most: int) -> bool:
-        """Number the allocations so that the measurement begins and ends where the allocator says.
-
-        Several numbers are possible only if other threads allocated while the blocks were read.
-        """
-        least, aligned = self.first_count, False
-        for self.first_count in range(least, max(most, least) + 1):
-            # Where the events begin after the measurement, frees alone may be lost as well.
-            reach = self.whole or self._since.allocated > self.first_count
-            needed = [self._until, self._since] if reach else [self._until]
-            aligned = None not in map(self._index, needed)
-            if aligned:
-                break
-        else:
-            self.first_count = least
-        for life in self._lives:
-            if life.count:
-                life.count += self.first_count
-            if life.freed is not None:
-                life.freed += self.first_count
-        return aligned
-
-    def _not_freed_since(self, earlier: Blocks, later: Blocks, lost: int | None, *, stacks: bool) -> set[int]:
-        """Return where there are the same blocks before the first event as at the beginning.
-
-        Another block may be at the address of one that was freed. That is excluded where the numbers of
-        blocks and of lost allocations leave no room for a lost free. It is also excluded if what is there now
-        has no stack, and whatever was allocated meanwhile has one.
-        """
-        no_frees = lost is not None and len(later) == len(earlier) + lost
-        allocations = [event for event in self._events if event["action"] == "alloc"]
-        stacks = stacks and bool(allocations) and all(event.get("frames") for event in allocations)
-        return {
-            address
-            for address, block in later.items()
-            if address in earlier
-            and earlier[address]["size"] == block["size"]
-            and (no_frees or (stacks and not block.get("frames")))
-        }
-
-    @property
-    def events(self) -> int:
-        """How many events torch had; 0 in a recording of mode "state", in which it keeps only the last."""
-        return len(self._events) if len(self._events) > 1 else 0
 
     @property
     def missing(self) -> int:
         """How many allocations of the measurement are missing, because the events begin later."""
         return max(self.first_count - self._since.allocated, 0)
 
-    def highest(self, most_bytes: int | None = None) -> Moment:
-        """Return the moment of the most memory, up to `most_bytes`; of several the first."""
+    def highest(self) -> Moment:
+        """Return the moment of the most memory, of several the first."""
         begin = self._begin()
         first, last = (max(one.allocated - self.first_count, 0) for one in (self._since, self._until))
-        found = [begin, *self._allocations[first:last]]
-        if most_bytes is not None:
-            found = [index for index in found if self._total(index) <= most_bytes] or [begin]
-        best = max(found, key=self._total)
+        best = max([begin, *self._allocations[first:last]], key=self._total)
         return self._moment(best, at_begin=best == begin)
 
     def failure(self) -> Moment | None:
         """Return the last moment at which an allocation failed; None if none did, or its event is lost."""
         later = self._allocations[max(self._until.allocated - self.first_count, 0) :]
-        end = later[0] if later else len(self._events)
-        found = [i for i in range(self._begin() + 1, end) if self._events[i]["action"] == "oom"]
+        end = later[0] if later else len(self.events)
+        found = [i for i in range(self._begin() + 1, end) if self.events[i]["action"] == "oom"]
         count = self._until.failures - self._since.failures
         # There may be more events: before the measurement, where no block was allocated or freed in between.
         if not 0 < count <= len(found):
             return None
-        return replace(self._moment(found[-1]), requested_bytes=self._events[found[-1]]["size"])
+        return replace(self._moment(found[-1]), requested_bytes=self.events[found[-1]]["size"])
 
     def _total(self, index: int) -> int:
         return self._begin_bytes if index < 0 else self._totals[index]
@@ -226,7 +165,7 @@ class Replay:
         if not 0 <= k <= len(self._allocations):
             return None
         index = self._allocations[k - 1] if k else -1
-        end = self._allocations[k] if k < len(self._allocations) else len(self._events)
+        end = self._allocations[k] if k < len(self._allocations) else len(self.events)
         # Which of the frees after that allocation had happened, the bytes tell.
         return next((i for i in range(index, end) if self._total(i) == position.size_bytes), None)
 
@@ -236,40 +175,29 @@ class Replay:
         return -1 if index is None else index
 
     def _moment(self, index: int, *, at_begin: bool = False) -> Moment:
-        blocks = tuple(self._block(life) for life in self._lives if life.began <= index < life.ended)
+        blocks = tuple(block for block in self._blocks if block.began <= index < block.ended)
         count = self.first_count + bisect_right(self._allocations, index)
         time_us = None
         if not at_begin:
-            time_us = self._events[index]["time_us"]
-        elif self.missing and self._events:  # the peak was reached earlier, and lasted until then
-            time_us = self._events[0]["time_us"]
+            time_us = self.events[index]["time_us"]
+        elif self.missing and self.events:  # the peak was reached earlier, and lasted until then
+            time_us = self.events[0]["time_us"]
         return Moment(blocks, sum(block.size_bytes for block in blocks), count, time_us)
-
-    def _block(self, life: _Lived) -> Block:
-        lost = bool(self.missing) and not life.count and life.address not in self._stayed
-        count = self.first_count if lost else life.count
-        before = life.count <= self._since.allocated and not lost
-        frames = () if before else life.frames
-        return Block(life.address, life.size_bytes, count, frames, before, life.freed, lost)
-
-
-def _allocations(events: Sequence[Event]) -> int:
-    return sum(event["action"] == "alloc" for event in events)
 
 
 def _begin_of(history: DeviceHistory, begin: AllocatorState, begin_blocks: int) -> int | None:
     """Return the index of the event that is our look at the beginning; None if it is lost."""
     end, found = history.end, None
-    least, most, blocks = end.before.allocated, end.after.allocated, end.before.blocks
+    allocated, blocks = end.before.allocated, end.before.blocks
     for i in range(len(history.events) - 1, -1, -1):
         action = history.events[i]["action"]
         if action == "alloc":
-            least, most, blocks = least - 1, most - 1, blocks - 1
-            if most < begin.before.allocated:
+            allocated, blocks = allocated - 1, blocks - 1
+            if allocated < begin.before.allocated:
                 break
         elif action == "free_requested":
             blocks += 1
-        elif action == "snapshot" and most >= begin.before.allocated and least <= begin.after.allocated:
+        elif action == "snapshot" and allocated == begin.before.allocated:
             # Of several the first: no block was allocated or freed between them.
             found = i if blocks == begin_blocks or not end.still else found
     return found

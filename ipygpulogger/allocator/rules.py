@@ -30,31 +30,20 @@ class Settings(NamedTuple):
 
     max_split_bytes: int | None = None  # larger requests take a whole free block; None without a limit
     expandable: bool = False  # segments grow where they are, so that nothing of a free block is wasted
-    # Of each power of two into how many sizes a request is rounded up, by the request's size: up to 2
-    # MB, 4 MB, and so on; 0 or 1 means that it is not.
-    divisions: tuple[int, ...] = ()
 
     @classmethod
     def of(cls, settings: Mapping[str, Any]) -> Settings:
         """Return those that torch's snapshot has under "allocator_settings"; older ones lack some."""
         max_split_bytes = int(settings.get("max_split_size") or 0)
-        divisions: Mapping[str, int] = settings.get("roundup_power2_divisions") or {}
-        ordered = tuple(int(divisions[size_mb]) for size_mb in sorted(divisions, key=int))
-        return cls(
-            max_split_bytes if max_split_bytes > 0 else None,
-            bool(settings.get("expandable_segments", False)),
-            ordered if any(count > 1 for count in ordered) else (),
-        )
+        expandable = bool(settings.get("expandable_segments", False))
+        return cls(max_split_bytes if max_split_bytes > 0 else None, expandable)
 
 
-def round_bytes(requested_bytes: int, settings: Settings) -> int:
-    """Return the size of the block for a request, where the allocator can split a free one."""
-    if settings.divisions:
-        interval = max(requested_bytes.bit_length() - MB.bit_length(), 0)
-        divisions = settings.divisions[min(interval, len(settings.divisions) - 1)]
-        if divisions > 1 and requested_bytes > BLOCK_BYTES * divisions:
-            grain_bytes = 1 << (requested_bytes.bit_length() - divisions.bit_length())
-            return -(-requested_bytes // grain_bytes) * grain_bytes
+def round_bytes(requested_bytes: int) -> int:
+    """Return the size of the block for a request, where the allocator can split a free one.
+
+    With `roundup_power2_divisions` it is another, and a replay does not add up.
+    """
     return max(-(-requested_bytes // BLOCK_BYTES) * BLOCK_BYTES, BLOCK_BYTES)
 
 
@@ -113,7 +102,7 @@ class Layout:
 
     def occupy(self, address: int, requested_bytes: int) -> int:
         """Note that a request is given a block at an address; return the block's size."""
-        rounded_bytes = round_bytes(requested_bytes, self._settings)
+        rounded_bytes = round_bytes(requested_bytes)
         if rounded_bytes <= SMALL_BYTES:
             return rounded_bytes
         size_bytes = self.size_bytes(address, rounded_bytes)
@@ -150,12 +139,9 @@ def live(blocks: Blocks) -> Blocks:
 
 
 def undone(
-    events: Sequence[Event], segments: list[Segment], settings: Settings, *, stacks: bool
+    events: Sequence[Event], segments: list[Segment], settings: Settings
 ) -> tuple[Blocks, list[Segment]]:
-    """Return the blocks and segments before the first event, found from those after the last.
-
-    `stacks`: whether the event of a free has the stack of the allocation.
-    """
+    """Return the blocks and segments before the first event, found from those after the last."""
     blocks = blocks_of(segments)
     sizes = {segment["address"]: segment["total_size"] for segment in segments}
     unknown: dict[int, int] = {}  # by address, what was requested
@@ -165,12 +151,8 @@ def undone(
         if action == "alloc":
             blocks.pop(address, None)
             unknown.pop(address, None)
-        elif action == "free_completed":
-            blocks[address] = {"state": _WAITING}
-            unknown[address] = event["size"]
-        elif action == "free_requested":
-            frames = event.get("frames", ()) if stacks else ()
-            blocks[address] = {"state": _LIVE, "frames": frames}
+        elif action in ("free_completed", "free_requested"):
+            blocks[address] = {"state": _WAITING if action == "free_completed" else _LIVE}
             unknown[address] = event["size"]
         elif action == "segment_alloc":
             sizes.pop(address, None)
@@ -179,5 +161,5 @@ def undone(
     stood = [{"address": address, "total_size": size_bytes} for address, size_bytes in sizes.items()]
     layout = Layout(stood, blocks, settings)
     for address, requested_bytes in unknown.items():
-        blocks[address]["size"] = layout.size_bytes(address, round_bytes(requested_bytes, settings))
+        blocks[address]["size"] = layout.size_bytes(address, round_bytes(requested_bytes))
     return blocks, stood

@@ -202,16 +202,15 @@ class DeviceRecording(Measuring):
         while histories:
             index = histories[0].index
             if index in until:
-                self._replay(self._watched[index], histories.pop(0), *until[index])
+                self._replay(self._watched[index], histories.pop(0), until[index][0])
             else:
                 del histories[0]
 
-    def _replay(self, watched: _Watched, history: DeviceHistory, until: Position, still: bool) -> None:
+    def _replay(self, watched: _Watched, history: DeviceHistory, until: Position) -> None:
         """Keep the rows of one device, or why there are none, and notes on what is not known of them."""
-        replay = Replay(history, watched.since, until, stacks=self._breakdown.no_pass)
+        replay = Replay(history, watched.since, until)
         device, peak = watched.device.id, watched.interval.peak()
-        # Where other threads allocated meanwhile, the events reach a little further than the interval.
-        moment = replay.highest(None if still and watched.still else peak.hi_bytes)
+        moment = replay.highest()
         if replay.agrees:
             failed = replay.failure()
             if failed is not None:
@@ -222,9 +221,9 @@ class DeviceRecording(Measuring):
                 self._peaks[watched.device.index] = _Peak(device, moment.time_us, rows)
             return
         why = _NOT_ADDING_UP
-        if moment.size_bytes < peak.lo_bytes and not replay.whole:
+        if moment.size_bytes < peak.lo_bytes and not replay.whole and watched.still:
             too_early = "it came before the events that torch still has, which are the last"
-            why = f"{too_early} {replay.events:,}" if replay.events else _NO_EVENTS
+            why = f"{too_early} {len(replay.events):,}" if replay.events else _NO_EVENTS
         self._unknown(why, watched.device, f" of {size_text(peak.lo_bytes)}")
 
     def _rows(self, watched: _Watched, moment: Moment) -> tuple[AtPeak, ...]:

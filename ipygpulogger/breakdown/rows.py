@@ -72,11 +72,6 @@ class Breakdown:
         self._watching = True
         training.begin(self)
 
-    @property
-    def no_pass(self) -> bool:
-        """Whether no backward pass ran from `begin` to `read_names`."""
-        return not self._history.passes
-
     def read_names(self, wanted: Iterable[Address]) -> None:
         """Find what names hold at the end of the measurement, and stop watching."""
         self.end()

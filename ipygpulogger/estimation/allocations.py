@@ -18,7 +18,7 @@ from ..runtime.shell import current_shell
 from .values import is_called_by_engine
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable
     from types import ModuleType
 
     from ..allocator.caching_allocator import Block
@@ -144,6 +144,7 @@ class Kinds(Graphs):
     def __init__(self, torch: ModuleType, allocations: Allocations) -> None:
         super().__init__(torch)
         self.allocations = allocations
+        self._leaves = torch.utils._pytree.tree_leaves
         self.steps: Counter[int] = Counter()  # by identity of an optimizer, how many it made
 
     def backward(self, original: Callable[..., Any], outputs: Any, *args: Any, **kwargs: Any) -> Any:
@@ -157,12 +158,13 @@ class Kinds(Graphs):
     def stepped(self, optimizer: Any, *_: Any) -> None:
         """Note the state of an optimizer that has made a step."""
         self.steps[id(optimizer)] += 1
-        for one in _leaves(list(optimizer.state.values())):
+        for one in self._leaves(list(optimizer.state.values())):
             self._mark(one, "optimizer state", always=True)
 
     def returned(self, result: Any) -> None:
         """Note what the graph behind a result keeps, for a backward pass that is still to come."""
-        self._before([one for one in _leaves([result]) if self.is_tensor(one) and one.grad_fn is not None])
+        tensors = [one for one in self._leaves(result) if self.is_tensor(one)]
+        self._before([one for one in tensors if one.grad_fn is not None])
 
     def _before(self, outputs: Any) -> list[Any]:
         """Note what the graph behind tensors keeps; return the leaves that get gradients."""
@@ -182,12 +184,6 @@ class Kinds(Graphs):
             made = self.allocations.all[known[1]]
             if always or not made.kind:
                 made.kind = kind
-
-    def _saved_by(self, node: Any, readers: Any) -> list[Any]:
-        try:
-            return super()._saved_by(node, readers)
-        except AttributeError:  # torch before 2.7 does not show what a node saved
-            return []
 
     def is_parameter(self, tensor: Any) -> bool:
         """Return whether a tensor is a module's parameter: a fake one is by an attribute, not its type."""
@@ -218,13 +214,6 @@ class Kinds(Graphs):
             for one in alive
         )
         return rows_of(device, blocks)
-
-
-def _leaves(values: Iterable[Any]) -> Iterator[Any]:
-    """Yield what nested containers hold: also those of the user's classes, which torch's trees leave out."""
-    for value in values:
-        inner = list(value.values()) if isinstance(value, dict) else value
-        yield from _leaves(inner) if isinstance(inner, (list, tuple)) else (value,)
 
 
 class GradientSums:

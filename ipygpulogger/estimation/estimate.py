@@ -56,8 +56,8 @@ def estimate(
     caching allocator would round it with its default settings, whatever ``PYTORCH_CUDA_ALLOC_CONF`` says.
     Python code of the function does run, with what it prints and writes, and up to four times: again where a
     run shows that it should have begun with more on the device.
-    Meanwhile fake tensors take the place of real ones in the objects that the function uses, so no other
-    thread may use these. Other threads can use torch as before.
+    Meanwhile no other thread may use the objects that the function uses. Other threads can use torch as
+    before; the function must not start any.
 
     Tensors are where they are, if any that the function uses is on a GPU. Otherwise models and optimizers
     are on the device, as after ``model.to(device)``, and so is what the function moves, to a device that
@@ -78,7 +78,7 @@ def estimate(
             by `functools.partial`.
 
     Raises:
-        TypeError: ``fn`` cannot be called like this, or an argument is of the wrong kind.
+        TypeError: ``fn`` cannot be called like this.
         ValueError: The device does not exist, a size cannot be read, or no argument can be resized.
         RuntimeError: ``fn`` calls `estimate` itself.
         ModuleNotFoundError: PyTorch is not installed.
@@ -96,20 +96,23 @@ def estimate(
     varied = batched(fn, arguments, torch) if sizes else Batched(arguments)
     limit = MemoryLimit(given_bytes, given_bytes, note=_CONTEXT) if given_bytes else limit_of(index, torch)
     name = device_id(BACKEND, index)
-    found = _run(fn, arguments, name)
+    found = _run(fn, arguments, {}, name)
     available_bytes = limit.available_bytes
     if available_bytes is not None and not given_bytes:
         available_bytes += found.held_bytes
     nothing = f"No tensor of the function is on {name}, and it moves none there."
     notes = [*(found.notes if found.peak_bytes else [nothing]), *([limit.note] if limit.note else [])]
-    batches: list[BatchEstimate] = []
-    for size in sizes:
-        one = found if size == varied.size else _tried(fn, varied.resized(size, torch), name)
-        if isinstance(one, str):
-            batches.append(BatchEstimate(size, None, None, None, None, one))
-        else:
-            fits = fit(one.peak_bytes, one.reserved_bytes, available_bytes, one.fits_within)
-            batches.append(BatchEstimate(size, one.peak_bytes, one.reserved_bytes, *fits))
+
+    def of_size(size: int) -> BatchEstimate:
+        try:  # not every function takes every size
+            one = found if size == varied.size else _run(fn, *varied.resized(size), name)
+        except Exception as error:
+            if is_from_a_handler(error):
+                raise
+            return BatchEstimate(size, None, None, None, None, clipped(printable(named(error)), _ERROR))
+        fits = fit(one.peak_bytes, one.reserved_bytes, available_bytes, one.fits_within)
+        return BatchEstimate(size, one.peak_bytes, one.reserved_bytes, *fits)
+
     return Estimate(
         label_of(fn),
         name,
@@ -121,13 +124,13 @@ def estimate(
         available_bytes,
         *fit(found.peak_bytes, found.reserved_bytes, available_bytes, found.fits_within),
         unknown=limit.unknown,
-        batches=tuple(batches),
+        batches=tuple(map(of_size, sizes)),
         batched=varied.described,
         notes=tuple(dict.fromkeys(notes)),
     )
 
 
-def _run(fn: Callable[..., Any], arguments: Arguments, device: str) -> Run:
+def _run(fn: Callable[..., Any], arguments: Arguments, sizes: dict[int, int], device: str) -> Run:
     from .run import run
 
     with _running:
@@ -135,19 +138,9 @@ def _run(fn: Callable[..., Any], arguments: Arguments, device: str) -> Run:
             raise RuntimeError("estimate cannot be called by a function that is being estimated")
         _depth[0] = 1
         try:
-            return run(fn, arguments.args, arguments.kwargs, device)
+            return run(fn, arguments.args, arguments.kwargs, device, sizes)
         finally:
             _depth[0] = 0
-
-
-def _tried(fn: Callable[..., Any], arguments: Arguments, device: str) -> Run | str:
-    """Return the run with another batch size, or why it failed: not every function takes every size."""
-    try:
-        return _run(fn, arguments, device)
-    except Exception as error:
-        if is_from_a_handler(error):
-            raise
-        return clipped(printable(named(error)), _ERROR)
 
 
 class MemoryLimit(NamedTuple):

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
-from .fake_tensors import of_kind, really
+from .fake_tensors import really, storage_of
 from .values import EstimateError, user_line, written
 
 if TYPE_CHECKING:
@@ -15,13 +15,6 @@ if TYPE_CHECKING:
     from .reach import Reach, RealTensor
 
 _NOT_METHODS = frozenset(("__new__", "__init__", "__torch_dispatch__", "__torch_function__", "__class__"))
-
-
-class _Entry(NamedTuple):
-    """A real tensor, and what returns its fake; None when nothing holds it any more."""
-
-    real: RealTensor
-    fake: Callable[[], Any]
 
 
 class FakeMap:
@@ -38,43 +31,34 @@ class FakeMap:
         from torch.utils.weak import TensorWeakRef
 
         self._torch, self._reach, self._device, self._allocations = torch, reach, device, allocations
-        self._all_on_device, self._has_accelerator = all_on_device, reach.has_accelerator
+        self.all_on_device, self.has_accelerator = all_on_device, reach.has_accelerator
         self._fake, self._leaves, self._map = FakeTensor, _pytree.tree_leaves, _pytree.tree_map_only
         self._weak: Callable[[Any], Callable[[], Any]] = TensorWeakRef
-        self._of_real: dict[int, _Entry] = {}  # by identity of the real tensor
-        self._of_fake: dict[int, _Entry] = {}  # by identity of the fake
-        self._kept: dict[int, Any] = {}  # fakes, unless something else of torch's holds them
-        self._loose: dict[int, RealTensor] = {}  # those that the function may let go of
+        self._of_fake: dict[int, RealTensor] = {}  # by identity of the fake
+        self._loose: list[RealTensor] = []  # those that the function may let go of
         self._storages: dict[Any, Callable[[], Any]] = {}  # by storage and device: a fake that has it
         self._nodes: dict[int, Any] = {}  # by identity of a fake: what accumulates its gradient
         self.is_real = reach.is_real  # returns whether something is a tensor that has a fake
         self.held_bytes = 0  # of fakes whose real tensors are on the device already
-        self.mixed = False  # whether a function that failed was given tensors on several devices
-        self.is_over = False  # whether the function has ended: a thread that it started may not have
+        self.subclasses: set[str] = set()  # the names of those whose fakes are plain ones
 
     def of(self, tensor: Any) -> Any:
         """Return a tensor's fake; fake modes must be on."""
-        known = self._of_real.get(id(tensor))
-        fake = None if known is None else known.fake()
-        if fake is not None:
+        real = self._reach.of(tensor)
+        if (fake := real.fake()) is not None:
             return fake
-        c = self._torch._C
-        if c._get_dispatch_mode(c._TorchDispatchModeKey.FAKE) is None:
-            raise EstimateError(
-                f"{written(user_line())} cannot be estimated: another thread makes tensors there"
-            )
         # The nodes are not made in inference mode.
-        with c.DisableTorchFunction(), self._torch.inference_mode(mode=False):
-            return self._new(tensor)
+        with self._torch._C.DisableTorchFunction(), self._torch.inference_mode(mode=False):
+            return self._new(real)
 
     def device_of(self, real: RealTensor) -> Any:
         """Return where a tensor's fake is; one without memory, on "meta", is where the others are."""
         device = real.tensor.device
-        is_moved = self._all_on_device or (real.of_model and not self._has_accelerator)
+        is_moved = self.all_on_device or (real.of_model and not self.has_accelerator)
         if is_moved or device.type not in ("cpu", "cuda", "meta"):
             return self._device
         if device.type == "meta":
-            return self._device if self._has_accelerator else self._torch.device("cpu")
+            return self._device if self.has_accelerator else self._torch.device("cpu")
         return device
 
     def faked(self, values: Any) -> Any:
@@ -83,42 +67,34 @@ class FakeMap:
             return values
         return self._map(self._torch.Tensor, lambda one: self.of(one) if self.is_real(one) else one, values)
 
-    def given(self, value: Any) -> Any:
-        """Return an argument with our fakes for those that estimates of other sizes give."""
-        is_given = [self.is_real(one) and isinstance(one, self._fake) for one in self._leaves(value)]
-        return self.faked(value) if any(is_given) else value
-
     def real(self, value: Any) -> Any:
         """Return the real tensor for its fake, and anything else as it is."""
         known = self._of_fake.get(id(value))
-        return known.real.tensor if known is not None and known.fake() is value else value
+        return known.tensor if known is not None and known.fake() is value else value
 
-    def _new(self, tensor: Any) -> Any:
-        torch = self._torch
+    def _new(self, real: RealTensor) -> Any:
+        torch, tensor = self._torch, real.tensor
         if torch.nn.parameter.is_lazy(tensor):
             raise EstimateError("a lazy module has no parameters yet: call it once before it is estimated")
-        real = self._reach.of(tensor)
+        self._note_kind(type(tensor))
         with torch.no_grad():
             fake = self._with_storage(real, self.device_of(real))
         if isinstance(tensor, torch.nn.Parameter):
             fake = torch.nn.Parameter(fake, requires_grad=tensor.requires_grad)
         else:
             fake.requires_grad_(tensor.requires_grad)
-            if type(of_kind(fake, type(tensor))) is not self._fake:
-                fake.__dict__ = vars(tensor)
         self._note_device(fake)
-        if tensor.is_leaf and tensor.grad is not None:
+        if tensor.is_leaf and tensor.grad is not None and real.size is None:
             fake.grad = self.of(tensor.grad)
-            self._kept.pop(id(tensor.grad), None)
+            self._reach.of(tensor.grad).kept = None
         if not tensor.is_leaf:  # the graph behind it stays; this one may be changed in place as the real one
             fake = fake.view_as(fake)
-        entry = _Entry(real, self._weak(fake))
-        self._of_real[id(tensor)] = self._of_fake[id(fake)] = entry
-        self._kept[id(tensor)] = fake
-        if (key := _key(tensor)[0]) is not None:
-            self._storages[key, fake.fake_device] = entry.fake
+        real.fake, real.kept = self._weak(fake), fake
+        self._of_fake[id(fake)] = real
+        if (key := _key(real)[0]) is not None:
+            self._storages[key, fake.fake_device] = real.fake
         if not real.of_model:
-            self._loose[id(tensor)] = real
+            self._loose.append(real)
         # The hooks of a tensor are called for its fake, with the tensor if it is what they are given.
         for hook in (getattr(tensor, "_backward_hooks", None) or {}).values():
             fake.register_hook(hook)
@@ -126,10 +102,21 @@ class FakeMap:
             fake.register_post_accumulate_grad_hook(lambda one, hook=hook: hook(self.real(one)))
         return fake
 
+    def _note_kind(self, kind: type) -> None:
+        """Note a subclass of `torch.Tensor`, of which only one that leaves operators to torch has a fake."""
+        torch = self._torch
+        if kind is torch.Tensor or issubclass(kind, torch.nn.Parameter):
+            return
+        if kind.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:  # type: ignore[attr-defined]
+            raise EstimateError(
+                f"{written(user_line())} cannot be estimated: {kind.__name__} handles operators itself"
+            )
+        self.subclasses.add(kind.__name__)
+
     def _with_storage(self, real: RealTensor, device: Any) -> Any:
         torch, tensor = self._torch, real.tensor
         size, stride, offset = tuple(tensor.size()), tuple(tensor.stride()), tensor.storage_offset()
-        key, nbytes = _key(tensor)
+        key, nbytes = _key(real)
 
         def within(other: Any) -> Any:
             empty = torch.empty(0, dtype=tensor.dtype, device=device)
@@ -139,13 +126,15 @@ class FakeMap:
         if known is not None and (other := known()) is not None:
             return within(other)
         spanned = 1 + sum((length - 1) * step for length, step in zip(size, stride, strict=True))
-        if offset == 0 and (0 if 0 in size else spanned) * tensor.element_size() == nbytes:
+        if real.size is not None:
+            fake = torch.empty((real.size, *size[1:]), dtype=tensor.dtype, device=device)
+        elif offset == 0 and (0 if 0 in size else spanned) * tensor.element_size() == nbytes:
             fake = torch.empty_strided(size, stride, dtype=tensor.dtype, device=device)
         else:
             fake = within(torch.empty(nbytes, dtype=torch.uint8, device=device))
-        if tensor.device.type == "cpu" and device.type == "cpu" and tensor.numel() == 1:
+        if tensor.device.type == "cpu" and device.type == "cpu" and tensor.numel() == fake.numel() == 1:
             with really(torch):  # a real copy, not one more fake tensor
-                fake.constant = tensor.detach().clone() if not hasattr(tensor, "fake_mode") else None
+                fake.constant = tensor.detach().clone()
         if device == self._device:
             made = self._allocations.add(fake.untyped_storage(), None)
             made.kind, made.name = real.kind, real.name
@@ -160,15 +149,15 @@ class FakeMap:
     def release(self) -> None:
         """Let go of the fakes of tensors that nothing but an estimate holds any more."""
         with self._torch._C.DisableTorchFunction():
-            for key, real in list(self._loose.items()):
-                if real.is_released():
-                    del self._loose[key]
-                    self._kept.pop(key, None)
+            for real in [one for one in self._loose if one.is_released()]:
+                self._loose.remove(real)
+                real.kept = None
 
     def forget(self) -> None:
         """Let go of the real tensors: they are the user's to free, without a garbage collector."""
-        self.is_over = True
-        for held in (self._of_real, self._of_fake, self._kept, self._loose, self._storages, self._nodes):
+        for real in self._of_fake.values():
+            real.fake, real.kept = lambda: None, None
+        for held in (self._of_fake, self._loose, self._storages, self._nodes):
             held.clear()
 
     def swapping(self, original: Callable[[Any, Any], None], one: Any, other: Any) -> None:
@@ -206,20 +195,12 @@ class FakeMap:
 
         class Mode(TorchFunctionMode):  # type: ignore[misc]  # torch has no types here
             def __torch_function__(self, func: Any, _: Any, args: Any = (), kwargs: Any = None) -> Any:
-                if fakes.is_over:
-                    return func(*args, **(kwargs or {}))
                 is_own = func in own and fakes.is_real(args[0])  # of a fake one, it is the original
                 args, kwargs = fakes.faked(args), fakes.faked(kwargs or {})
-                try:
-                    if is_own:
-                        with self:
-                            return fakes.real(own[func](*args, **kwargs))
-                    return fakes.real(func(*args, **kwargs))
-                except Exception:  # some check other things first: the types that autocast gives on a device
-                    leaves = fakes._leaves((args, kwargs))
-                    devices = {one.fake_device for one in leaves if isinstance(one, fakes._fake)}
-                    fakes.mixed = fakes.mixed or len(devices) > 1
-                    raise
+                if is_own:
+                    with self:
+                        return fakes.real(own[func](*args, **kwargs))
+                return fakes.real(func(*args, **kwargs))
 
         return Mode()
 
@@ -235,10 +216,9 @@ class FakeMap:
         return own
 
 
-def _key(tensor: Any) -> tuple[Any, int]:
+def _key(real: RealTensor) -> tuple[Any, int]:
     """Return what identifies a tensor's storage, None where nothing does, and its size in bytes."""
-    try:
-        storage = tensor.untyped_storage()
-    except (NotImplementedError, RuntimeError):  # sparse, or a wrapper
-        return None, tensor.numel() * tensor.element_size()
+    storage = storage_of(real.tensor) if real.size is None else None
+    if storage is None:
+        return None, real.tensor.numel() * real.tensor.element_size()
     return storage._cdata, storage.nbytes()

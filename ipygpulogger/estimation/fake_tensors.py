@@ -9,11 +9,7 @@ CUDA only. It is told so while it casts.
 from __future__ import annotations
 
 import contextlib
-import copy as copying
-import ctypes
-import sys
 import weakref
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -22,9 +18,6 @@ if TYPE_CHECKING:
 
     from .operators import Operators
 
-_TABLE = "_ZN3c104impl26device_guard_impl_registryE"
-_LIBRARY = {"linux": "libc10.so", "darwin": "libc10.dylib"}
-
 
 class DeviceReporting:
     """What C++ code is told about the device of a fake tensor."""
@@ -32,7 +25,9 @@ class DeviceReporting:
     def __init__(self, torch: ModuleType) -> None:
         self._meta = torch.device("meta")
         self._reads_autocast = torch.is_autocast_enabled
-        self._can_follow = self._is_autocast_on = False
+        # Autograd asks the device of a result for a stream, which ends a process that has no CUDA in it.
+        self._has_streams = bool(torch.backends.cuda.is_built())
+        self._is_autocast_on = False
         self._recorded: dict[int, weakref.ref[Any]] = {}
 
     def device(self, tensor: Any) -> Any:
@@ -52,14 +47,18 @@ class DeviceReporting:
         """Whether an operator runs for which autocast casts."""
         return self._is_autocast_on and not self._reads_autocast("cuda")
 
-    def follow_autocast(self, can_follow: bool) -> None:
-        """Begin to know whether autocast is on: torch denies it while it casts. Without a guard it is off."""
-        self._can_follow, self._is_autocast_on = can_follow, can_follow and self._reads_autocast("cuda")
+    def follow_autocast(self, is_on: bool) -> None:
+        """Note whether autocast is on: torch denies it while it casts."""
+        if is_on and not self._has_streams:
+            raise RuntimeError(
+                "autocast can be estimated with a CUDA build of torch only, which needs no GPU"
+            )
+        self._is_autocast_on = is_on
 
     def setting_autocast(self, original: Callable[..., None], *args: Any) -> None:
         """Call `torch.set_autocast_enabled`."""
         if len(args) == 1 or args[0] == "cuda":
-            self._is_autocast_on = self._can_follow and bool(args[-1])
+            self.follow_autocast(bool(args[-1]))
         original(*args)
 
     def recorded(self, out: Any) -> None:
@@ -96,6 +95,14 @@ def really(torch: ModuleType) -> Iterator[None]:
         yield
 
 
+def storage_of(tensor: Any) -> Any:
+    """Return a tensor's storage; None for a sparse one."""
+    try:
+        return tensor.untyped_storage()
+    except (NotImplementedError, RuntimeError):
+        return None
+
+
 def dispatch_mode(handler: Callable[[Any, Any, Any], Any]) -> Any:
     """Return a mode that calls a function for each operator below autograd."""
     import torch
@@ -116,62 +123,6 @@ def dispatch_mode(handler: Callable[[Any, Any, Any], Any]) -> Any:
                 return handler(func, args, kwargs or {})
 
     return Mode()
-
-
-class _Fake:
-    """What a fake tensor of a user's subclass has before it: no class of the user's learns of it."""
-
-    def __init_subclass__(cls, **_: Any) -> None:
-        return None
-
-    @property
-    def __dict__(self) -> dict[str, Any]:  # some subclasses set it to another's
-        import torch
-
-        return torch.Tensor.__dict__["__dict__"].__get__(self)  # type: ignore[no-any-return]
-
-    @__dict__.setter
-    def __dict__(self, new: dict[str, Any]) -> None:
-        for name, value in new.items():  # its device and its mode stay its own
-            vars(self).setdefault(name, value)
-
-
-def of_kind(tensor: Any, kind: type) -> Any:
-    """Return a fake tensor as one of a subclass, whose functions run as they do for a real one.
-
-    Subclasses that handle operators themselves, and those that a metaclass makes, are plain ones.
-    """
-    import torch
-    from torch._subclasses.fake_tensor import FakeTensor
-
-    if issubclass(kind, FakeTensor):
-        tensor.__class__ = kind
-        return tensor
-    own = getattr(kind, "__torch_dispatch__", None) is not torch.Tensor.__torch_dispatch__
-    if kind is torch.Tensor or own or type(kind) is not type(torch.Tensor):
-        return tensor
-    subclasses: list[Any] = kind.__subclasses__()
-    made = next((one for one in subclasses if _Fake in one.__mro__), None)
-    if made is None:
-        own_function = {"__torch_function__": vars(torch.Tensor)["__torch_function__"]}
-        plain = type("Plain", (torch.Tensor,), own_function)
-        made = type(kind.__name__, (_Fake, kind, plain, FakeTensor), {})
-        called = getattr(getattr(kind, "__torch_function__", None), "__func__", None)
-        if called is not None:  # torch has put one that does nothing
-            setattr(made, "__torch_function__", classmethod(called))  # noqa: B010  # a type has none
-    tensor.__class__ = made
-    return tensor
-
-
-def as_subclass(original: Callable[..., Any], tensor: Any, cls: type) -> Any:
-    """Do as `torch.as_subclass`, for fake tensors too."""
-    import torch
-    from torch._subclasses.fake_tensor import FakeTensor
-
-    if not isinstance(tensor, FakeTensor):
-        return original(tensor, cls)
-    with torch._C.DisableTorchFunctionSubclass():
-        return of_kind(tensor.view_as(tensor), cls)
 
 
 def methods(torch: ModuleType, index: int, operators: Operators) -> dict[str, Any]:
@@ -206,7 +157,8 @@ def methods(torch: ModuleType, index: int, operators: Operators) -> dict[str, An
         "tolist": tolist,
         "record_stream": lambda *_: None,
         "data_ptr": lambda _: 0,
-        "as_subclass": lambda tensor, kind: as_subclass(base.as_subclass, tensor, kind),
+        "as_subclass": lambda tensor, _: tensor.view_as(tensor),
+        "set_meta": lambda *_, **__: None,  # fastai's, which would replace what makes it a fake tensor
         "__deepcopy__": lambda tensor, memo: _deepcopy(torch, tensor, memo),
         "numpy": lambda tensor, **_: array(tensor),
         "__array__": lambda tensor, *_, **__: array(tensor),
@@ -232,51 +184,14 @@ def _to(torch: ModuleType, indexed: Any, tensor: Any, *args: Any, copy: bool = F
 
 def _deepcopy(torch: ModuleType, tensor: Any, memo: dict[int, Any]) -> Any:
     """Do what `Tensor.__deepcopy__` does, which would copy the fake mode with the tensor's attributes."""
-    if id(tensor) in memo:
-        return memo[id(tensor)]
     if not tensor.is_leaf:
         return torch.Tensor.__deepcopy__(tensor, memo)  # raises its error
-    with torch.no_grad():
-        made = tensor.clone()
-    if isinstance(tensor, torch.nn.Parameter):  # neither its gradient nor its attributes are copied
-        memo[id(tensor)] = made = torch.nn.Parameter(made, tensor.requires_grad)
-        return made
-    memo[id(tensor)] = made.requires_grad_(tensor.requires_grad)
-    if tensor.grad is not None:
-        made.grad = _deepcopy(torch, tensor.grad, memo)
-    own = {name: value for name, value in vars(tensor).items() if name not in vars(made)}
-    vars(made).update(copying.deepcopy(own, memo))
-    return made
-
-
-@contextlib.contextmanager
-def cuda_guard(torch: ModuleType) -> Iterator[bool]:
-    """Have a guard for CUDA, in a build without it too; give whether there is one.
-
-    Should autograd note CUDA as the device of a result, it asks the device's guard for a stream, and the
-    process ends if there is none. In torch's table of guards the entry for CUDA is that of "meta" meanwhile,
-    whose methods do nothing. CUDA builds have their own.
-    """
-    is_built = bool(torch.backends.cuda.is_built())
-    table = None if is_built else _table(torch)
-    if table is None:
-        yield is_built
-        return
-    kinds = torch.autograd.DeviceType
-    cuda, meta = int(kinds.CUDA), int(kinds.Meta)
-    own = table[cuda]
-    table[cuda] = table[meta]
-    try:
-        yield bool(table[meta])
-    finally:
-        table[cuda] = own
-
-
-def _table(torch: ModuleType) -> Any:
-    """Return the table of guards by number of the kind of device; None where it is not found."""
-    try:
-        folder = Path(torch.__file__ or "").parent / "lib"
-        library = ctypes.CDLL(str(folder / _LIBRARY[sys.platform]))
-        return (ctypes.c_void_p * len(torch.autograd.DeviceType.__members__)).in_dll(library, _TABLE)
-    except (KeyError, OSError, ValueError, AttributeError):
-        return None
+    if id(tensor) not in memo:
+        with torch.no_grad():
+            made = tensor.clone()
+        if isinstance(tensor, torch.nn.Parameter):  # its gradient is not copied
+            memo[id(tensor)] = torch.nn.Parameter(made, tensor.requires_grad)
+        else:
+            memo[id(tensor)] = made.requires_grad_(tensor.requires_grad)
+            made.grad = None if tensor.grad is None else _deepcopy(torch, tensor.grad, memo)
+    return memo[id(tensor)]

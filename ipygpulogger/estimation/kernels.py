@@ -6,7 +6,7 @@ Read from torch's code (aten/) and measured with torch 2.13; `nox -s operators` 
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from ..breakdown.kinds import CUBLAS, workspaces
 from .values import user_line
@@ -47,6 +47,7 @@ _WIDE_HEAD = 64  # elements: how much a kernel takes for the gradients of wider 
 WIDE = "wide scaled_dot_product_efficient_attention"  # as a note has it
 _MANY_INDICES = 3072  # of an embedding: from here on they are sorted
 _ROWS = 10  # of an embedding's gradient, which one thread adds up
+_MULTIPROCESSORS, _THREADS = 108, 2048  # of an A100, and how many threads run on one of them
 
 
 class Kernels:
@@ -55,7 +56,7 @@ class Kernels:
     def __init__(self, torch: ModuleType, device: Any, allocations: Allocations, names: set[str]) -> None:
         version = tuple(map(int, re.findall(r"\d+", torch.__version__)[:2]))
         self._allocates_workspace = version < _OWN_WORKSPACE  # and has not yet
-        self._processor, self._device = Processor.of(torch, device.index), device
+        self._is_hopper, self._device = _is_hopper(torch, device), device
         self._uses_cublas = {*_FACTORS, *_OTHERS_WITH_CUBLAS.split()}
         self._allocations, self._names = allocations, names
 
@@ -96,12 +97,12 @@ class Kernels:
         elif size < 8 and out.element_size() == 8 and name not in _NOT_CAST:
             wide, before = 8, (8 * tensor.numel(),)
         wide = wide or {8: 8, 16: 16}.get(size, 4)
-        return (*before, *reduction_bytes(tensor, out, wide, self._processor, dims))
+        return (*before, *reduction_bytes(tensor, out, wide, dims))
 
     def _of_loss(self, name: str, args: Any, out: Any) -> Sizes:
         """Return the values of the elements while they are reduced to one."""
         values, is_reduced = _size(args[0]), _is_reduced(name, args)
-        partial = reduction_bytes(args[0], out, 4, self._processor) if is_reduced else ()
+        partial = reduction_bytes(args[0], out, 4) if is_reduced else ()
         if name == "binary_cross_entropy_with_logits":
             weighted = (_size(args[3]),) if len(args) > 3 and args[3] is not None else ()
             return (values,) * (1 + is_reduced) + weighted + partial
@@ -117,7 +118,7 @@ class Kernels:
         copied = self._allocate(*[_size(one) for one in factors if not _has_blas_strides(one)])
         if self._allocates_workspace:
             self._allocates_workspace = False
-            (made,) = self._allocate((max if self._processor.is_hopper else min)(workspaces()))
+            (made,) = self._allocate((max if self._is_hopper else min)(workspaces()))
             made.kind, made.name = "temporaries", CUBLAS
         self._allocations.free(*copied)
 
@@ -224,29 +225,12 @@ def _size(tensor: Any) -> int:
     return int(tensor.numel() * tensor.element_size())
 
 
-class Processor(NamedTuple):
-    """The processor of a device: by default an A100."""
-
-    multiprocessors: int = 108  # how many it has
-    threads: int = 2048  # how many run on one of them
-    is_hopper: bool = False  # whether its compute capability is 9.0
-
-    @classmethod
-    def of(cls, torch: ModuleType, index: int) -> Processor:
-        """Return that of a device, if it is there and asking does not initialise CUDA."""
-        try:
-            found = torch.cuda.get_device_properties(index) if torch.cuda.is_initialized() else None
-        except (AssertionError, AttributeError, RuntimeError):
-            found = None
-        if found is None:
-            return cls()
-        is_hopper = (found.major, found.minor) == (9, 0)
-        return cls(found.multi_processor_count, found.max_threads_per_multi_processor, is_hopper)
+def _is_hopper(torch: ModuleType, device: Any) -> bool:
+    """Return whether a device is a Hopper, if asking does not initialise CUDA."""
+    return bool(torch.cuda.is_initialized() and torch.cuda.get_device_capability(device) == (9, 0))
 
 
-def reduction_bytes(
-    tensor: Any, out: Any, wide: int, processor: Processor, dims: Iterable[int] = ()
-) -> tuple[int, ...]:
+def reduction_bytes(tensor: Any, out: Any, wide: int, dims: Iterable[int] = ()) -> tuple[int, ...]:
     """Return what a reduction allocates for partial results, and for its semaphores.
 
     Where many values are reduced to few, blocks of threads share the work: the rules are those of
@@ -272,7 +256,7 @@ def reduction_bytes(
         return ()
     values = -(-inputs // (step_input * height))
     grid = -(-(outputs // vector) // step_output)
-    target = processor.multiprocessors * (processor.threads // (width * height))
+    target = _MULTIPROCESSORS * (_THREADS // (width * height))
     if values < 256 or grid > target:
         return ()
     shares = max(min(-(-target // grid), -(-values // 16)), -(-values // 256))

@@ -8,16 +8,9 @@ from typing import TYPE_CHECKING, Any
 from ..breakdown.kinds import is_recomputed
 from ..runtime.objects import walk_stack
 from .allocations import GradientSums
-from .fake_tensors import really
+from .fake_tensors import storage_of
 from .kernels import Kernels, is_seed, kept_bytes
-from .values import (
-    EstimateError,
-    Values,
-    is_called_by_user,
-    library_line,
-    user_line,
-    written,
-)
+from .values import EstimateError, Values, is_called_by_user, library_line, user_line, written
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -49,20 +42,6 @@ MORE = frozenset(("var_mean", "std_mean", "atan2", "lu_unpack"))  # what their g
 LESS = frozenset(
     ("cumprod", "renorm", "clamp.Tensor", "max.default", "min.default", "aminmax", "masked_fill.Tensor")
 )
-_DEVICES = "different devices", "same device", "two devices"
-
-
-def is_mixed(error: Exception) -> bool:
-    """Return whether an operator failed for tensors on several devices."""
-    return "DeviceMismatch" in type(error).__name__ or any(words in str(error) for words in _DEVICES)
-
-
-def storage_of(tensor: Any) -> Any:
-    """Return a tensor's storage; None for a sparse one."""
-    try:
-        return tensor.untyped_storage()
-    except (NotImplementedError, RuntimeError):
-        return None
 
 
 class Operators:
@@ -83,18 +62,16 @@ class Operators:
         self.reporting, self.allocator = reporting, allocations.allocator
         self._fake, self._leaves = FakeTensor, _pytree.tree_leaves
         self.names: set[str] = set()  # the operators that were called
-        self._sums, self._kernels = (
-            GradientSums(torch, allocations),
-            Kernels(torch, device, allocations, self.names),
-        )
+        self._sums = GradientSums(torch, allocations)
+        self._kernels = Kernels(torch, device, allocations, self.names)
         self.values = Values(torch, FakeTensor)
-        self.all_on_device = False  # whether tensors that the user's lines make on the CPU are on the device
-        self.reads_cpu_as_device = False  # whether a line of the user's that names the CPU means the device
-        self.mixed = False  # whether an operator found tensors on several devices
+        self.all_on_device = fakes.all_on_device  # and what the user's lines make on the CPU is there too
+        self.reads_cpu_as_device = not fakes.has_accelerator  # where a line of the user's names the CPU
         # Whether an operator has allocated memory on the device, or has had a tensor there.
         self.allocates = self.touches = False
         # The error of the last operator that raised one, its name, and the line.
         self.failed: tuple[Exception, str, Frame] | None = None
+        self.started: list[Frame] = []  # lines at which a library has work done in other threads
         self.refusal: EstimateError | None = None  # the error that C++ code may have made another one of
 
     def __call__(self, func: Any, args: Any, kwargs: Any) -> Any:
@@ -113,10 +90,7 @@ class Operators:
         if not lifts:
             args, kwargs = self._faked(func, args), self._faked(func, kwargs)
         if func is aten._local_scalar_dense.default:
-            if getattr(args[0], "constant", None) is None:
-                return self.values.scalar(func, args[0])
-            with really(self._torch):
-                return args[0].constant.item()
+            return self.values.scalar(func, args[0])
         name = func._opname.removesuffix("_")
         both = {name, f"{name}.{func._overloadname}"}
         self.names.update(both)
@@ -187,7 +161,6 @@ class Operators:
             raise EstimateError(
                 f"{func} at {written(user_line())} cannot be estimated: {_UNSUPPORTED[kind]}"
             ) from error
-        self.mixed = self.mixed or is_mixed(error)
         self.failed = error, str(func), user_line()
 
     def _note(self, func: Any, args: Any, kwargs: Any, out: Any) -> None:

@@ -1,4 +1,4 @@
-"""torch's functions that are others while a function is estimated, for its own threads: as on the device.
+"""torch's functions that are others while a function is estimated, for its thread: as on the device.
 
 torch's functions are attributes of its modules, which all threads share. For other threads, which may train
 or save a checkpoint, they stay as they were.
@@ -11,11 +11,13 @@ import functools
 import threading
 import types
 from concurrent import futures
+from copy import copy
 from typing import TYPE_CHECKING, Any
+from unittest import mock
 
 from . import kernels
-from .fake_tensors import as_subclass, dispatch_mode, methods, of_kind, really
-from .values import EstimateError, user_line, written
+from .fake_tensors import dispatch_mode, methods, really
+from .values import EstimateError, is_called_by_user, user_line, written
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -36,43 +38,45 @@ _NOTHING = (  # functions that do nothing
 
 
 class Patches(contextlib.ExitStack):
-    """Attributes of torch that are ours within: for the threads that `only` knows."""
+    """Attributes of torch that are replaced within, for the thread that runs the function."""
 
-    def __init__(self, only: Callable[[Any, Any], Any]) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.only = only
+        self._thread = threading.current_thread()
+
+    def only(self, new: Callable[..., Any], original: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a function that is a new one for this thread, and the original one for the others."""
+
+        @functools.wraps(original, updated=())
+        def either(*args: Any, **kwargs: Any) -> Any:
+            return (new if threading.current_thread() is self._thread else original)(*args, **kwargs)
+
+        return either
 
     def put(self, holder: Any, name: str, new: Any) -> None:
         """Replace an attribute, or add it, for all threads."""
-        is_there, old = name in vars(holder), vars(holder).get(name)
-        setattr(holder, name, new)
-        undo = (setattr, holder, name, old) if is_there else (delattr, holder, name)
-        self.callback(*undo)
+        self.enter_context(mock.patch.object(holder, name, new, create=True))
 
     def answer(self, holder: Any, name: str, new: Any) -> None:
-        """Replace a function or a class, if there is one, for own threads."""
+        """Replace a function, if there is one, for this thread."""
         if (old := getattr(holder, name, None)) is not None:
             self.put(holder, name, self.only(new, old))
 
     def replace(self, holder: Any, name: str, new: Callable[..., Any], *first: Any) -> None:
-        """Replace a function, if there is one, for own threads: the new one is given the original first."""
+        """Replace a function, if there is one, for this thread: the new one is given the original first."""
         if (old := getattr(holder, name, None)) is not None:
             self.answer(holder, name, functools.partial(new, *first, old))
 
 
 @contextlib.contextmanager
 def patched(
-    torch: ModuleType,
-    operators: Operators,
-    threads: OwnThreads,
-    backward: Callable[..., Any],
-    fakes: FakeMap,
-) -> Iterator[None]:
+    torch: ModuleType, operators: Operators, backward: Callable[..., Any], fakes: FakeMap
+) -> Iterator[Patches]:
     """Have torch answer as if the device were there, and put everything back."""
     from torch._subclasses import fake_tensor
 
     device = operators.device
-    with Patches(threads.only) as patches:
+    with Patches() as patches:
         patches.put(fake_tensor, "init_gpu_context", lambda _: None)
         patches.put(fake_tensor.log, "disabled", True)  # of shapes that do not match: the error says it
         patches.replace(fake_tensor, "run_fallback_kernel", kernels.none_on_a_device)
@@ -81,6 +85,8 @@ def patched(
         for name, new in _answers(torch, device.index, operators.allocator).items():
             for module in (torch.cuda, getattr(torch, "accelerator", None)):
                 patches.answer(module, name, new)
+        for kind in (torch.cuda.Stream, torch.cuda.ExternalStream, torch.cuda.Event):
+            patches.answer(kind, "__new__", lambda *_, **__: _Quiet())
         for name in ("tensor", "as_tensor", "asarray"):
             patches.replace(torch, name, operators.placing)
         for holder in (torch._VF, torch):
@@ -92,33 +98,24 @@ def patched(
         patches.replace(torch, "set_autocast_enabled", operators.reporting.setting_autocast)
         _replace_for_fakes(patches, torch, fakes, backward)
         _replace_loaders(patches, torch, device if operators.all_on_device else "cpu")
-        patches.replace(threading.Thread, "start", threads.noted)
-        patches.replace(futures.ThreadPoolExecutor, "submit", threads.submitted)
+        patches.replace(threading.Thread, "start", _started, operators.started)
+        patches.replace(futures.ThreadPoolExecutor, "submit", _started, operators.started)
         for name in ("_open_zipfile_writer", "_open_file_like"):
             patches.replace(torch.serialization, name, _unsaved)
-        yield
+        yield patches
 
 
 class _Quiet:
-    """A stream, an event or a device that becomes the current one: it waits for nothing."""
+    """A stream or an event: it waits for nothing."""
 
     cuda_stream = device_index = 0
     device = None
-
-    def __init__(self, *_: Any, **__: Any) -> None:
-        pass
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
         answer = {"elapsed_time": 1.0, "is_capturing": False}.get(name, True)
         return lambda *_, **__: answer
-
-    def __enter__(self) -> Any:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        return None
 
 
 def _answers(torch: ModuleType, index: int, allocator: CachingAllocator) -> dict[str, Any]:
@@ -135,6 +132,8 @@ def _answers(torch: ModuleType, index: int, allocator: CachingAllocator) -> dict
         **dict.fromkeys(("is_available", "is_bf16_supported"), True),
         **dict.fromkeys(("is_initialized", "is_current_stream_capturing"), False),
         **dict.fromkeys(("current_device", "current_device_index", "current_device_idx"), index),
+        **dict.fromkeys(("_exchange_device", "_maybe_exchange_device"), index),
+        **dict.fromkeys(("current_stream", "default_stream"), _Quiet()),
         **dict.fromkeys(_NOTHING.split()),
         "device_count": index + 1,
         "get_device_capability": (8, 0),
@@ -145,10 +144,8 @@ def _answers(torch: ModuleType, index: int, allocator: CachingAllocator) -> dict
         "memory_summary": "",
         "current_accelerator": torch.device("cuda"),
     }
-    quiet = "Stream", "ExternalStream", "Event", "current_stream", "default_stream", "device", "device_of"
     return {
         **{name: lambda *_, answer=answer, **__: answer for name, answer in constants.items()},
-        **dict.fromkeys(quiet, _Quiet),
         "stream": lambda _: contextlib.nullcontext(),
         "memory_allocated": lambda *_: allocator.allocated_bytes,
         "max_memory_allocated": lambda *_: allocator.peak_bytes,
@@ -178,7 +175,7 @@ def _replace_for_fakes(
         patches.answer(holder, name, lambda *_, **__: None)
     patches.replace(torch.autograd, "_engine_run_backward", fakes.engine, backward)
     patches.replace(torch._C, "_group_tensors_by_device_and_dtype", fakes.mapping)
-    patches.replace(torch, "as_subclass", lambda old, *args: fakes.mapping(as_subclass, old, *args))
+    patches.answer(torch, "as_subclass", lambda tensor, _: tensor.view_as(tensor))
     for holder in (torch._C._functorch, eager_transforms, vmap):  # modules that imported them by name
         for name in ("_wrap_for_grad", "_add_batch_dim"):
             patches.replace(holder, name, fakes.mapping)
@@ -204,24 +201,19 @@ def _replace_loaders(patches: Patches, torch: ModuleType, place: Any) -> None:
     from torch.utils.data import dataloader
     from torch.utils.data._utils.fetch import _MapDatasetFetcher
 
+    def iterator(_: Callable[..., Any], loader: Any) -> Any:
+        single = copy(loader)
+        vars(single).update(num_workers=0, timeout=0)  # processes would have no fake tensors
+        with really(torch):
+            return dataloader._SingleProcessDataLoaderIter(single)
+
     def next_index(original: Callable[..., Any], one: Any) -> Any:
         with really(torch):  # samplers draw numbers
             return original(one)
 
-    patches.replace(dataloader.DataLoader, "_get_iterator", _iterator, torch)
+    patches.replace(dataloader.DataLoader, "_get_iterator", iterator)
     patches.replace(dataloader._BaseDataLoaderIter, "_next_index", next_index)
     patches.replace(_MapDatasetFetcher, "fetch", _fetch, torch, place)
-
-
-def _iterator(torch: ModuleType, _: Callable[..., Any], loader: Any) -> Any:
-    """Do what `DataLoader._get_iterator` does, without workers: processes would have no fake tensors."""
-    own = {name: vars(loader)[name] for name in ("num_workers", "timeout") if name in vars(loader)}
-    vars(loader).update(dict.fromkeys(own, 0))
-    try:
-        with really(torch):
-            return torch.utils.data.dataloader._SingleProcessDataLoaderIter(loader)
-    finally:
-        vars(loader).update(own)
 
 
 class _FakeError(Exception):
@@ -236,8 +228,7 @@ def _fetch(torch: ModuleType, place: Any, original: Callable[..., Any], fetcher:
     made: list[Any] = []
 
     def faked(one: Any) -> Any:
-        made = torch.empty_strided(tuple(one.size()), tuple(one.stride()), dtype=one.dtype, device=place)
-        return of_kind(made, type(one))
+        return torch.empty_strided(tuple(one.size()), tuple(one.stride()), dtype=one.dtype, device=place)
 
     def on_the_cpu(func: Any, args: Any, kwargs: Any) -> Any:
         tensors = [one for one in _pytree.tree_leaves((args, kwargs)) if isinstance(one, torch.Tensor)]
@@ -272,62 +263,9 @@ def _unsaved(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     return original(*args, **kwargs)
 
 
-class OwnThreads:
-    """The threads in which the function that is estimated runs.
-
-    One of a `ThreadPoolExecutor` that was there before is of them for as long as it does the function's work.
-    """
-
-    def __init__(self) -> None:
-        # Returns what has these take fake tensors for real ones.
-        self.mode: Callable[[], Any] = contextlib.nullcontext
-        self._threads = {threading.current_thread()}
-        self.started: list[Frame] = []  # lines that started other threads
-
-    def only(self, new: Callable[..., Any], original: Callable[..., Any]) -> Callable[..., Any]:
-        """Return a function that is a new one for own threads, and the original one for the others."""
-        own = self._threads
-
-        @functools.wraps(original, updated=())
-        def either(*args: Any, **kwargs: Any) -> Any:
-            return (new if threading.current_thread() in own else original)(*args, **kwargs)
-
-        if not isinstance(new, type):
-            return either
-        kind: Any = original
-
-        class Either(type):
-            def __call__(cls, *args: Any, **kwargs: Any) -> Any:
-                is_own = threading.current_thread() in own
-                return super().__call__(*args, **kwargs) if is_own else kind(*args, **kwargs)
-
-            def __instancecheck__(cls, instance: Any) -> bool:
-                return super().__instancecheck__(instance) or isinstance(instance, kind)
-
-        return Either(original.__name__, (new,), {})
-
-    def noted(self, original: Callable[..., None], thread: threading.Thread) -> None:
-        """Start a thread, and note the user's line: what other threads allocate is not counted."""
-        self.started.append(user_line())
-        thread.run = self._within(thread.run)  # type: ignore[method-assign]  # of this thread alone
-        original(thread)
-
-    def submitted(
-        self, original: Callable[..., Any], pool: Any, call: Callable[..., Any], /, *args: Any, **kwargs: Any
-    ) -> Any:
-        """Call `ThreadPoolExecutor.submit`, whose threads were there before."""
-        self.started.append(user_line())
-        return original(pool, self._within(call), *args, **kwargs)
-
-    def _within(self, call: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(call)
-        def called(*args: Any, **kwargs: Any) -> Any:
-            own = {threading.current_thread()} - self._threads
-            self._threads.update(own)
-            try:
-                with self.mode():
-                    return call(*args, **kwargs)
-            finally:
-                self._threads.difference_update(own)
-
-        return called
+def _started(lines: list[Frame], original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Start a library's work in another thread, for which torch is as it was; refuse the user's."""
+    if is_called_by_user():
+        raise EstimateError(f"{written(user_line())} cannot be estimated: it starts work in another thread")
+    lines.append(user_line())
+    return original(*args, **kwargs)

@@ -22,7 +22,7 @@ from .arguments import Arguments, named_arguments
 from .restored import Restored, is_generator
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Mapping
     from types import ModuleType
 
 _LEAVES = (
@@ -35,11 +35,8 @@ _OPAQUE = (
     *(classmethod, staticmethod, property),
 )
 # Objects of these packages hold no tensors of a training step, and their state is their own.
-_STRANGERS = frozenset(
-    (
-        *("IPython", "ipykernel", "ipywidgets", "traitlets", "zmq", "logging", "tqdm", "matplotlib"),
-        *("pandas", "wandb", "tensorboard", "ipygpulogger"),
-    )
+_STRANGERS = (
+    "IPython ipykernel ipywidgets traitlets zmq logging tqdm matplotlib pandas wandb tensorboard ipygpulogger"
 )
 _HOLDERS = frozenset(("collections", "types", "functools", "argparse"))  # of the standard library
 
@@ -47,13 +44,15 @@ _HOLDERS = frozenset(("collections", "types", "functools", "argparse"))  # of th
 class RealTensor:
     """A tensor of the user's that takes part: the only reference that an estimate has to it."""
 
-    __slots__ = ("kind", "name", "of_model", "tensor")
+    __slots__ = ("fake", "kept", "kind", "name", "of_model", "size", "tensor")
 
-    def __init__(self, tensor: Any, name: str, kind: str, *, of_model: bool) -> None:
-        self.tensor = tensor
+    def __init__(self, tensor: Any, name: str, kind: str, *, of_model: bool, size: int | None = None) -> None:
+        self.tensor, self.size = tensor, size  # the leading dimension of its fake; None for its own
         self.name, self.kind = name, kind  # what it was reached through; a kind of `AtPeak`
         # Whether `.to(device)` of the model would move it, the state of its optimizer included.
         self.of_model = of_model
+        self.fake: Callable[[], Any] = lambda: None  # returns its fake; None if nothing holds it any more
+        self.kept: Any = None  # its fake, unless something else of torch's holds that
 
     def is_released(self) -> bool:
         """Return whether nothing else holds the tensor any more; functions of torch must be off."""
@@ -70,13 +69,12 @@ _ALONE = RealTensor(object(), "", "", of_model=False).references()
 class Reach:
     """What takes part."""
 
-    def __init__(self, torch: ModuleType) -> None:
+    def __init__(self, torch: ModuleType, sizes: Mapping[int, int]) -> None:
         from torch._subclasses.fake_tensor import FakeTensor
 
-        self._torch, self._fake = torch, FakeTensor
+        self._torch, self._fake, self._sizes = torch, FakeTensor, sizes
         self._is_wrapper = torch._C._functorch.is_functorch_wrapped_tensor  # of `torch.func`
         self.held: dict[int, RealTensor] = {}  # the tensors, by identity
-        self.mode: Any = None  # the fake mode of the tensors that are ours
         # What is put back at the end.
         self.restored = Restored(
             lambda value: self.of(value) if self.is_real(value) else value,
@@ -111,11 +109,11 @@ class Reach:
             self.meet(module)
 
     def is_real(self, value: Any) -> bool:
-        """Return whether something is a tensor of the user's, or a fake one that the user gave."""
+        """Return whether something is a tensor of the user's."""
         kind = type(value)
-        if not issubclass(kind, self._torch.Tensor) or self._is_wrapper(value):
+        if not issubclass(kind, self._torch.Tensor) or issubclass(kind, self._fake):
             return False
-        return not issubclass(kind, self._fake) or value.fake_mode is not self.mode
+        return not self._is_wrapper(value)
 
     def of(self, tensor: Any, name: str = "") -> RealTensor:
         """Return what is known of a tensor, which need not have been reached."""
@@ -179,7 +177,9 @@ class Reach:
     def _visit_tensor(self, value: Any, name: str) -> None:
         is_parameter = isinstance(value, self._torch.nn.Parameter)
         kind = "parameters" if is_parameter else "variables"
-        self.held[id(value)] = RealTensor(value, name, kind, of_model=is_parameter)
+        self.held[id(value)] = RealTensor(
+            value, name, kind, of_model=is_parameter, size=self._sizes.get(id(value))
+        )
         if value.is_leaf and value.grad is not None:
             self.of(value.grad, name)
             if is_parameter:
@@ -263,7 +263,7 @@ class Reach:
 def _is_walked(module: str) -> bool:
     """Return whether objects are looked through whose class a module defines."""
     root = module.partition(".")[0]
-    return root in _HOLDERS or (root not in _STRANGERS and root not in sys.stdlib_module_names)
+    return root in _HOLDERS or (root not in _STRANGERS.split() and root not in sys.stdlib_module_names)
 
 
 def _is_users(file: str) -> bool:

@@ -27,20 +27,11 @@ if TYPE_CHECKING:
 _OURS = __name__.partition(".")[0]
 _MISSING = object()  # nothing is there, or it cannot be read
 State = tuple["Callable[[], Any]", "Callable[[Any], Any]"]  # what reads it, and what sets it
-_FUNCTIONS = (  # of torch: names of what reads a setting and of what sets it, with "get" and "set" in them
-    "get_default_dtype get_deterministic_debug_mode get_float32_matmul_precision get_num_threads"
-    " multiprocessing.get_sharing_strategy __future__.get_overwrite_module_params_on_conversion"
-    " __future__.get_swap_module_params_on_conversion"
-)
+# Names in torch of what reads a setting, with "set" instead of "get" of what sets it, and of attributes.
+_FUNCTIONS = "get_default_dtype get_deterministic_debug_mode get_float32_matmul_precision get_num_threads"
 _ATTRIBUTES = (
-    "backends.fp32_precision backends.cuda.matmul.allow_tf32"
-    " backends.cuda.matmul.allow_fp16_reduced_precision_reduction"
-    " backends.cuda.matmul.allow_bf16_reduced_precision_reduction"
-    " backends.cuda.matmul.allow_fp16_accumulation backends.cuda.matmul.fp32_precision"
-    " backends.cudnn.enabled backends.cudnn.benchmark backends.cudnn.benchmark_limit"
-    " backends.cudnn.deterministic backends.cudnn.allow_tf32 backends.cudnn.fp32_precision"
-    " backends.cudnn.conv.fp32_precision backends.cudnn.rnn.fp32_precision"
-    " backends.mkldnn.matmul.fp32_precision utils.deterministic.fill_uninitialized_memory"
+    "backends.cuda.matmul.allow_tf32 backends.cudnn.allow_tf32 backends.cudnn.enabled"
+    " backends.cudnn.benchmark backends.cudnn.deterministic"
 )
 _GENERATORS = frozenset((("numpy", "Generator"), ("numpy", "RandomState"), ("torch", "Generator")))
 
@@ -81,15 +72,13 @@ class Restored:
         self._undo.append((lambda _: put(old), []))
 
     def surroundings(self, torch: ModuleType) -> None:
-        """Note settings of torch, generators that all share, and the seeds that CUDA has not taken yet."""
+        """Note settings of torch, and generators that all share."""
         for get, put in [*_settings(torch)] * 2:  # some settings change others
             self._undo.append((partial(_set_back, get, put, _read(get)), []))
         devices = torch.cuda.default_generators if torch.cuda.is_initialized() else ()
         numpy = getattr(sys.modules.get("numpy"), "random", None)
         for one in filter(None, (random, numpy, torch.default_generator, *devices)):
             self.generator(one)
-        if (seeds := getattr(torch.cuda, "_lazy_seed_tracker", None)) is not None:
-            self.container(vars(seeds))
 
     def put_back(self) -> None:
         """Put everything back as it was, whatever the function changed."""
@@ -158,32 +147,20 @@ def _set_back(get: Callable[[], Any], put: Callable[[Any], Any], old: Any, _: li
 
 
 def _settings(torch: ModuleType) -> Iterator[State]:
-    options = vars(torch._tensor_str.PRINT_OPTS)
-    yield options.copy, options.update
     yield partial(_default_device, torch), torch.set_default_device
     yield (
         lambda: (torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()),
         lambda old: torch.autograd.set_detect_anomaly(*old),
     )
     yield torch.is_grad_enabled, torch.set_grad_enabled
-    yield torch.is_warn_always_enabled, torch.set_warn_always
-    yield torch.is_autocast_cache_enabled, torch.set_autocast_cache_enabled
     for kind in ("cuda", "cpu"):
         yield partial(torch.is_autocast_enabled, kind), partial(torch.set_autocast_enabled, kind)
         yield partial(torch.get_autocast_dtype, kind), partial(torch.set_autocast_dtype, kind)
-    for kind in ("flash", "mem_efficient", "math", "cudnn"):
-        of_cuda = torch.backends.cuda
-        yield getattr(of_cuda, f"{kind}_sdp_enabled"), getattr(of_cuda, f"enable_{kind}_sdp")
     for name in _FUNCTIONS.split():
-        with contextlib.suppress(AttributeError):  # of another torch
-            yield attrgetter(name)(torch), attrgetter(name.replace("get_", "set_"))(torch)
+        yield getattr(torch, name), getattr(torch, name.replace("get_", "set_"))
     for path in _ATTRIBUTES.split():
         holder, _, name = path.rpartition(".")
-        yield partial(attrgetter(path), torch), partial(_set, torch, holder, name)
-
-
-def _set(torch: ModuleType, holder: str, name: str, old: Any) -> None:
-    setattr(attrgetter(holder)(torch), name, old)
+        yield partial(attrgetter(path), torch), partial(setattr, attrgetter(holder)(torch), name)
 
 
 def _default_device(torch: ModuleType) -> Any:
@@ -215,7 +192,6 @@ class Interrupts:
         self._handlers: dict[int, Callable[[int, FrameType | None], Any]] = {}
         self._waiting: list[int] = []
         self._allowed = self._is_over = False
-        self._operators = 0  # that are running, within one another
 
     @contextlib.contextmanager
     def waiting(self) -> Iterator[None]:
@@ -265,21 +241,16 @@ class Interrupts:
         """
 
         def handled(func: Any, *args: Any) -> Any:
-            if threading.current_thread() is not threading.main_thread():
-                return handler(func, *args)
-            self._operators += 1
             try:
                 return handler(func, *args)
             finally:
-                self._operators -= 1
-                is_operator = func.namespace != "prim"  # no question for the device, size or strides
-                if self._allowed and not self._operators and is_operator:
+                if self._allowed and func.namespace != "prim":  # which reads the device, size or strides
                     self._run()
 
         return handled
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
-        if self._is_over or (self._allowed and not self._operators and not _is_in_torch(frame)):
+        if self._is_over or (self._allowed and not _is_in_torch(frame)):
             self._call(number, frame)
         else:
             self._waiting.append(number)

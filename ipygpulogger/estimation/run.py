@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..allocator.caching_allocator import fits_within
 from ..records.units import MB, rounded_mb
@@ -13,10 +12,10 @@ from ..runtime.errors import named
 from .allocations import Allocations, Kinds
 from .arguments import Arguments, listed
 from .fake_map import FakeMap
-from .fake_tensors import DeviceReporting, cuda_guard, dispatch_mode, fake_mode
+from .fake_tensors import DeviceReporting, dispatch_mode, fake_mode
 from .kernels import WIDE
-from .operators import GRADIENT, LESS, MORE, Operators, is_mixed
-from .patches import OwnThreads, patched
+from .operators import GRADIENT, LESS, MORE, Operators
+from .patches import patched
 from .reach import Reach
 from .restored import Interrupts
 from .values import EstimateError, written
@@ -48,28 +47,32 @@ _EXACT = frozenset(("linalg_vector_norm", "linalg_cross"))  # of the families
 _STEPS = "_dense_backward", "_backward", "_forward"  # of one operator that users call
 
 
-@dataclass(frozen=True)
-class Run:
+class Run(NamedTuple):
     """What one run of a function on fake tensors found, as torch's allocator would count it."""
 
     peak_bytes: int  # the highest that live tensors would take, those that were there before included
     reserved_bytes: int  # the most that the allocator would reserve for them
     # What would be alive at the peak, the largest first; they add up to `peak_bytes`.
-    rows: Sequence[AtPeak] = ()
-    notes: Sequence[str] = ()  # plain sentences: what is left out, and why
-    held_bytes: int = 0  # how much of the peak is on the device already, in tensors of this process
-    # Repeats the allocations with no more than so many bytes to reserve, and returns whether all
-    # succeeded; None if that cannot be told.
-    fits_within: Callable[[int], bool] | None = field(default=None, repr=False)
+    rows: Sequence[AtPeak]
+    notes: Sequence[str]  # plain sentences: what is left out, and why
+    held_bytes: int  # how much of the peak is on the device already, in tensors of this process
+    # Repeats the allocations with no more than so many bytes to reserve, and returns whether all succeeded.
+    fits_within: Callable[[int], bool]
 
 
-def run(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], device: str) -> Run:
-    """Run a function on fake tensors, as if it ran on a CUDA device."""
+def run(
+    fn: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    device: str,
+    sizes: Mapping[int, int] | None = None,
+) -> Run:
+    """Run a function on fake tensors, as if it ran on a CUDA device; `sizes`: see `Batched.resized`."""
     import torch
 
     arguments = Arguments(tuple(args), dict(kwargs))
     all_on_device, earlier = False, ""
-    with contextlib.closing(Reach(torch)) as reach:
+    with contextlib.closing(Reach(torch, sizes or {})) as reach:
         reach.walk(fn, arguments)
         for runs_left in reversed(range(_MOST_RUNS)):
             one = FakeRun(torch, torch.device(device), reach, all_on_device=all_on_device)
@@ -94,32 +97,28 @@ class FakeRun:
     """One attempt: whatever takes part and was not known is there from the start in the next one."""
 
     def __init__(self, torch: ModuleType, device: Any, reach: Reach, *, all_on_device: bool) -> None:
-        self._torch, self._device, self._reach, self._all_on_device = torch, device, reach, all_on_device
+        self._torch, self._device, self._reach = torch, device, reach
         self._allocations, self._reporting = Allocations(), DeviceReporting(torch)
         self._mode = fake_mode(torch, self._reporting, device)
         self._fakes = FakeMap(torch, reach, device, self._allocations, all_on_device=all_on_device)
         self.operators = Operators(torch, device, self._allocations, self._reporting, self._fakes)
-        self._kinds, self._threads = Kinds(torch, self._allocations), OwnThreads()
-        self._has_accelerator, self._known = reach.has_accelerator, set(reach.held)
-        self.operators.all_on_device = all_on_device
-        self.operators.reads_cpu_as_device = not self._has_accelerator
-        self._calls_modules = False
+        self._kinds = Kinds(torch, self._allocations)
+        self._known, self._calls_modules = set(reach.held), False
         self.is_late = False  # whether something took part that was not known
 
     def is_to_run_again(self, error: Exception | None) -> bool:
         """Return whether to run again, with what took part there from the start, or all on the device."""
         self._reach.forget_released()
         found = [one for key, one in self._reach.held.items() if key not in self._known]
-        self.is_late = self._reach.has_accelerator != self._has_accelerator or any(
-            self._fakes.device_of(one) == self._device for one in found
+        fakes = self._fakes
+        self.is_late = self._reach.has_accelerator != fakes.has_accelerator or any(
+            fakes.device_of(one) == self._device for one in found
         )
         if self.is_late:
             return True
-        if self._all_on_device or self._has_accelerator:
+        if fakes.all_on_device or fakes.has_accelerator or isinstance(error, EstimateError):
             return False
-        if error is not None:
-            return self.operators.mixed or is_mixed(error) or self._fakes.mixed
-        return not self.operators.allocates
+        return error is not None or not self.operators.allocates
 
     def run(self, fn: Callable[..., Any], arguments: Arguments) -> None:
         """Call the function with fake tensors; all is as it was afterwards, however it ends."""
@@ -127,17 +126,16 @@ class FakeRun:
         from torch.optim import optimizer
 
         torch, reach = self._torch, self._reach
-        fakes, interrupts, threads = self._fakes, Interrupts(), self._threads
+        fakes, interrupts = self._fakes, Interrupts()
         with interrupts.waiting(), contextlib.ExitStack() as stack:
             stack.callback(self._allocations.end)
             stack.callback(reach.restored.put_back)
-            self._reporting.follow_autocast(stack.enter_context(cuda_guard(torch)))
+            self._reporting.follow_autocast(torch.is_autocast_enabled("cuda"))
             stack.callback(fakes.forget)
-            stack.enter_context(patched(torch, self.operators, threads, self._kinds.backward, fakes))
+            only = stack.enter_context(patched(torch, self.operators, self._kinds.backward, fakes)).only
             # The engine's own thread for the device is none of this machine's.
             stack.enter_context(torch.autograd.set_multithreading_enabled(False))
             stack.enter_context(self._mode)
-            reach.mode = self._mode
             for real in list(reach.held.values()):
                 fakes.of(real.tensor)
             self._allocations.before = fakes.release
@@ -147,13 +145,10 @@ class FakeRun:
                 (optimizer.register_optimizer_step_pre_hook, lambda one, *_: reach.meet(one)),
                 (optimizer.register_optimizer_step_post_hook, self._kinds.stepped),
             ):
-                stack.callback(register(threads.only(hook, lambda *_: None)).remove)
-            threads.mode = fakes.mode
-            stack.enter_context(threads.mode())
-            given = [fakes.given(one) for one in arguments.args]
-            named = {name: fakes.given(one) for name, one in arguments.kwargs.items()}
+                stack.callback(register(only(hook, lambda *_: None)).remove)
+            stack.enter_context(fakes.mode())
             with interrupts.allowed():
-                result = fn(*given, **named)
+                result = fn(*arguments.args, **arguments.kwargs)
             self._kinds.returned(result)
             self._allocations.end()
 
@@ -165,13 +160,13 @@ class FakeRun:
 
     def explain(self, error: Exception, earlier: str) -> None:
         """Add notes to an error: the operator that raised it, made-up values, how the first call ended."""
-        failed, values = self.operators.failed, self.operators.values
-        notes = []
+        failed = self.operators.failed
+        notes = self._plain()
         if failed is not None and failed[0] is error:
             notes.append(
                 f"{failed[1]} raised it, at {written(failed[2])}, while {self._device} was estimated."
             )
-        if lines := [*values.floats, *values.counts]:
+        if lines := self.operators.values.lines:
             notes.append(f"1.0 stood for values of tensors, which an estimate does not compute{_at(lines)}.")
         if earlier and earlier != named(error):
             notes.append(f"It was called more than once to be estimated; the first call ended with {earlier}")
@@ -180,6 +175,10 @@ class FakeRun:
                 error.add_note(text)
             elif error.__cause__ is None:  # before Python 3.11
                 error.__cause__ = EstimateError(text)
+
+    def _plain(self) -> list[str]:
+        names = sorted(self._fakes.subclasses)
+        return [f"Tensors of {listed(names)} are plain ones in an estimate."] if names else []
 
     def result(self) -> Run:
         """Return what was found; a model must not have run elsewhere."""
@@ -200,19 +199,18 @@ class FakeRun:
 
     def _notes(self) -> Iterator[str]:
         """Yield what the estimate leaves out or takes for granted."""
-        values, started = self.operators.values, self._threads.started
-        if self._all_on_device:
+        lines, started = self.operators.values.lines, self.operators.started
+        if self._fakes.all_on_device:
             yield (
                 "All tensors are on the CPU, and the function does not move them: they count as on"
                 f" {self._device}."
             )
-        if values.floats:
+        yield from self._plain()
+        if lines:
             yield (
-                f"Values of tensors are not computed: 1.0 stands for them{_at(values.floats)}."
-                " A branch or a loop that depends on one may go another way."
+                f"Values of tensors are not computed: 1.0 stands for them{_at(lines)}."
+                " A branch, a loop or a size that depends on one may be another."
             )
-        if values.counts:
-            yield f"Whole numbers from tensors are not computed: 1 is shown for them{_at(values.counts)}."
         if started:
             yield f"What other threads allocate is not counted: one is started{_at(started)}."
         yield from _of_operators(self.operators.names, has_cudnn=self._torch.backends.cudnn.enabled)

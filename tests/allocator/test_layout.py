@@ -63,9 +63,8 @@ def test_blocks_of_segments():
     assert sorted(live(found)) == [A, A + 4 * MB, B + MB]
 
 
-@pytest.mark.parametrize("stacks", [False, True])
-def test_undone(stacks):
-    """Blocks that came go, those that went come back, as large as their segment makes them; stacks are the frees'."""
+def test_undone():
+    """Blocks that came go, those that went come back, as large as their segment makes them."""
     events = [
         event("free_requested", A, 2),
         event("free_completed", A, 2),
@@ -81,8 +80,7 @@ def test_undone(stacks):
         segment(B, 20, block(B, 2)),
         segment(B + 32 * MB, 20, block(B + 32 * MB, 5, "active_awaiting_free")),
     ]
-    blocks, segments = undone(events, after, Settings(), stacks=stacks)
+    blocks, segments = undone(events, after, Settings())
     assert {address: one["size"] // MB for address, one in blocks.items()} == {A: 3, B: 2, B + 8 * MB: 4}
     assert sorted(live(blocks)) == [A, B]
-    assert bool(blocks[A]["frames"]) == stacks
     assert {one["address"]: one["total_size"] // MB for one in segments} == {A: 3, B: 20}

@@ -40,7 +40,7 @@ def stand(segments, allocated):
     return AllocatorState(segments, position(segments, allocated), position(segments, allocated))
 
 
-def replayed(events, end, *, begin=None, count=None, since=None, until=None, settings=None, **options):
+def replayed(events, end, *, begin=None, count=None, since=None, until=None):
     """The replay of events after which the segments are `end`.
 
     Of a device that is new if `begin` is None; `since` and `until` are numbers of allocations, and bytes.
@@ -50,12 +50,10 @@ def replayed(events, end, *, begin=None, count=None, since=None, until=None, set
     first = position(begin or [], count - allocations)
     stood = None if begin is None else stand(begin, first.allocated)
     history = DeviceHistory(
-        0, events if begin is None else [event("snapshot"), *events], stood, stand(end, count), settings or {}
+        0, events if begin is None else [event("snapshot"), *events], stood, stand(end, count), {}
     )
     since = Position(since[0], 0, *since[1:]) if since else first
-    return Replay(
-        history, since, Position(until[0], 0, *until[1:]) if until else history.end.after, **options
-    )
+    return Replay(history, since, Position(until[0], 0, *until[1:]) if until else history.end.after)
 
 
 def found(moment):
@@ -101,44 +99,9 @@ def test_the_highest_moment_after_lost_events():
     replay = replayed(events, [segment(BASE, 20 * MB, block(BASE, 1 * MB))], count=9, since=(5, 5 * MB))
     assert (replay.agrees, replay.missing, replay.first_count) == (True, 1, 6)
     assert (found(replay.highest()), replay.highest().count) == ([(4 * MB, 5 * MB, 7)], 7)
-    assert replay.highest(most_bytes=0).count == 6
-    assert replay.highest(most_bytes=0).time_us == ONE["time_us"]
-    assert replay.highest(most_bytes=-1).count == 6  # never
-
-
-def test_which_blocks_were_there_before_events_were_lost():
-    """One that may have been freed, and another put at its address, is not said to have been there before."""
-    stack = [{"filename": "train.py", "line": 1, "name": "step"}]
-    held = block(BASE, 1 * MB)
-    begin = stand([segment(BASE, 20 * MB, held, block(BASE + 1 * MB, 2 * MB))], 10)
-
-    def before(end, lost, *, frames=stack, ours=True, moved=(0, 0), **options):
-        count = 10 + lost + 2
-        events = [event("alloc", BASE + at * MB, 2 * MB, some) for at, some in ((9, frames), (12, stack))]
-        new = [block(BASE + at * MB, 2 * MB) for at in (9, 12)]
-        now = stand([segment(BASE, 20 * MB, *end, *new)], count)
-        first, last = (
-            one._replace(after=one.after._replace(allocated=one.after.allocated + more))
-            for one, more in zip((begin, now), moved, strict=True)
-        )
-        history = DeviceHistory(0, events, first, last, {}, ours)
-        replay = Replay(history, begin.before, now.before, **options)
-        moment = replay.highest()
-        assert [one.frames for one in moment.blocks if one.count > count - 2] == [frames, stack]
-        assert not replay.whole
-        assert all(one.before + one.lost + (one.count > count - 2) == 1 for one in moment.blocks)
-        return [one.address - BASE for one in moment.blocks if one.before]
-
-    same = [held, block(BASE + 1 * MB, 2 * MB)]
-    again = [held, {**same[1], "frames": stack}]
-    more = block(BASE + 5 * MB, 2 * MB)
-    assert before([*same, more], 1, stacks=False) == [0, 1 * MB]  # nothing can have been freed
-    assert before([*same, more], 1, moved=(1, 0)) == before([*same, more], 1, moved=(0, 1)) == []
-    assert before(same, 1) == before(same, 1, stacks=True, ours=False) == []
-    assert before(same, 1, stacks=True) == [0, 1 * MB]
-    assert before(same, 1, stacks=True, frames=()) == []
-    assert before(again, 1, stacks=True) == [0]
-    assert before([held, block(BASE + 1 * MB, 3 * MB)], 1, stacks=True) == [0]
+    events = [*free(BASE + 4 * MB, 5 * MB), event("alloc", BASE, 1 * MB)]
+    earlier = replayed(events, [segment(BASE, 20 * MB, block(BASE, 1 * MB))], count=9, since=(5, 0)).highest()
+    assert (earlier.size_bytes, earlier.time_us) == (5 * MB, events[0]["time_us"])
 
 
 HELD = block(BASE, 4 * MB)
@@ -157,7 +120,8 @@ def test_events_that_do_not_agree(events):
     """With each other, or with what there is: then the table is not shown."""
     end = [segment(BASE, 20 * MB, HELD, block(BASE + 4 * MB, 5 * MB), block(BASE + 9 * MB, 5 * MB))]
     begin = [segment(BASE, 20 * MB, HELD)]
-    assert replayed([ONE, TWO], end, begin=begin, count=9).agrees
+    replay = replayed([ONE, TWO], end, begin=begin, count=9)
+    assert replay.agrees and len(replay.events) == 2
     assert not replayed([ONE, TWO], end, begin=begin, count=9, since=(7, 5 * MB)).agrees
     assert not replayed([ONE, TWO], end, begin=begin, count=9, until=(9, 5 * MB)).agrees
     assert replayed([ONE, TWO], end, count=9, since=(7, 5 * MB)).agrees  # frees may be lost
@@ -181,36 +145,13 @@ def test_events_out_of_order():
     assert Replay(DeviceHistory(0, same, None, end, {}, False), Position(), end.after).agrees
 
 
-def test_other_threads_allocate_meanwhile():
-    """Of the numbers that are possible, the one with which the measurement begins and ends where it did."""
-    begin, events = [segment(BASE, 20 * MB, HELD)], [event("snapshot"), ONE, TWO]
-    end = [segment(BASE, 20 * MB, HELD, block(BASE + 4 * MB, 5 * MB))]
-    for first, most, found in [(5, 8, 6), (6, 6, 6), (7, 9, None), (2, 5, None)]:
-        looked = AllocatorState(begin, Position(first, 1, 4 * MB), Position(most, 1, 4 * MB))
-        after = AllocatorState(end, Position(first + 2, 2, 9 * MB), Position(most + 2, 2, 9 * MB))
-        history = DeviceHistory(0, events, looked, after, {})
-        replay = Replay(history, Position(7, 2, 9 * MB), Position(8, 3, 14 * MB))
-        assert replay.agrees == (
-            found is not None and first != most
-        )  # without an allocation, TWO is at the end
-        assert replay.first_count == (found or first)
-        if found:
-            assert [one.count for one in replay.highest().blocks] == [0, 7, 8]
-            assert replay.highest(most_bytes=13 * MB).size_bytes == 9 * MB
-            assert replay.highest(most_bytes=14 * MB).size_bytes == 14 * MB
-    looked = AllocatorState(begin, Position(5, 1, 4 * MB), Position(6, 1, 4 * MB))
-    later = AllocatorState(end, Position(7, 2, 9 * MB), Position(8, 2, 9 * MB))
+def test_a_free_of_a_block_that_is_not_there():
+    """It is noticed where another thread allocates while the blocks are read, so that these tell nothing."""
+    begin, end = [segment(BASE, 20 * MB, HELD)], Position(7, 3, 14 * MB)
+    later = AllocatorState(begin, end, end._replace(allocated=8))
     for extra, agrees in [([], True), (free(BASE + 15 * MB, 2 * MB), False)]:
-        history = DeviceHistory(0, [event("snapshot"), *extra, ONE, TWO], looked, later, {})
-        assert Replay(history, Position(5, 1, 4 * MB), Position(7, 3, 14 * MB)).agrees == agrees
-
-
-def test_no_events():
-    """In a recording of mode "state" torch keeps the last one, which is no history."""
-    assert replayed([ONE], [segment(BASE, 20 * MB, block(BASE + 4 * MB, 5 * MB))], count=5).events == 0
-    end = [segment(BASE, 20 * MB, block(BASE + 4 * MB, 5 * MB), block(BASE + 9 * MB, 5 * MB))]
-    assert replayed([ONE, TWO], end, count=5).events == replayed([ONE, TWO], end, begin=[]).events == 2
-    assert replayed([], [], count=5).events == 0
+        history = DeviceHistory(0, [event("snapshot"), *extra, ONE, TWO], stand(begin, 5), later, {})
+        assert Replay(history, Position(5, 1, 4 * MB), end).agrees == agrees
 
 
 def test_where_an_allocation_failed():
@@ -228,38 +169,27 @@ def test_where_an_allocation_failed():
     whole = (3, 1536, 2)
     failed = replayed(events, end, until=whole).failure()
     assert (failed.size_bytes, failed.requested_bytes, failed.count) == (1 * KB, 9 << 30, 2)
-    assert replayed(events, end, until=(1, 0, 1)).failure().requested_bytes == 8 << 30
+    for count in (3, 13):  # numbers of allocations do not begin where the events do
+        replay = replayed(events, end, count=count, until=(count - 2, 0, 1))
+        assert replay.failure().requested_bytes == 8 << 30
+        assert replay.whole == (count == 3)
     assert replayed(events, end, since=(3, 1536, 2), until=whole).failure() is None
+    assert replayed(events, end, until=(0, 0, 1)).failure() is None  # it came later
     assert replayed(events, end, since=(2, 1 * KB, 2), until=whole).failure() is None  # it came just before
     assert replayed(events, end, since=(2, 1 * KB, 1), until=whole).failure().count == 2
     assert replayed(events, end, until=(3, 1536, 3)).failure() is None  # one is lost, perhaps the last
 
 
-DIVIDED = {"1": 0, "2": 4, "4": 4, "8": 0}
-FINE = {str(1 << i): i // 15 * 8 for i in range(16)}
-
-
-@pytest.mark.parametrize(
-    ("requested", "divisions", "expected"),
-    [
-        *[(size, {}, 512) for size in (0, 1, 511, 512)],
-        *[(513, {}, 1024), (MB - 1, {}, MB), (MB + 1, {}, MB + 512), (10 * MB - 513, {}, 10 * MB - 512)],
-        *[(5 * MB, DIVIDED, 5 * MB), (5 * MB + 1, DIVIDED, 6 * MB), (9 * MB + 1, DIVIDED, 9 * MB + 512)],
-        *[(1025, {"1": 4}, 1536), (2049, {"1": 4}, 2560), (2048 + 513, {"1": 2}, 3072)],
-        *[(4097, {"1": 2}, 6144), (5 * MB + 1, {"1": 4}, 6 * MB), (100_000, {"1": 4, "2": 0}, 7 << 14)],
-        *[(100_000, {"1": 1, "2": 4}, 100_352), (33 << 30, FINE, 36 << 30), (80 << 30, FINE, 80 << 30)],
-    ],
-)
-def test_rounding(requested, divisions, expected):
+def test_rounding():
     """As `round_size` of torch's allocator."""
-    assert round_bytes(requested, Settings.of({"roundup_power2_divisions": divisions})) == expected
+    sizes = [0, 1, 511, 512, 513, MB - 1, MB + 1, 10 * MB - 513]
+    rounded = [512, 512, 512, 512, 1024, MB, MB + 512, 10 * MB - 512]
+    assert [round_bytes(size) for size in sizes] == rounded
 
 
 def test_settings():
     """Those that say nothing are as if they were not there."""
     assert Settings.of({}) == Settings.of({"max_split_size": -1}) == Settings()
-    for divisions, expected in [(0, ()), (1, ()), (2, (2,)), (8, (8,))]:
-        assert Settings.of({"roundup_power2_divisions": {"1": divisions}}).divisions == expected
 
 
 def test_splitting():

@@ -1,4 +1,4 @@
-"""Ten models and ways to train them, each small to build and large to run, on any device.
+"""Nine models and ways to train them, each small to build and large to run, on any device.
 
 A builder takes the device and returns the function and its arguments. It makes everything anew, so that the
 same can be estimated and run for real. On the simulated device cuDNN must be off (see tests/simgpu/README.md).
@@ -121,20 +121,6 @@ def tied(device):
     return _language_step(model, torch.optim.AdamW(model.parameters())), (_words(device),)
 
 
-def frozen(device):
-    """A frozen backbone: neither gradients nor activations before the head."""
-    backbone, head = _mlp(device, depth=6), nn.Linear(10, 10).to(device)
-    backbone.requires_grad_(False)
-    optimizer = torch.optim.Adam(head.parameters())
-
-    def step(x, y):
-        optimizer.zero_grad()
-        F.cross_entropy(head(backbone(x)), y).backward()
-        optimizer.step()
-
-    return step, _batch(device, 16384, 1024)
-
-
 def mixed_precision(device):
     """Autocast to bfloat16: half the activations, and a copy of each weight."""
     model = _mlp(device)
@@ -164,10 +150,10 @@ def accumulation(device):
     return step, _batch(device, 16384, 1024)
 
 
-def _wide(device, *, foreach):
-    """Many parameters and a small batch, so that the optimizer's temporaries are the peak."""
-    model = _mlp(device, width=1024, depth=12)
-    optimizer = torch.optim.Adam(model.parameters(), foreach=foreach)
+def foreach_optimizer(device):
+    """Many parameters and a small batch: all at once, the optimizer's temporaries are as large as the model."""
+    model = _mlp(device, depth=12)
+    optimizer = torch.optim.Adam(model.parameters(), foreach=True)
 
     def step(x, y):
         F.cross_entropy(model(x), y).backward()
@@ -175,16 +161,6 @@ def _wide(device, *, foreach):
         optimizer.zero_grad()
 
     return step, _batch(device, 64, 1024)
-
-
-def foreach_optimizer(device):
-    """All parameters at once: the temporaries are as large as the model."""
-    return _wide(device, foreach=True)
-
-
-def plain_optimizer(device):
-    """One parameter after the other: the temporaries are as large as one of them."""
-    return _wide(device, foreach=False)
 
 
 def inference(device):
@@ -199,6 +175,5 @@ def inference(device):
 
 
 MODELS = [
-    mlp, conv, transformer, checkpointed, tied, frozen, mixed_precision, accumulation, foreach_optimizer,
-    plain_optimizer, inference,
+    mlp, conv, transformer, checkpointed, tied, mixed_precision, accumulation, foreach_optimizer, inference
 ]  # fmt: skip

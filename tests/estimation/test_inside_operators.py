@@ -4,7 +4,6 @@ import copy
 import functools
 import itertools
 import re
-import threading
 
 import pytest
 import torch
@@ -174,12 +173,14 @@ def test_what_torch_checks_itself(cuda):
         run(lambda x: bool((x > 0).all()), (x,), {}, "cuda:0")
 
 
+LIBRARY = {"__name__": "library"}  # that starts a thread, as tqdm does
+exec("import threading\ndef begin():\n    threading.Thread(target=int).start()", LIBRARY)
 NOTES = [
     (lambda x: (x.sort(), x.count_nonzero()), "count_nonzero and sort allocate memory inside that is not"),
     (lambda x: x.cumprod(-1).sum().backward(), "The backward pass of cumprod may need less"),
     (lambda x: nn.LSTM(64, 64, device="cuda")(x)[0], "LSTM has kernels on CUDA that keep other tensors"),
     (lambda x: F.conv1d(x, x[:, :, None]), "convolution allocates memory inside"),
-    (lambda x: threading.Thread(target=x.sum).start(), r"is started \(test_inside_operators.py:\d+\)"),
+    (lambda _: LIBRARY["begin"](), r"is started \(test_inside_operators.py:\d+\)"),
 ]
 
 
