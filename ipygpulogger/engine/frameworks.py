@@ -6,12 +6,15 @@ imported not even the adapter is loaded.
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from functools import cache, partial
 from importlib import import_module
+from importlib.machinery import PathFinder
 from operator import itemgetter, methodcaller
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from ..runtime.errors import is_from_a_handler, named
@@ -36,12 +39,40 @@ _ADAPTERS = {
 }
 
 
+_GROUP = "ipygpulogger.sources"
+
+
 @cache
 def _offered() -> tuple[EntryPoint, ...]:
     """Return the entry points by which other distributions offer sources; read once in a process's life."""
-    from importlib.metadata import entry_points  # which few terminals have imported so far
+    if not _may_be_offered():
+        return ()
+    from importlib.metadata import entry_points
 
-    return tuple(entry_points(group="ipygpulogger.sources"))
+    return tuple(entry_points(group=_GROUP))
+
+
+def _may_be_offered() -> bool:
+    """Return whether a distribution names the group, or some distributions are not in folders.
+
+    Nearly always none does. To parse the entry points of a hundred distributions takes 20 ms, to look for
+    the name in their files a quarter of that.
+    """
+    if any(finder is not PathFinder and hasattr(finder, "find_distributions") for finder in sys.meta_path):
+        return True
+    for folder in sys.path:
+        try:
+            names = os.listdir(folder or os.curdir)  # noqa: PTH208 - ten times as fast as `Path.iterdir`
+        except NotADirectoryError:  # an archive
+            return True
+        except (FileNotFoundError, PermissionError):
+            continue
+        for name in names:
+            if name.endswith((".dist-info", ".egg-info")):
+                with suppress(FileNotFoundError, NotADirectoryError, PermissionError):
+                    if _GROUP.encode() in Path(folder, name, "entry_points.txt").read_bytes():
+                        return True
+    return False
 
 
 def _adapter(name: str) -> type[Framework]:

@@ -91,6 +91,7 @@ def test_entry_points_are_read_once_and_a_failure_is_said(monkeypatch):
     def refuse(**_):
         raise OSError(24, "Too many open files")
 
+    monkeypatch.setattr(frameworks, "_may_be_offered", lambda: True)
     frameworks._offered.cache_clear()
     with monkeypatch.context() as patch:
         patch.setattr("importlib.metadata.entry_points", refuse)
