@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 BUDGET_S = 1.0  # of a walk after a cell that failed, or that the user asked for
 _TURN = 0.4  # of the time left, for one name; before the first turn each name is begun
 _LOOK_AT_CLOCK = 128  # objects
+_SURE = 32  # urgent names, which are begun in any case
 _NAMES_TO_CLOCK = 32
 _LATE_S = 0.1  # more, for attributing; at most half the budget
 _LAST = 1 << 30
@@ -92,7 +93,8 @@ class _Walk:
         self._ranks: dict[Kind, int] = {}
         self._branch_order = 0
         self._traversals: list[Traversal] = []
-        self._all_begun = True  # no name was left out
+        self._has_time = budget_s > 0
+        self._left_out: set[str] = set()  # names that were not visited at all
         self._uncounted: dict[str, None] = {}
 
     def run(self, roots: list[Root], urgent: Container[str]) -> WalkResult:
@@ -103,7 +105,7 @@ class _Walk:
             self._walk(roots, urgent)
             late = self._deadline_s + self._more_s
             found = Attribution(self._blocks, lambda: clock.monotonic_s() <= late)
-            return found.result(self._traversals, self._uncounted, all_begun=self._all_begun)
+            return found.result(self._traversals, self._uncounted, self._left_out)
         finally:  # leave no reference cycle of ours to the garbage collector
             self._visited.clear()
             for traversal in self._traversals:
@@ -111,14 +113,19 @@ class _Walk:
                 traversal.pending.clear()
 
     def _walk(self, roots: list[Root], urgent: Container[str]) -> None:
-        """Visit what is reachable: each name is begun first, so that one does not take all the time."""
+        """Visit what is reachable: each name is begun first, so that one does not take all the time.
+
+        The first urgent ones are begun in any case, however busy the machine is.
+        """
         orders = range(len(roots))
         first = {i for i in orders if roots[i][0] in urgent or roots[i][3] in urgent} if urgent else set()
-        for number, order in enumerate((*sorted(first), *(i for i in orders if i not in first))):
-            if not number % _NAMES_TO_CLOCK and not self._in_time():
-                self._all_begun = False
+        in_turn = (*sorted(first), *(i for i in orders if i not in first))
+        sure = min(_SURE, len(first)) if self._has_time else 0
+        for number, order in enumerate(in_turn):
+            if number >= sure and not number % _NAMES_TO_CLOCK and not self._in_time():
+                self._left_out.update(roots[left].name for left in in_turn[number:])
                 return
-            self._start(roots[order], order, _TURN if order in first else 0.0)
+            self._start(roots[order], order, _TURN if order in first else 0.0, sure=number < sure)
         while self._turn():
             pass
 
@@ -135,7 +142,7 @@ class _Walk:
         self._traversals.append(Traversal(root, (rank, order)))
         return self._traversals[-1]
 
-    def _start(self, root: Root, order: int, share: float) -> None:
+    def _start(self, root: Root, order: int, share: float, *, sure: bool) -> None:
         """Visit a value and some of what it refers to; one that refers to nothing needs no traversal."""
         value, rank = root.value, self._ranks[root.kind]
         if root.label:  # an exception's own attributes come after the variables of its frames
@@ -149,15 +156,15 @@ class _Walk:
                 return
         traversal = self._begin(root, rank, order)
         traversal.push((value,))
-        self._go(traversal, share)
+        self._go(traversal, share, sure=sure)
 
     def _in_time(self) -> bool:
         return clock.monotonic_s() <= self._deadline_s
 
-    def _go(self, traversal: Traversal, share: float) -> None:  # noqa: C901, PLR0912 - a hot loop: calls would cost
+    def _go(self, traversal: Traversal, share: float, *, sure: bool = False) -> None:  # noqa: C901, PLR0912 - a hot loop: calls would cost
         """Continue a traversal for this share of the time left."""
         now_s = clock.monotonic_s()
-        if now_s > self._deadline_s:
+        if now_s > self._deadline_s and not sure:
             return
         turn_ends_s = now_s + share * (self._deadline_s - now_s)
         stack, found, visited, kinds = traversal.pending, traversal.found, self._visited, self._kinds

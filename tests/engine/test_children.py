@@ -304,7 +304,6 @@ def test_any_children_are_as_a_first_look_finds_them():
     program = """
         import ctypes, time
         from ipygpulogger.sources.system.child_process import ChildProcess, Descendants
-from ipygpulogger.sources.system.forked import Starts
         ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)  # PR_SET_CHILD_SUBREAPER: orphans become our children
 
         def figures(process):

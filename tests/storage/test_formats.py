@@ -7,6 +7,7 @@ import os
 import stat
 import sys
 import warnings
+from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -17,7 +18,6 @@ from sessions import cells, gpu, ram
 
 from ipygpulogger import History
 from ipygpulogger.records import MIME
-from ipygpulogger.runtime import errors
 from ipygpulogger.storage.embed import embedded
 from ipygpulogger.storage.formats import json_line, own_report
 from ipygpulogger.storage.log import Log
@@ -63,9 +63,9 @@ def test_what_cannot_be_saved_harms_nothing(tmp_path, monkeypatch, kind, fault):
     def fail(*_):
         raise fault
 
-    for broken in ("fdopen", "umask"):
+    for broken in ("open", "replace"):
         with monkeypatch.context() as patch:
-            patch.setattr(errors.os, broken, fail)
+            patch.setattr(Path, broken, fail)
             with pytest.raises(type(fault)):
                 History([plain(2)]).save(path)
     assert [p.name for p in tmp_path.iterdir()] == [path.name]
