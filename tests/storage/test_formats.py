@@ -2,11 +2,13 @@
 
 import dataclasses
 import errno
+import io
 import json
 import os
 import stat
 import sys
 import warnings
+from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -17,7 +19,6 @@ from sessions import cells, gpu, ram
 
 from ipygpulogger import History
 from ipygpulogger.records import MIME
-from ipygpulogger.runtime import errors
 from ipygpulogger.storage.embed import embedded
 from ipygpulogger.storage.formats import json_line, own_report
 from ipygpulogger.storage.log import Log
@@ -63,9 +64,12 @@ def test_what_cannot_be_saved_harms_nothing(tmp_path, monkeypatch, kind, fault):
     def fail(*_):
         raise fault
 
-    for broken in ("fdopen", "umask"):
+    def full(path, mode):
+        return type("Full", (io.FileIO,), {"write": fail})(path, mode)
+
+    for step, broken in (("open", full), ("replace", fail)):
         with monkeypatch.context() as patch:
-            patch.setattr(errors.os, broken, fail)
+            patch.setattr(Path, step, broken)
             with pytest.raises(type(fault)):
                 History([plain(2)]).save(path)
     assert [p.name for p in tmp_path.iterdir()] == [path.name]
