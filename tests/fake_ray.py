@@ -101,7 +101,12 @@ class FakeRay(types.ModuleType):
         self.remote, self.init, self.shutdown = remote, self.start, self.end
 
     def declare(self, declared, options):
-        return (ActorClass if isinstance(declared, type) else RemoteFunction)(self, declared, options)
+        if not isinstance(declared, type):
+            return RemoteFunction(self, declared, options)
+        kind = type(
+            "ActorClass", (ActorClass,), {"__hash__": declared.__hash__}
+        )  # Ray's inherits both classes
+        return kind(self, declared, options)
 
     def start(self):
         self.initialized = True

@@ -109,8 +109,9 @@ class _Block:
         with suppress(Exception):
             if self._scope is not None:
                 self._scope.close()
-        with _tasks_lock:
-            _tasks.discard(self)
+        if self.measure.of_task:  # a forked child finds a lock that another thread held
+            with _tasks_lock:
+                _tasks.discard(self)
 
     def _begin_task(self) -> None:
         with _tasks_lock:

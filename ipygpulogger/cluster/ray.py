@@ -30,7 +30,8 @@ _LOOKS, _QUIET_LOOKS, _PAUSE_S = 10, 3, 0.005  # for what tasks of a cell sent: 
 _CALL_S, _START_S = 10.0, 30.0  # at most, for an answer of the mailbox, and until it runs
 _TRIES, _TRY_AGAIN_S = 200, 0.005
 
-_declared: weakref.WeakSet[Any] = weakref.WeakSet()  # what `ray.remote` returned while it was wrapped
+# What `ray.remote` returned while it was wrapped, by id: an actor class has the `__eq__` of the user's.
+_declared: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
 
 
 class RayWatch(Watch):
@@ -73,7 +74,8 @@ class RayWatch(Watch):
             name = getattr(declared, "__qualname__", declared)
             self.say_once(f"ipygpulogger does not measure {name}, since it cannot wrap it: {named(error)}")
         remote = declare(declared)
-        _declared.add(remote)
+        with suppress(TypeError):  # it takes no weak reference
+            _declared[id(remote)] = remote
         return remote
 
     def _init(self, original: Callable[..., Any]) -> Callable[..., Any]:
@@ -147,7 +149,9 @@ class RayWatch(Watch):
         found = [
             name
             for name, value in list(vars(sys.modules["__main__"]).items())
-            if not name.startswith("_") and issubclass(type(value), kinds) and value not in _declared
+            if not name.startswith("_")
+            and issubclass(type(value), kinds)
+            and _declared.get(id(value)) is not value
         ]
         if found:
             names = shortened(", ".join(found))

@@ -160,11 +160,15 @@ class Interval:
 
 
 def peak_of_sum(intervals: Sequence[Interval], series: int) -> Peak:
-    """Return the peak of a sum, as of two frameworks on one device: the highest of them and all together."""
+    """Return the peak of a sum, as of two frameworks on one device.
+
+    It lies between what all had as they opened, or the highest of them, and all their peaks together.
+    """
     peaks = [interval.peak(series) for interval in intervals]
     highest_bytes = [peak.hi_bytes for peak in peaks if peak.hi_bytes is not None]
     hi_bytes = sum(highest_bytes) if len(highest_bytes) == len(peaks) else None
-    lo_bytes = max(peak.lo_bytes for peak in peaks)
+    before_bytes = sum(interval.before_bytes(series) for interval in intervals)
+    lo_bytes = max(before_bytes, *(peak.lo_bytes for peak in peaks))
     return Peak.within(lo_bytes, hi_bytes, sum(peak.precision_bytes for peak in peaks))
 
 

@@ -17,13 +17,12 @@ class NoteKind(Enum):
     LITTLE_LEFT = "(?:RAM|Address space|Data memory) left"
     GREW = "grew in each of its last "
     SHARED_WITH_NOTEBOOK = "shared with the notebook"
-    SHARED_WITH_BLOCKS = r"shared with \d+ other block"
-    SHARED_WITH_TASKS = "shared with "
+    SHARED_WITH_TASKS = "shared with "  # or with blocks, of an earlier version
 
 
 URGENT = (NoteKind.OVER_BUDGET, NoteKind.LITTLE_LEFT, NoteKind.GREW)
 WARNINGS = (NoteKind.OVER_BUDGET, NoteKind.LITTLE_LEFT)
-SHARED = (NoteKind.SHARED_WITH_NOTEBOOK, NoteKind.SHARED_WITH_BLOCKS, NoteKind.SHARED_WITH_TASKS)
+SHARED = (NoteKind.SHARED_WITH_NOTEBOOK, NoteKind.SHARED_WITH_TASKS)
 
 
 class Note(str):

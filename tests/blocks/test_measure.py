@@ -11,7 +11,7 @@ import pytest
 from memory import MB, blip
 
 from ipygpulogger import measure
-from ipygpulogger.blocks.measure import Measure, warn
+from ipygpulogger.blocks.measure import Measure, _tasks_lock, warn
 from ipygpulogger.engine.machine import machine
 from ipygpulogger.runtime import clock
 from ipygpulogger.sources.system import linux
@@ -29,6 +29,29 @@ def test_measure_a_block():
     assert mb(m.gen.peaked_bytes) in range(78, 83)
     assert m.time_s > 0
     assert not machine().scopes
+
+
+def test_a_block_needs_no_lock_of_the_engines_tasks():
+    """In a forked child another thread may have taken it for ever."""
+    taken, over = threading.Event(), threading.Event()
+
+    def hold():
+        with _tasks_lock:
+            taken.set()
+            over.wait()
+
+    def block():
+        with measure("alone"):
+            pass
+
+    threads = [threading.Thread(target=one, daemon=True) for one in (hold, block)]
+    threads[0].start()
+    taken.wait()
+    threads[1].start()
+    threads[1].join(20)
+    waits = threads[1].is_alive()
+    over.set()
+    assert not waits
 
 
 def test_measure_decorates_every_kind_of_function(capsys):

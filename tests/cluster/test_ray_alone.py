@@ -1,6 +1,7 @@
 """What `watch(ray)` does to functions and classes, and what its parts tell each other; without Ray."""
 
 import contextvars
+import dataclasses
 import dis
 import inspect
 import sys
@@ -199,6 +200,19 @@ def test_what_does_not_arrive_is_said(ray, watching, capsys):
     with watch(ray) as another:
         ray.remote(plain).remote(1)
         assert len(another.records[-1]) == 1
+
+
+def test_an_actor_class_that_cannot_be_hashed(ray, monkeypatch, capsys):
+    """One of a dataclass: it is said if it was declared before, and measured after."""
+    actor = dataclasses.make_dataclass("Actor", [("x", int)])
+    monkeypatch.setattr(sys.modules["__main__"], "early", ray.remote(actor), raising=False)
+    with watch(ray) as watching:
+        monkeypatch.setattr(sys.modules["__main__"], "late", ray.remote(actor), raising=False)
+        sys.modules["__main__"].late.remote(1)
+        assert len(watching.records[-1]) == 1
+    with watch(ray):
+        pass
+    assert capsys.readouterr().err.count("and so not measured: early. ") == 2
 
 
 def test_of_very_many_tasks_a_bounded_number_is_held(ray, monkeypatch):

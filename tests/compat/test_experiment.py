@@ -216,6 +216,24 @@ def test_a_copy_says_nothing(exp, capsys):
             double(exp)
 
 
+def test_a_forked_child_says_nothing(shell, capfd):
+    """The experiment is the parent's: the child's copy goes without a word, and deletes nothing."""
+    run(shell, "exp = X(cl_enable=False)\na = 1")
+    capfd.readouterr()
+    run(
+        shell,
+        "import os\n"
+        "pid = os.fork()\n"
+        "if not pid:\n"
+        "    try:\n        del exp\n"
+        "    finally:\n        os._exit(globals().get('a', 2))\n"
+        "status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])",
+    )
+    assert shell.user_ns["status"] == 1
+    assert capfd.readouterr() == ("", "")
+    assert shell.user_ns["exp"]._running
+
+
 TERMINAL = ["-m", "IPython", "--simple-prompt", "--no-banner", "--colors=NoColor", "--no-confirm-exit"]
 
 

@@ -89,3 +89,14 @@ def test_the_gpu_in_a_kernel(kernel):
     kernel.run("data = exp.finish()")
     assert kernel.value("data.gpu[:2]") == [40 * MB, 40 * MB]
     assert kernel.value("environment == dict(os.environ)")
+
+
+def test_an_experiment_that_out_holds_goes_on(kernel):
+    """Shown as a result, it is held by Out: giving its name away does not end it."""
+    kernel.run("exp = IPyExperimentsCPU(cl_enable=False)")
+    number = kernel.run("exp").reply["execution_count"]
+    ran = kernel.run("exp = IPyExperimentsCPU(cl_enable=False)")
+    assert "finished" not in ran.stdout
+    state = f"[Out[{number}]._running, exp._running, Out[{number}] is exp]"
+    assert kernel.value(state) == [True, True, False]
+    kernel.run(f"Out[{number}].finish(); exp.finish(); del exp, Out[{number}], _{number}, _")

@@ -110,6 +110,39 @@ def test_pieces_are_named_before_the_cell_is_run_again(kernel):
     assert re.search(r"expandable_segments:True` before .*: 1(1899|1900) MB lie unused in pieces", told)
 
 
+def test_advice_other_processes(kernel, gpu):
+    """The neighbour is named; without it the cell runs."""
+    neighbour = gpu.dev[0].add_process(4242, 9000 * MB)
+    ran = kernel.run("y = gpu(10000)")
+    assert f"without the {9000 + theirs_mb(gpu)} MB of other processes it would have fit." in advice(ran)
+    assert "4242" in advice(ran)
+    neighbour.kind = neighbour.used = 0
+    assert kernel.run("y = gpu(10000)").status == "ok"
+
+
+def test_advice_limit(kernel):
+    """The process's own limit is named; without it the cell runs."""
+    kernel.run("torch.cuda.set_per_process_memory_fraction(0.25)")
+    ran = kernel.run("y = gpu(5000)")
+    assert "Raise the limit that this process set itself" in advice(ran)
+    assert kernel.run("torch.cuda.set_per_process_memory_fraction(1.0); y = gpu(5000)").status == "ok"
+
+
+def test_no_advice_to_free_what_is_needed_again(kernel):
+    """What the failed cell's frames hold would be enough, but the cell makes it again."""
+    kernel.run("x = gpu(6000)")
+    ran = kernel.run(DEATH + "step(8500)")
+    assert re.search(r"Use less at once: about \d+ MB too much were asked for\.$", advice(ran))
+
+
+def test_no_advice_to_switch_on_what_is_on(kernel):
+    """Nor is it repeated that memory lies in pieces."""
+    kernel.run("import os; os.environ['PYTORCH_CUDA_ALLOC_CONF'] = 'expandable_segments:True'")
+    told = advice(kernel.run("a = gpu(12000); del a; b = gpu(100); c = gpu(11950)"))
+    kernel.run("del os.environ['PYTORCH_CUDA_ALLOC_CONF']")
+    assert "Restart" not in told
+
+
 CYCLE = """
 class Kept: pass
 def cyclic(n):

@@ -1,6 +1,7 @@
 """A running cell in a notebook: one display, rewritten, whatever else is sent and cleared meanwhile."""
 
 import sys
+import weakref
 from types import SimpleNamespace
 
 import pytest
@@ -213,3 +214,6 @@ def test_of_two_displays_the_first_is_live():
     assert display_for(shell, "rich") is None
     first.end(), first.clear()
     assert display_for(shell, "rich") is not None
+    known = weakref.ref(first)
+    del first
+    assert known() is None  # with the cell's context, which has values of the user's

@@ -43,9 +43,6 @@ MADE = {
         for memory in ("RAM", "Address space", "Data memory")
     ],
     NoteKind.GREW: grown(),
-    NoteKind.SHARED_WITH_BLOCKS: (
-        Note(NoteKind.SHARED_WITH_BLOCKS, "shared with 1 other block of its process"),
-    ),
     NoteKind.SHARED_WITH_TASKS: shared(),
 }
 

@@ -10,6 +10,7 @@ import pynvml
 import pytest
 
 from ipygpulogger.sources.nvidia import driver
+from ipygpulogger.sources.nvidia.nvml import Nvml
 
 
 @pytest.mark.torch
@@ -121,3 +122,14 @@ def test_unlike_devices_have_no_known_order(gpu, nvml, monkeypatch):
         assert nvml.visible(1).index == 1
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", nvml.devices()[1].uuid)
     assert nvml.visible(0).index == 1
+
+
+def test_a_device_that_cannot_be_described_makes_all_uncertain(gpu, monkeypatch):
+    """Without the first card in NVML, its second is not taken for CUDA's first, and none is said to be hidden."""
+    gpu.fault("nvmlDeviceGetHandleByIndex*", pynvml.NVML_ERROR_UNKNOWN, dev=0)
+    for chosen in (None, "0", "0,1"):
+        if chosen is not None:
+            monkeypatch.setenv("CUDA_VISIBLE_DEVICES", chosen)
+        nvml = Nvml()
+        assert [nvml.visible(0), nvml.visible(1), nvml.hidden()] == [None, None, ()]
+        nvml.close()

@@ -301,3 +301,15 @@ def test_without_resets_of_ram_torch_stays_exact(fresh):
     usage = gpu_of(run(fresh, lambda: tensor(100 * MB), reset_peaks=False))
     assert usage.peaked_bytes == 100 * MB
     assert usage.peak.quality == "exact"
+
+
+def test_a_forked_child_can_measure(cuda):
+    """CUDA is lost in a forked child; general RAM is still measured there, and nothing hangs."""
+    with measure():
+        tensor(MB)
+    pid = os.fork()
+    if pid == 0:
+        with measure() as m:
+            pass
+        os._exit(0 if m.gen.after_bytes and machine() else 1)
+    assert os.waitpid(pid, 0)[1] == 0

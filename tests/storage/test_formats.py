@@ -2,6 +2,7 @@
 
 import dataclasses
 import errno
+import io
 import json
 import os
 import stat
@@ -63,9 +64,12 @@ def test_what_cannot_be_saved_harms_nothing(tmp_path, monkeypatch, kind, fault):
     def fail(*_):
         raise fault
 
-    for broken in ("open", "replace"):
+    def full(path, mode):
+        return type("Full", (io.FileIO,), {"write": fail})(path, mode)
+
+    for step, broken in (("open", full), ("replace", fail)):
         with monkeypatch.context() as patch:
-            patch.setattr(Path, broken, fail)
+            patch.setattr(Path, step, broken)
             with pytest.raises(type(fault)):
                 History([plain(2)]).save(path)
     assert [p.name for p in tmp_path.iterdir()] == [path.name]

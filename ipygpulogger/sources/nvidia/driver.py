@@ -141,7 +141,8 @@ def _shown(devices: Sequence[NvmlDevice]) -> list[NvmlDevice] | None:
     by_index = {str(device.index): device for device in devices}
     is_one_kind = len({device.name for device in devices}) == 1
     is_ordered = is_one_kind or os.environ.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID"
-    is_certain = is_ordered and len(by_index) == len(devices)  # no card is divided
+    # No card is divided, and none is missing.
+    is_certain = is_ordered and [device.index for device in devices] == list(range(len(devices)))
     shown: list[NvmlDevice] = []
     # By index or the beginning of a UUID, up to the first entry that matches none (CUDA Programming Guide).
     for entry in map(str.strip, os.environ.get("CUDA_VISIBLE_DEVICES", ",".join(by_index)).split(",")):

@@ -115,7 +115,7 @@ class Nvml:
             self._using.discard(threading.get_ident())
 
     def close(self) -> None:
-        """Close the library, unless another thread is in it; `open` opens it again."""
+        """Close the library, unless another thread is in it; `devices` opens it again."""
         with self._gate:
             if self._pid == os.getpid():
                 if self._using - {threading.get_ident()}:
