@@ -1,6 +1,7 @@
 """A running cell in a notebook: one display, rewritten, whatever else is sent and cleared meanwhile."""
 
 import sys
+import weakref
 from types import SimpleNamespace
 
 import pytest
@@ -213,3 +214,11 @@ def test_of_two_displays_the_first_is_live():
     assert display_for(shell, "rich") is None
     first.end(), first.clear()
     assert display_for(shell, "rich") is not None
+
+
+def test_it_ends_with_its_cell():
+    """Without a garbage collection, which would count it: it knows the context of the user's cell."""
+    cell = Cell().play("show | over")
+    display = weakref.ref(cell.display)
+    del cell.display
+    assert display() is None
