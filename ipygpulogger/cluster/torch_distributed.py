@@ -14,8 +14,8 @@ import threading
 import time
 import weakref
 from collections import Counter
-from contextlib import suppress
 from datetime import timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..analysis.group import Group, Missing
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
 _CONNECT_S = 5.0  # at most
 _SLOWEST_POLL_S, _FASTEST_POLL_S = 0.1, 0.002
-_BOOT_TIME_GRAIN_S = 1.0  # the kernel gives whole seconds, on which the start of a process is based
 _NOT_MEASURED = "not measured"
 _NOT_VALID = "sent something that is not a record"
 _TOO_OLD = "its record is from before the job restarted, or its clock is behind that of rank 0"
@@ -98,13 +97,10 @@ class Job:
         self._label: str | None = None  # of the previous call
         self._lock = threading.Lock()
         # The store may stay when torchrun restarts the job, while all ranks run as new processes: what was
-        # measured before this one began is of an earlier attempt.
+        # measured before this one began is of an earlier attempt. Ranks do not begin at the same moment.
         self.began_s = 0.0
         if "TORCHELASTIC_RUN_ID" in os.environ:
-            import psutil
-
-            with suppress(psutil.Error):
-                self.began_s = psutil.Process().create_time() + _BOOT_TIME_GRAIN_S
+            self.began_s = _began_s()
 
     def post(self, measured: Measurement | None, label: str | None) -> Gathering | None:
         """Send what this rank measured; on rank 0 return what collects the others."""
@@ -182,6 +178,18 @@ def _distributed() -> Any:
     return distributed if there else None
 
 
+def _began_s() -> float:
+    """Return when this process began, to a hundredth of a second."""
+    try:
+        ticks = int(Path("/proc/self/stat").read_bytes().rpartition(b")")[2].split()[19])
+        since_boot_s = time.clock_gettime(time.CLOCK_BOOTTIME)  # psutil has the boot in whole seconds
+        return clock.wall_s() - since_boot_s + ticks / os.sysconf("SC_CLK_TCK")
+    except (OSError, AttributeError):  # not on Linux
+        import psutil
+
+        return psutil.Process().create_time()
+
+
 def _connection() -> Any:
     """Return a connection to the store of the default process group, where our keys are apart from others.
 
@@ -249,7 +257,7 @@ class Gathering:
             if (value := self._job.ask("get", self._open[rank])) is None:
                 return
             record = unpacked(bytes(value))
-            if record is not None and record.started_at.timestamp() < self._job.began_s:
+            if record is not None and record.started_at.timestamp() + record.time_s < self._job.began_s:
                 self._missing[rank] = _TOO_OLD  # the rank may still send that of this attempt
                 continue
             self._job.ask("delete_key", self._open.pop(rank))

@@ -43,6 +43,11 @@ class GPUMemTrace:
         self.start()
 
     @property
+    def is_running(self) -> bool:
+        """Return whether it was started and not stopped."""
+        return self._scope is not None
+
+    @property
     def silent(self) -> _Silent:
         """Return whether nothing is printed; can be set, or called with the value to set."""
         return _Silent(self)

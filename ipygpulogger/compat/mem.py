@@ -186,7 +186,9 @@ def preload_pytorch(device_id: int | None = None) -> None:
     """
     with suppress(ModuleNotFoundError):
         torch = importlib.import_module("torch")
-        if torch.accelerator.is_available():
+        if torch.cuda.is_available():
+            torch.cuda.synchronize(device_id)  # that of `accelerator` initializes no device by its index
+        elif torch.accelerator.is_available():
             torch.accelerator.synchronize(device_id)
 
 

@@ -1,7 +1,10 @@
 """What `gather` does with what the ranks send, over a store of a dictionary; real jobs are in test_torchrun.py."""
 
+import os
 import subprocess
 import sys
+import textwrap
+import time
 from datetime import datetime, timedelta, timezone
 
 import made
@@ -114,6 +117,20 @@ def test_attempts_are_not_mixed(store, monkeypatch):
     assert [record.rank for record in group] == [0, 1, 2]
     ((who, why),) = group.missing
     assert (who, why.split(",")[0]) == ("rank 3", "its record is from before the job restarted")
+
+
+def test_what_a_program_measures_first_is_of_this_attempt():
+    """Such as its imports: the start of the process is known exactly."""
+    program = """
+        import time; first = time.time()
+        from ipygpulogger.cluster.torch_distributed import Job
+        print(Job(0, 2).began_s, first)
+    """
+    environment = {**os.environ, "TORCHELASTIC_RUN_ID": "a job"}
+    before = time.time()
+    said = subprocess.check_output([sys.executable, "-c", textwrap.dedent(program)], env=environment)
+    began, first = map(float, said.split())
+    assert before - 0.02 <= began <= first
 
 
 def test_a_store_that_is_lost(store, jobs):

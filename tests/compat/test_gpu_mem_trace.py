@@ -14,7 +14,9 @@ def test_without_a_gpu(gpu, capsys):
     gpu.fault("nvml*", 9)
     mtrace = GPUMemTrace(ctx="foobar")
     mtrace.report("1st try")
+    assert mtrace.is_running
     mtrace.stop()
+    assert not mtrace.is_running
     assert capsys.readouterr().out == "△Used Peaked MB:      0      0 (foobar: 1st try)\n"
     assert gpu_mem_trace(answer)() == 42
     assert capsys.readouterr().out == "△Used Peaked MB:      0      0 (answer: exit)\n"

@@ -160,6 +160,8 @@ def test_preload(ours, kernel_env):
         "0 0",
     ]
     assert said[3].endswith("Error")
+    first = "print(preload_pytorch(0), gpu_mem_get(0).used)"  # before anything else has initialized torch
+    assert run(kernel_env, first) == [f"None {ours[0] + CONTEXT}"]
 
 
 def test_unlike_devices(cuda, ours, kernel_env):
