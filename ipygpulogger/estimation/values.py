@@ -137,9 +137,10 @@ class Values:
         return _CHECKS[name] if name in _CHECKS and is_called_by_check() else None
 
     def _value_of(self, tensor: Any) -> float | bool | None:
-        if getattr(tensor, "constant", None) is not None:
+        constant = getattr(tensor, "constant", None)
+        if constant is not None and constant.numel():  # one without elements has no value
             with really(self._torch):
-                return tensor.constant.item()  # type: ignore[no-any-return]
+                return constant.item()  # type: ignore[no-any-return]
         storage = storage_of(tensor) if self._known else None
         return None if storage is None else self._known.get(storage)
 

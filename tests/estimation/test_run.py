@@ -76,6 +76,11 @@ def test_counts(net):
         assert "1.0 stood for values of tensors" in " ".join(notes)
 
 
+def test_tensors_without_elements():
+    """They have no value: models of transformers make one."""
+    assert estimated(lambda x: x.cuda() + torch.tensor([]).clone().sum(), X).peak_bytes > INPUT_BYTES
+
+
 @pytest.mark.parametrize(
     ("decides", "named"),
     [
