@@ -58,7 +58,7 @@ def test_values_of_a_loss(net, capsys):
 
 
 def test_counts(net):
-    """How many predictions are right can be counted; a count is no size."""
+    """How many predictions are right can be counted and written as a whole number; a count is no size."""
     right, total = 0, 0
 
     def evaluate(x, y):
@@ -66,7 +66,7 @@ def test_counts(net):
         with torch.inference_mode():
             right += (net(x).argmax(1) == y).sum().item()
         total += len(y)
-        return f"{100 * right / total:.1f} {right}"
+        return f"{100 * right / total:.1f} {right:>5d} {right + 1 + right:d} {0.5 + right:.1f}"
 
     found = estimated(evaluate, X, Y)
     assert (right, total) == (0, 0)
