@@ -50,6 +50,18 @@ def written(frame: Frame) -> str:
     return Places(current_shell()).place_of(frame).place
 
 
+class _Count(float):
+    """What stands for a whole number: a float, which is written as a whole number and may be counted up."""
+
+    def __format__(self, spec: str) -> str:
+        return format(1, spec)
+
+    def __add__(self, other: Any) -> Any:
+        return self if isinstance(other, (int, _Count)) else super().__add__(other)
+
+    __radd__ = __add__
+
+
 def unknown(what: str, frame: Frame) -> EstimateError:
     """Return the error for a value that decides what a function does."""
     by = library_line()
@@ -80,7 +92,7 @@ class Values:
             or self._value_of(tensor) is not None
         ):
             return self._torch._C.TensorBase.item(tensor)
-        return self._read()  # a float: what takes it as a size or an index fails
+        return _Count(self._read())  # what takes it as a size or an index fails
 
     def scalar(self, func: Any, tensor: Any) -> Any:
         """Return what stands for a value that an operator needs."""
@@ -137,9 +149,10 @@ class Values:
         return _CHECKS[name] if name in _CHECKS and is_called_by_check() else None
 
     def _value_of(self, tensor: Any) -> float | bool | None:
-        if getattr(tensor, "constant", None) is not None:
+        constant = getattr(tensor, "constant", None)
+        if constant is not None and constant.numel():  # one without elements has no value
             with really(self._torch):
-                return tensor.constant.item()  # type: ignore[no-any-return]
+                return constant.item()  # type: ignore[no-any-return]
         storage = storage_of(tensor) if self._known else None
         return None if storage is None else self._known.get(storage)
 

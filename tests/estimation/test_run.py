@@ -58,7 +58,7 @@ def test_values_of_a_loss(net, capsys):
 
 
 def test_counts(net):
-    """How many predictions are right can be counted; a count is no size."""
+    """How many predictions are right can be counted and written as a whole number; a count is no size."""
     right, total = 0, 0
 
     def evaluate(x, y):
@@ -66,7 +66,7 @@ def test_counts(net):
         with torch.inference_mode():
             right += (net(x).argmax(1) == y).sum().item()
         total += len(y)
-        return f"{100 * right / total:.1f} {right}"
+        return f"{100 * right / total:.1f} {right:>5d} {right + 1 + right:d} {0.5 + right:.1f}"
 
     found = estimated(evaluate, X, Y)
     assert (right, total) == (0, 0)
@@ -74,6 +74,11 @@ def test_counts(net):
     for size in (range, [5].__getitem__, torch.zeros):
         notes = refused(lambda y, size=size: size(y.max().item()), Y, kind=TypeError)[1:]
         assert "1.0 stood for values of tensors" in " ".join(notes)
+
+
+def test_tensors_without_elements():
+    """They have no value: models of transformers make one."""
+    assert estimated(lambda x: x.cuda() + torch.tensor([]).clone().sum(), X).peak_bytes > INPUT_BYTES
 
 
 @pytest.mark.parametrize(
