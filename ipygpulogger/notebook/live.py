@@ -167,12 +167,12 @@ class LiveDisplay:
         self._clears: list[tuple[tuple[Any, ...], dict[str, Any]]] = []  # the withheld clear, as it was sent
         self._clearing = threading.RLock()
         self._redirects: set[Any] = set()  # the output widgets that capture the cell's output
-        self._session, self._tap = publisher.session, self._send  # the same object when it is removed
+        self._session = publisher.session
         self._send_on: Callable[..., Any] = publisher.session.send
 
     def begin(self) -> None:
         """Follow what is sent from now on."""
-        self._session.send = self._tap
+        self._session.send = self._send  # not kept here: without a cycle the context goes with the cell
 
     def show(self, measurement: Measurement) -> bool:
         """Display the figures so far, or update the display with them; return whether they are there."""
@@ -207,7 +207,7 @@ class LiveDisplay:
                     raise
             self._is_there = False
             self._send_clear()
-            if vars(self._session).get("send") is self._tap:
+            if self._send == vars(self._session).get("send"):
                 del self._session.send
 
     def _put(self, bundle: dict[str, Any]) -> None:

@@ -1,6 +1,7 @@
 """A running cell in a notebook: one display, rewritten, whatever else is sent and cleared meanwhile."""
 
 import sys
+import weakref
 from types import SimpleNamespace
 
 import pytest
@@ -213,3 +214,11 @@ def test_of_two_displays_the_first_is_live():
     assert display_for(shell, "rich") is None
     first.end(), first.clear()
     assert display_for(shell, "rich") is not None
+
+
+def test_a_display_that_is_over_is_gone():
+    """At once, not with the next full collection: the context that it copied holds what the user has set there."""
+    cell = Cell().play("show | over")
+    gone = weakref.ref(cell.display)
+    del cell.display
+    assert gone() is None
