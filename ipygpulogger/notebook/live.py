@@ -172,7 +172,7 @@ class LiveDisplay:
 
     def begin(self) -> None:
         """Follow what is sent from now on."""
-        self._session.send = self._send
+        self._session.send = self._send  # kept by nobody else: without a cycle the context goes with the cell
 
     def show(self, measurement: Measurement) -> bool:
         """Display the figures so far, or update the display with them; return whether they are there."""
