@@ -66,8 +66,7 @@ class DeviceUsage(Usage):
         other_bytes: In use outside the allocator: context, libraries, other processes.
         neighbours_bytes: In use by other processes.
         neighbours_before_bytes: The same at the beginning of the scope.
-        neighbours_peak_bytes: The most that other processes were seen to use, where memory outside the
-            allocator jumped.
+        neighbours_peak_bytes: The most that other processes were seen to use, in records of earlier versions.
         driver_bytes: Kept by the driver for itself; drivers before R510 include it in the used bytes.
         unattributed_bytes: How much memory outside the allocator grew without being attributed to any
             process, no part of what was consumed.

@@ -113,7 +113,7 @@ class AtPeak(Displayed, Value):
         place: The user's line: "In [7]:3", "train.py:41"; `BEFORE`, or `UNRECORDED` where it is not known.
         size_bytes: Their size, as the allocator counts it.
         blocks: How many there were.
-        resident_bytes: Of general RAM, how much resident memory rose for them, if that differs and is known.
+        resident_bytes: How much resident memory rose for them, in records of earlier versions.
     """
 
     device: str
