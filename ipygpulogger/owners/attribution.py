@@ -40,6 +40,7 @@ class WalkResult(NamedTuple):
     complete: bool  # whether every reachable object was visited; otherwise the time budget was used up
     # by owner, the key of each block, which may be used again once the block is freed, and its bytes
     blocks: Mapping[OwnerKey, Mapping[Hashable, int]] = {}
+    cut_short: frozenset[str] = frozenset()  # the names below which not everything was visited
     uncounted: tuple[str, ...] = ()  # the names that hold memory of unknown size
     # by key, of large blocks where that is known: a weak reference that dies with the block
     alive: Mapping[Hashable, weakref.ref[Any]] = {}
@@ -90,10 +91,14 @@ class Attribution:
         self._sharers: dict[int, dict[str, None]] = {}
 
     def result(
-        self, traversals: Iterable[Traversal], uncounted: Iterable[str], *, all_begun: bool = True
+        self, traversals: Iterable[Traversal], uncounted: Iterable[str], left_out: Iterable[str] = ()
     ) -> WalkResult:
-        """Attribute all blocks that these traversals found; `uncounted` names hold memory of unknown size."""
+        """Attribute every block that these traversals found.
+
+        `uncounted` names hold memory of unknown size; for `left_out` there was no time.
+        """
         traversals = sorted((one for one in traversals if one.found or one.pending), key=attrgetter("rank"))
+        cut = frozenset(one.root.name for one in traversals if one.pending).union(left_out)
         in_time = True
         for one in traversals:
             in_time = in_time and self._in_time()
@@ -110,8 +115,9 @@ class Attribution:
         }
         return WalkResult(
             tuple(sorted(owners, key=lambda owner: -owner.size_bytes)),
-            in_time and all_begun and not any(one.pending for one in traversals),
+            in_time and not cut,
             self._sizes,
+            cut,
             tuple(uncounted),
             self._blocks.alive,
             shared,

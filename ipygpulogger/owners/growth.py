@@ -244,6 +244,7 @@ class Snapshot(NamedTuple):
 
     blocks: Mapping[Hashable, OwnedBlock]  # by key
     complete: bool  # whether the walk visited every reachable object within its time budget
+    cut_short: frozenset[str]  # the names below which it did not
     used: Mapping[str, int]  # the memory in use, in bytes by device
     bound: Mapping[str, int]  # by name, the `id` of what it was bound to
     large: frozenset[str]  # the names that hold large blocks
@@ -285,7 +286,7 @@ def snapshot_of(
         if not issubclass(type(values[name]), array):
             with suppress(TypeError):
                 weak[name] = weakref.ref(values[name])
-    return Snapshot(blocks, found.complete, used, bound, large, tuple(alive.values()), weak)
+    return Snapshot(blocks, found.complete, found.cut_short, used, bound, large, tuple(alive.values()), weak)
 
 
 def growth(
@@ -338,7 +339,7 @@ def _gains(
         was = before.blocks.get(key)
         if was is not None and _is_same(was, now):
             gained_bytes = now.size_bytes - was.size_bytes
-        elif before.complete or _plain(now.name) in anew:
+        elif before.complete or _plain(now.name) in anew or _was_visited_whole(before, now.name):
             gained_bytes = now.size_bytes
         else:
             continue  # it may have been there before
@@ -365,6 +366,11 @@ def _is_same(was: OwnedBlock, now: OwnedBlock) -> bool:
         return not was.is_freed()
     # Another block of the same size may have taken its place, which needed no new memory.
     return was.size_bytes == now.size_bytes or now.name in (was.name, *was.shared)
+
+
+def _was_visited_whole(snapshot: Snapshot, name: str) -> bool:
+    """Return whether everything reachable from a name was visited."""
+    return _plain(name) in snapshot.bound and not {name, _plain(name)} & snapshot.cut_short
 
 
 def _plain(name: str) -> str:

@@ -92,7 +92,7 @@ class _Walk:
         self._ranks: dict[Kind, int] = {}
         self._branch_order = 0
         self._traversals: list[Traversal] = []
-        self._all_begun = True  # no name was left out
+        self._left_out: set[str] = set()  # names that were not visited at all
         self._uncounted: dict[str, None] = {}
 
     def run(self, roots: list[Root], urgent: Container[str]) -> WalkResult:
@@ -103,7 +103,7 @@ class _Walk:
             self._walk(roots, urgent)
             late = self._deadline_s + self._more_s
             found = Attribution(self._blocks, lambda: clock.monotonic_s() <= late)
-            return found.result(self._traversals, self._uncounted, all_begun=self._all_begun)
+            return found.result(self._traversals, self._uncounted, self._left_out)
         finally:  # leave no reference cycle of ours to the garbage collector
             self._visited.clear()
             for traversal in self._traversals:
@@ -114,9 +114,10 @@ class _Walk:
         """Visit what is reachable: each name is begun first, so that one does not take all the time."""
         orders = range(len(roots))
         first = {i for i in orders if roots[i][0] in urgent or roots[i][3] in urgent} if urgent else set()
-        for number, order in enumerate((*sorted(first), *(i for i in orders if i not in first))):
+        order_of_visits = (*sorted(first), *(i for i in orders if i not in first))
+        for number, order in enumerate(order_of_visits):
             if not number % _NAMES_TO_CLOCK and not self._in_time():
-                self._all_begun = False
+                self._left_out.update(roots[left].name for left in order_of_visits[number:])
                 return
             self._start(roots[order], order, _TURN if order in first else 0.0)
         while self._turn():

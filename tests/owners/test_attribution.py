@@ -106,15 +106,15 @@ def test_without_time_only_what_each_path_met_itself(looks, more):
 
 
 def test_what_was_not_seen_to_its_end_is_told():
-    """With something left to see nothing is complete."""
+    """A path with something left to see: its name, and nothing is complete."""
     blocks = blocks_of(5)
     cut = path_of("a", 0)
     cut.push([1, 2])
     found = found_by(blocks, cut, path_of("b", rank=1), uncounted=["z"])
-    assert (found.complete, found.uncounted) == (False, ("z",))
+    assert (found.complete, found.cut_short, found.uncounted) == (False, {"a"}, ("z",))
     assert list(cut.pending[0][0]) == [1, 2]
     whole = found_by(blocks, path_of("a", 0))
-    assert (whole.complete, whole.uncounted) == (True, ())
+    assert (whole.complete, whole.cut_short, whole.uncounted) == (True, frozenset(), ())
 
 
 def test_several_claims_of_one_name():

@@ -54,7 +54,9 @@ class World:
         self.walks += 1
         names = self.names.items()
         roots = [Root(name, "variable", blocks) for name, blocks in names if name not in self.cut_short]
-        return walk(roots, [self.holding], budget_s=60)._replace(complete=not self.cut_short)
+        return walk(roots, [self.holding], budget_s=60)._replace(
+            complete=not self.cut_short, cut_short=frozenset(self.cut_short)
+        )
 
     def holding(self, one):
         if type(one) is not Block:
@@ -180,16 +182,16 @@ def test_a_search_cut_short_says_so(world):
     assert not found.owners_complete
 
 
-def test_without_a_whole_baseline_only_names_that_were_bound_count(world):
-    """Any other name may have held its memory before, so its growth is unknown."""
+def test_without_a_whole_baseline_only_names_that_were_seen_or_bound_count(world):
+    """A name that the first walk had no time for may have held its memory before; its growth is unknown."""
     play(world, "bind", "huge", 70)
     play(world, "bind", "seen", 5)
     world.cut_short = frozenset(["huge"])
     world.growth.refresh()
     world.cut_short = frozenset()
     found = world.cell(("bind", "err: step.act", 50), ("append", "huge", 30), ("append", "seen", 40))
-    assert grew(found) == {("err: step.act", "cpu"): 50}
-    assert found.unexplained == (("cpu", 70 * MB),)
+    assert grew(found) == {("err: step.act", "cpu"): 50, ("seen", "cpu"): 40}
+    assert found.unexplained == (("cpu", 30 * MB),)
     assert not found.owners_complete
 
 
@@ -283,22 +285,34 @@ def test_imported_libraries_are_asked_for_what_no_name_explains(held, asked, imp
 # -- two walks --------------------------------------------------------------------------------------
 
 
-def stand(blocks, *, complete=True):
+def stand(blocks, *, complete=True, cut_short=(), bound=None):
     """Names with what they hold, by block."""
     made = {
         key: OwnedBlock(name, "variable", device, size, ()) for key, (name, size, device) in blocks.items()
     }
-    return Snapshot(made, complete, {}, {claim.name: 1 for claim in made.values()}, frozenset(), ())
+    names = {claim.name: 1 for claim in made.values()} if bound is None else bound
+    return Snapshot(made, complete, frozenset(cut_short), {}, names, frozenset(), ())
 
 
 @pytest.mark.parametrize(("held", "named"), [(61 * MB, True), (61 * MB + 1, False)])
 @pytest.mark.parametrize("went", [0, 20 * MB])
 def test_more_than_was_consumed_cannot_have_come(held, named, went):
     """Where not all was seen before: what seems to have come may be what was consumed and what went, or 1 MB more."""
-    before = stand({1: ("gone", went, "cpu")} if went else {}, complete=False)
+    before = stand({1: ("gone", went, "cpu")} if went else {}, complete=False, bound={})
     after = stand({2: ("new", held + went, "cpu")})
     found = growth(before, after, {"new"}, {"cpu": 60 * MB})
     assert (bool(found[0]), found[1]) == (named, {"cpu": went})
+
+
+@pytest.mark.parametrize("cut", ["", "a", "a: frame"])
+@pytest.mark.parametrize("known", [True, False])
+@pytest.mark.parametrize("anew", [True, False])
+def test_what_may_have_been_there_all_the_time(cut, known, anew):
+    """Of a name bound before the cell, and not seen whole then, nothing counts that was not met before."""
+    before = stand({}, complete=False, cut_short={cut}, bound={"a": 1} if known else {})
+    after = stand({1: ("a: frame", 5 * MB, "cpu")})
+    owners, _ = growth(before, after, {"a"} if anew else set(), {"cpu": 60 * MB})
+    assert bool(owners) == (anew or (known and not cut))
 
 
 @pytest.mark.parametrize("count", [16, 17, 18])

@@ -248,6 +248,7 @@ def test_huge_lists_starve_nobody(size, lists, ticks):
     found = walk(roots, [holding], budget_s=0.05)
     assert {f"a{i}" for i in range(5)} == {owner.name for owner in found.owners}
     assert found.complete == (size == 10)
+    assert found.cut_short == (set() if size == 10 else {f"huge{n}" for n in range(lists)})
     assert next(ticks) <= 70
 
 
@@ -262,12 +263,15 @@ def test_an_urgent_name_is_found_however_much_there_is(urgent, ticks):
     sizes = {owner.name: owner.size_bytes for owner in found.owners}
     assert sizes.get("late") == (late.size_bytes if urgent else None)
     assert not found.complete
+    assert {"huge", "a199"} <= found.cut_short
+    assert ("late" in found.cut_short) is not urgent
+    assert set(sizes).isdisjoint(found.cut_short)
 
 
 def test_without_time_nothing_is_visited():
-    """And that is said."""
+    """Then each name is cut short."""
     found = walk([Root("a", "variable", [Array(1)])], [holding], budget_s=0, urgent={"a"})
-    assert (found.owners, found.complete) == ((), False)
+    assert (found.owners, found.complete, found.cut_short) == ((), False, {"a"})
 
 
 def test_an_urgent_name_precedes_no_other():
