@@ -57,7 +57,7 @@ class Group(Sequenced[ProcessRecord]):
 
     @cached_property
     def figures(self) -> tuple[Figure, ...]:
-        """The largest, smallest and median figure, and their spread, of RAM, each device and the time."""
+        """The smallest, the median and the largest figure of RAM, of each device and of the time."""
         return tuple(figures_of(self._records))
 
     @cached_property

@@ -51,16 +51,16 @@ Control the report that follows every cell, and look at the cells so far.
                                     here, and how each device's memory is divided
   %gpulog summary [--by peak]       the cells, ranked by peak, consumed or time, and
                                     those that may leak
-  %gpulog plot                      memory over the time of the notebook, as a figure
+  %gpulog plot                      memory over the time in the cells, as a figure
   %gpulog fit [CELL] [NAME]         how the memory of a cell, such as 4, grows with its
                                     batch size, and which size fits, from its runs
   %gpulog save PATH                 write the cells' records to a .jsonl, .csv or
                                     .parquet file
   %gpulog snapshot [--failed] PATH  write torch's snapshot of its GPU memory to a file
-                                    for pytorch.org/memory_viz: within a cell under
-                                    --peak with the allocations so far, after one that
-                                    ran out of memory with its own; --failed: its own,
-                                    although more was allocated since
+                                    for pytorch.org/memory_viz: as it is now, within a
+                                    cell under --peak with the allocations so far;
+                                    --failed: of the last such cell that ran out of
+                                    memory
   %gpulog vars                      what holds memory: variables, Out, tracebacks,
                                     graphs
   %gpulog free                      release what the last traceback and Out still hold

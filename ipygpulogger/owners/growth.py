@@ -44,7 +44,7 @@ class Before(NamedTuple):
 
 
 class Growth:
-    """The growth of names over cells, which may nest and overlap; `of` makes that of a shell.
+    """The growth of names over cells, which may overlap; `of` makes that of a shell.
 
     `find` walks from every name, with a time budget in seconds, these names first; or from some only.
     """

@@ -65,7 +65,7 @@ class CellRecord(Measurement):
     """What one cell used.
 
     Attributes:
-        execution_count: The 4 of "In [4]"; None for a nested cell or one kept out of the history.
+        execution_count: The 4 of "In [4]"; None where it is unknown.
         cell_id: The front end's id of the cell; None if it sends none.
         source: The cell's first line, shortened.
         status: "ok", "error" or "interrupted".
