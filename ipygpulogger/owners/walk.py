@@ -39,6 +39,7 @@ _LOOK_AT_CLOCK = 128  # objects
 _NAMES_TO_CLOCK = 32
 _LATE_S = 0.1  # more, for attributing; at most half the budget
 _LAST = 1 << 30
+_SURE = 32  # urgent names, which are begun in any case
 _LISTED_FROM = 128  # items: the table of a smaller container does not count
 
 
@@ -82,6 +83,7 @@ class _Walk:
     def __init__(self, readers: ArrayReaders, closed: Iterable[Any], budget_s: float) -> None:
         self._readers = readers
         self._deadline_s = clock.monotonic_s() + budget_s
+        self._sure = _SURE if budget_s > 0 else 0
         self._more_s = min(_LATE_S, budget_s / 2)
         # What is reachable from each object that was visited, by id; None for nothing. Everything here is
         # kept alive by others or by `_kept`, so that no id is used twice.
@@ -116,10 +118,11 @@ class _Walk:
         first = {i for i in orders if roots[i][0] in urgent or roots[i][3] in urgent} if urgent else set()
         order_of_visits = (*sorted(first), *(i for i in orders if i not in first))
         for number, order in enumerate(order_of_visits):
-            if not number % _NAMES_TO_CLOCK and not self._in_time():
+            is_sure = order in first and number < self._sure
+            if not is_sure and not number % _NAMES_TO_CLOCK and not self._in_time():
                 self._left_out.update(roots[left].name for left in order_of_visits[number:])
                 return
-            self._start(roots[order], order, _TURN if order in first else 0.0)
+            self._start(roots[order], order, _TURN if order in first else 0.0, sure=is_sure)
         while self._turn():
             pass
 
@@ -136,7 +139,7 @@ class _Walk:
         self._traversals.append(Traversal(root, (rank, order)))
         return self._traversals[-1]
 
-    def _start(self, root: Root, order: int, share: float) -> None:
+    def _start(self, root: Root, order: int, share: float, *, sure: bool) -> None:
         """Visit a value and some of what it refers to; one that refers to nothing needs no traversal."""
         value, rank = root.value, self._ranks[root.kind]
         if root.label:  # an exception's own attributes come after the variables of its frames
@@ -150,15 +153,15 @@ class _Walk:
                 return
         traversal = self._begin(root, rank, order)
         traversal.push((value,))
-        self._go(traversal, share)
+        self._go(traversal, share, sure=sure)
 
     def _in_time(self) -> bool:
         return clock.monotonic_s() <= self._deadline_s
 
-    def _go(self, traversal: Traversal, share: float) -> None:  # noqa: C901, PLR0912 - a hot loop: calls would cost
+    def _go(self, traversal: Traversal, share: float, *, sure: bool = False) -> None:  # noqa: C901, PLR0912 - a hot loop: calls would cost
         """Continue a traversal for this share of the time left."""
         now_s = clock.monotonic_s()
-        if now_s > self._deadline_s:
+        if now_s > self._deadline_s and not sure:
             return
         turn_ends_s = now_s + share * (self._deadline_s - now_s)
         stack, found, visited, kinds = traversal.pending, traversal.found, self._visited, self._kinds
