@@ -36,10 +36,10 @@ if TYPE_CHECKING:
 BUDGET_S = 1.0  # of a walk after a cell that failed, or that the user asked for
 _TURN = 0.4  # of the time left, for one name; before the first turn each name is begun
 _LOOK_AT_CLOCK = 128  # objects
-_SURE = 32  # urgent names, which are begun in any case
 _NAMES_TO_CLOCK = 32
 _LATE_S = 0.1  # more, for attributing; at most half the budget
 _LAST = 1 << 30
+_SURE = 32  # urgent names, which are begun in any case
 _LISTED_FROM = 128  # items: the table of a smaller container does not count
 
 
@@ -83,6 +83,7 @@ class _Walk:
     def __init__(self, readers: ArrayReaders, closed: Iterable[Any], budget_s: float) -> None:
         self._readers = readers
         self._deadline_s = clock.monotonic_s() + budget_s
+        self._sure = _SURE if budget_s > 0 else 0
         self._more_s = min(_LATE_S, budget_s / 2)
         # What is reachable from each object that was visited, by id; None for nothing. Everything here is
         # kept alive by others or by `_kept`, so that no id is used twice.
@@ -93,7 +94,6 @@ class _Walk:
         self._ranks: dict[Kind, int] = {}
         self._branch_order = 0
         self._traversals: list[Traversal] = []
-        self._has_time = budget_s > 0
         self._left_out: set[str] = set()  # names that were not visited at all
         self._uncounted: dict[str, None] = {}
 
@@ -113,19 +113,16 @@ class _Walk:
                 traversal.pending.clear()
 
     def _walk(self, roots: list[Root], urgent: Container[str]) -> None:
-        """Visit what is reachable: each name is begun first, so that one does not take all the time.
-
-        The first urgent ones are begun in any case, however busy the machine is.
-        """
+        """Visit what is reachable: each name is begun first, so that one does not take all the time."""
         orders = range(len(roots))
         first = {i for i in orders if roots[i][0] in urgent or roots[i][3] in urgent} if urgent else set()
-        in_turn = (*sorted(first), *(i for i in orders if i not in first))
-        sure = min(_SURE, len(first)) if self._has_time else 0
-        for number, order in enumerate(in_turn):
-            if number >= sure and not number % _NAMES_TO_CLOCK and not self._in_time():
-                self._left_out.update(roots[left].name for left in in_turn[number:])
+        order_of_visits = (*sorted(first), *(i for i in orders if i not in first))
+        for number, order in enumerate(order_of_visits):
+            is_sure = order in first and number < self._sure
+            if not is_sure and not number % _NAMES_TO_CLOCK and not self._in_time():
+                self._left_out.update(roots[left].name for left in order_of_visits[number:])
                 return
-            self._start(roots[order], order, _TURN if order in first else 0.0, sure=number < sure)
+            self._start(roots[order], order, _TURN if order in first else 0.0, sure=is_sure)
         while self._turn():
             pass
 
