@@ -198,7 +198,7 @@ def test_events_that_are_lost(cuda, monkeypatch):
 
     found = recorded(lambda: cell([40] * 100))
     assert found.bytes() == 87 * MB
-    assert found.record.peak_times_s[0][1] > 0
+    assert 0 <= found.record.peak_times_s[0][1] <= found.record.time_s
     rows = [(row.kind, row.size_bytes // MB, row.place.partition(":")[0]) for row in found.record.at_peak]
     assert rows == [
         ("temporaries", 40, UNRECORDED), ("temporaries", 40, "test_devices.py"), ("variables", 7, UNRECORDED)
