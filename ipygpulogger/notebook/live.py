@@ -172,7 +172,10 @@ class LiveDisplay:
 
     def begin(self) -> None:
         """Follow what is sent from now on."""
-        self._session.send = self._send  # kept by nobody else: without a cycle the context goes with the cell
+        tap = self._send  # not kept here: without a cycle the context goes with the cell
+        # In one step: of two cells that begin at the same time, the second would take the first one's place.
+        if vars(self._session).setdefault("send", tap) is not tap:
+            self._ended = True
 
     def show(self, measurement: Measurement) -> bool:
         """Display the figures so far, or update the display with them; return whether they are there."""

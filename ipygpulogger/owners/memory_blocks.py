@@ -63,6 +63,7 @@ def _readers(numpys: Any, arrow: Any) -> dict[int, Callable[[Any], Holding | Non
         (getattr(arrow, "Buffer", None), _arrow_buffer),
         (getattr(arrow, "Array", None), lambda base, value: _made_of(base.buffers(value))),
         (getattr(arrow, "ChunkedArray", None), lambda _, value: _made_of(value.chunks)),
+        (getattr(arrow, "RecordBatch", None), lambda _, value: _made_of(value.columns)),
         (getattr(arrow, "Table", None), lambda _, value: _made_of(value.columns)),
     ]
     return {id(kind): functools.partial(reader, kind) for kind, reader in readers if kind is not None}

@@ -210,8 +210,12 @@ def test_of_two_displays_the_first_is_live():
     """Of two loggers, or of two cells at once: the second has none, until the first is over."""
     publisher = Publisher()
     shell = SimpleNamespace(display_pub=publisher, kernel=object())
-    first = begun(display_for(shell, "rich"))
+    first, late = display_for(shell, "rich"), display_for(shell, "rich")  # two threads at the same moment
+    begun(first), begun(late)
     assert display_for(shell, "rich") is None
+    assert first.show(standing(2.0)) and not late.show(standing(2.0))
+    late.end(), late.clear()
+    assert first.show(standing(3.0))
     first.end(), first.clear()
     assert display_for(shell, "rich") is not None
     known = weakref.ref(first)

@@ -140,8 +140,9 @@ def test_arrow():
     pandas, arrow = pytest.importorskip("pandas"), pytest.importorskip("pyarrow")
     made = arrow.array(np.arange(MB // 8, dtype=np.int64) + 1)
     column = arrow.chunked_array([made, made[10:]])
-    table = arrow.table({"a": column})
+    table, batch = arrow.table({"a": column}), arrow.record_batch({"a": made})
     assert held(table=table, column=column, made=made) == {"table": (MB, ("column", "made"))}
+    assert held(batch=batch, made=made) == {"batch": (MB, ("made",))}
     texts = pandas.Series(["x" * 64] * (MB // 64), dtype="string[pyarrow]")
     ((size_bytes, _),) = held(texts=texts).values()
     assert MB <= size_bytes <= MB + MB // 4  # and where each text begins
