@@ -1,13 +1,10 @@
 """What runs in Dask's workers: the measurement of each task; and the plugins that bring it there.
 
 ``WorkerPlugin.transition`` is called on the thread of the worker's event loop: just before it hands a task to
-a thread, and when it has heard that the task ended and has stored the result. So no peak of the task is
-missed, and the measurement spans a little more than the task: the way to its thread and back, about a
-millisecond, the reading of inputs that were spilled to disk, and what the event loop itself does meanwhile. A
-worker with one thread hears of the end of a task before it begins the next.
+a thread, and when it has stored the result. So no peak of the task is missed, and the measurement spans a
+little more than the task. A worker with one thread hears of the end of a task before it begins the next.
 
-Nothing here raises or waits. Each record leaves with ``Worker.log_event`` as its task ends, and so arrives
-before the task's result.
+Nothing here raises or waits. Each record leaves with ``Worker.log_event``, and arrives before the result.
 """
 
 from __future__ import annotations

@@ -139,12 +139,17 @@ def display_for(shell: Any, report: str) -> LiveDisplay | None:
     session = getattr(publisher, "session", None)
     if session is None or not hasattr(publisher, "parent_header"):
         return None
-    taken = "send" in vars(session)  # by the display of another logger, or of a cell on another thread
-    return None if taken else LiveDisplay(publisher, shows=report == "rich")
+    return None if _is_taken(session) else LiveDisplay(publisher, shows=report == "rich")
+
+
+def _is_taken(session: Any) -> bool:
+    """Return whether the display of another logger, or of a cell on another thread, follows what is sent."""
+    return isinstance(getattr(vars(session).get("send"), "__self__", None), LiveDisplay)
 
 
 _OUTPUTS = ("stream", "display_data", "execute_result", "error")  # what sets off a clear that waits
 _EMPTY = {"text/html": ""}
+_beginning = threading.Lock()  # of two cells that begin at the same time, the second one has no display
 
 
 class LiveDisplay:
@@ -168,14 +173,18 @@ class LiveDisplay:
         self._clearing = threading.RLock()
         self._redirects: set[Any] = set()  # the output widgets that capture the cell's output
         self._session = publisher.session
+        self._was: Any = None  # what somebody else has put in place of the session's method
         self._send_on: Callable[..., Any] = publisher.session.send
 
     def begin(self) -> None:
         """Follow what is sent from now on."""
-        tap = self._send  # not kept here: without a cycle the context goes with the cell
-        # In one step: of two cells that begin at the same time, the second would take the first one's place.
-        if vars(self._session).setdefault("send", tap) is not tap:
-            self._ended = True
+        with _beginning:
+            self._ended = _is_taken(self._session)
+            if not self._ended:
+                self._was, self._send_on = vars(self._session).get("send"), self._session.send
+                self._session.send = (
+                    self._send
+                )  # not kept here: without a cycle the context goes with the cell
 
     def show(self, measurement: Measurement) -> bool:
         """Display the figures so far, or update the display with them; return whether they are there."""
@@ -211,7 +220,10 @@ class LiveDisplay:
             self._is_there = False
             self._send_clear()
             if getattr(vars(self._session).get("send"), "__self__", None) is self:
-                del self._session.send
+                if self._was is None:
+                    del self._session.send
+                else:
+                    self._session.send = self._was
 
     def _put(self, bundle: dict[str, Any]) -> None:
         transient, update = {"display_id": self._id}, self._is_there

@@ -206,6 +206,18 @@ def test_odd_messages_are_sent_as_ever(odd):
     assert cell.publisher.session.send is theirs
 
 
+def test_what_others_put_in_place_of_the_sessions_method_is_called_and_stays():
+    """Another tool may follow what is sent: the live line is there, and the clear at a cell's end still waits."""
+    publisher, seen = Publisher(), []
+    send = publisher.session.send
+    publisher.session.send = theirs = lambda *words, **named: (seen.append(words), send(*words, **named))[1]
+    display = begun(display_for(SimpleNamespace(display_pub=publisher, kernel=object()), "rich"))
+    assert display.show(standing(2.0))
+    assert seen
+    display.end(), display.clear()
+    assert publisher.session.send is theirs
+
+
 def test_of_two_displays_the_first_is_live():
     """Of two loggers, or of two cells at once: the second has none, until the first is over."""
     publisher = Publisher()

@@ -42,6 +42,7 @@ def test_what_a_cell_names_is_found_in_order():
         ("cfg['batch_size'] # big\nconfig.bs", (("cfg['batch_size']", 8), ("config.bs", 4))),
         ('\'big\' """big\nbig""" # big', ()),
         ('f\'{big}\' f"\\"big"', ()),
+        ('b\'x\' * 3, Rb"""x"""', ()),  # the prefix of a text is no name
         ("%%time\n!ls 'big\nbig", (("big", 3),)),
         ("pair", ()),  # nor is looked into a tuple
         ("_; __; nothing; flag; one; module", ()),
@@ -56,6 +57,7 @@ def test_where_sizes_stand(code, told):
         "cfg": {"batch_size": 8, "lr": 1, "bs": True},
         "config": types.SimpleNamespace(bs=4, name="x"),
         "big": big,
+        "b": big,
         "pair": (big, np.ones(3)),
         "_": big,
         "nothing": np.ones((0, 3)),

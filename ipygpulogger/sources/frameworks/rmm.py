@@ -1,12 +1,8 @@
 """RMM: the statistics of its memory resource on the current device, if the user has enabled them.
 
-They count every allocation exactly. RMM resets them by pushing a new set of counters on a stack, of which the
-user reads the topmost. A push of ours would change that. So we only read, and a peak is exact if the scope
-set a new record.
-
-The sets below the topmost one cannot be read: a pop adds the upper set to the one below. So while the user
-has pushed, the counter is unavailable. Pushes and pops are counted by wrappers, which RMM's own
-`statistics()` and `profiler()` call as well.
+RMM resets them by pushing counters on a stack, of which the user reads the topmost: a push of ours would
+change that. So we only read, and a peak is exact if the scope set a new record. The sets below the topmost
+one cannot be read. So while the user has pushed, which wrappers count, the counter is unavailable.
 """
 
 from __future__ import annotations
