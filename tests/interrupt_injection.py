@@ -437,11 +437,17 @@ def tools():
 
 
 def on_their_way_out():
-    """Wait for our threads that were told to end, one of which may be in the driver; which do not."""
-    for thread in threading.enumerate():
-        if thread.name.startswith("ipygpulogger"):
-            thread.join(HANGS_S / 2)
-    return [thread.name for thread in threading.enumerate() if thread.name.startswith("ipygpulogger")]
+    """Wait for our threads that were told to end, one of which may be in the driver; which do not.
+
+    `Thread.join` does not do: of a thread for whose end somebody waited in vain, because an interrupt came,
+    Python 3.11 believes that it has ended.
+    """
+    until_s = time.monotonic() + HANGS_S / 2
+    while left := [one.name for one in threading.enumerate() if one.name.startswith("ipygpulogger")]:
+        if time.monotonic() > until_s:
+            break
+        time.sleep(0.01)
+    return left
 
 
 # -- how it is run --------------------------------------------------------------------------------------
