@@ -130,7 +130,7 @@ class Frameworks:
     def imported(self) -> list[Framework]:
         """Return the frameworks whose module is in `sys.modules`, those of this package first."""
         modules = sys.modules
-        if self._names.isdisjoint(modules.keys()):  # walks the shorter of the two
+        if modules.keys().isdisjoint(self._names):  # walks the shorter one; a set would walk all
             return []
         if not self._unloaded.keys().isdisjoint(modules.keys()):
             self._load([name for name in self._unloaded if name in modules])
