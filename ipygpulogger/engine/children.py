@@ -34,9 +34,7 @@ if TYPE_CHECKING:
 _NEARLY_BYTES = MB  # if what a child shared at an end is known as well as that, nothing is said
 _STILL_BYTES = 2**20  # the pages that this process may change before those of its forks are walked again
 LARGEST = 4  # children that are named
-_SMALL_BYTES = (
-    5 * MB
-)  # of less that ended nothing is said, as of `!echo hi`; those that needed more come first
+_SMALL_BYTES = 5 * MB  # a child that ended with less, as of `!echo hi`, is not reported, and comes last
 # Walking the pages of forked children may take so long as the scope opens; at its end a part of its time.
 WALK_S = 0.005
 _WALK_SHARE, _WALK_MOST_S = 0.05, 0.05
@@ -150,9 +148,8 @@ class ChildPeaks:
             return 0
         related = {*forked, *(child.parent for child in forked if child.parent is not None)}
 
-        def state() -> (
-            object
-        ):  # changes with more than a little in those that were walked, else with anything
+        def state() -> object:
+            """Return what changes with more than a little in those that were walked, else with anything."""
             return own, {child: child.is_walked or child.state for child in related}
 
         own = self._own_state()

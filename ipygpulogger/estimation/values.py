@@ -23,9 +23,8 @@ if TYPE_CHECKING:
 _FINITE = frozenset(("isnan", "isinf", "isneginf", "isposinf"))  # all are false
 # What torch's own modules ask about their arguments.
 _CHECKS = {"all": True, "_is_all_true": True, "any": False, "_is_any_true": False}
-_FOLLOWS: dict[
-    str, Callable[..., Any]
-] = {  # results that follow from arguments whose elements are all one value
+# Operators whose result follows from arguments whose elements all have one value.
+_FOLLOWS: dict[str, Callable[..., Any]] = {
     **dict.fromkeys(_CHECKS, lambda value, *_: bool(value)),
     **dict.fromkeys(("clone", "view", "detach", "alias", "expand", "_to_copy"), lambda value, *_: value),
     **{name: getattr(operator, name) for name in ("eq", "ne", "lt", "le", "gt", "ge", "mul")},

@@ -173,7 +173,7 @@ class LiveDisplay:
         self._clearing = threading.RLock()
         self._redirects: set[Any] = set()  # the output widgets that capture the cell's output
         self._session = publisher.session
-        self._was: Any = None  # what somebody else has put in place of the session's method
+        self._other_send: Any = None  # the `send` that another tool has patched into the session
         self._send_on: Callable[..., Any] = publisher.session.send
 
     def begin(self) -> None:
@@ -181,10 +181,9 @@ class LiveDisplay:
         with _beginning:
             self._ended = _is_taken(self._session)
             if not self._ended:
-                self._was, self._send_on = vars(self._session).get("send"), self._session.send
-                self._session.send = (
-                    self._send
-                )  # not kept here: without a cycle the context goes with the cell
+                self._other_send, self._send_on = vars(self._session).get("send"), self._session.send
+                # The bound method is not kept: without a reference cycle the context goes with the cell.
+                self._session.send = self._send
 
     def show(self, measurement: Measurement) -> bool:
         """Display the figures so far, or update the display with them; return whether they are there."""
@@ -220,10 +219,10 @@ class LiveDisplay:
             self._is_there = False
             self._send_clear()
             if getattr(vars(self._session).get("send"), "__self__", None) is self:
-                if self._was is None:
+                if self._other_send is None:
                     del self._session.send
                 else:
-                    self._session.send = self._was
+                    self._session.send = self._other_send
 
     def _put(self, bundle: dict[str, Any]) -> None:
         transient, update = {"display_id": self._id}, self._is_there

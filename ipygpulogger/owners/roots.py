@@ -252,7 +252,6 @@ def _empty_outputs(shell: Any) -> None:
         if names.get(name, names) is getattr(hook, name, hook):
             del names[name]
         setattr(hook, name, "")
-        if name not in names and not hasattr(
-            builtins, "_"
-        ):  # gettext puts it there, and then the shell does not set it
+        # Where gettext has put it into the builtins the shell does not set it.
+        if name not in names and not hasattr(builtins, "_"):
             names[name] = hidden[name] = ""

@@ -100,15 +100,7 @@ def test_real_libraries():
     """pandas, with all it brings: what it consumed in a fresh process is its, and the bound is no wild one."""
     program = """
 import re, sys
-from ipygpulogger.owners import address_space as module
-from ipygpulogger.owners.address_space import (
-    libraries,
-    libraries_since,
-    mapped_ranges,
-    of_files,
-    resident_bytes,
-    shared_objects,
-)
+from ipygpulogger.owners.address_space import libraries, libraries_since
 def resident_mb():
     return int(re.search("VmRSS:\\\\s+(\\\\d+)", open("/proc/self/status").read())[1]) / 1024
 before, before_mb = libraries(), resident_mb()

@@ -149,9 +149,7 @@ def _positions(torch: ModuleType) -> dict[int, Position]:
 def _snapshot(torch: ModuleType, *, events: bool) -> dict[str, Any]:
     with without_compiler(torch):
         if not events:
-            with suppress(
-                TypeError, *TORCH_ERRORS
-            ):  # all pools, without the events; older versions refuse it
+            with suppress(TypeError, *TORCH_ERRORS):  # all pools; older versions refuse it
                 return torch._C._cuda_memorySnapshot((0, 0, False))  # type: ignore[no-any-return]
         with suppress(TypeError):  # torch 2.6
             return torch._C._cuda_memorySnapshot(None)  # type: ignore[no-any-return]
