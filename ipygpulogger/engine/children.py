@@ -209,7 +209,7 @@ def _is_alive(card: Card) -> bool:
         return False
 
 
-class _Held(NamedTuple):
+class _ChildMemory(NamedTuple):
     """What one child has at an end of the scope."""
 
     own_bytes: int  # without what it shares
@@ -233,7 +233,7 @@ class Children:
         self.intervals: dict[ChildProcess, Interval] = {}
         self.together_bytes, self.ended = 0, False
         self._final: dict[ChildProcess, Peak] = {}  # the peaks at the end of the scope
-        self._before: dict[ChildProcess, _Held] | None = {}
+        self._before: dict[ChildProcess, _ChildMemory] | None = {}
         self._shared_bytes: int | None = 0  # by forked ones with each other, as the scope opened
 
     def begin(self, *, reset: bool) -> None:
@@ -243,7 +243,7 @@ class Children:
             self._before = None
         else:
             self._shared_bytes = self._on.child_peaks.walk(living, WALK_S)
-            self._before = {child: _held_by(child) for child in living}
+            self._before = {child: _memory_of(child) for child in living}
 
     def close(self) -> None:
         """Read the final peaks of those that are known: of one seen later, the whole life lies within."""
@@ -263,7 +263,7 @@ class Children:
             return None
         peaks = self._peaks()
         shared_bytes = self._on.child_peaks.walk(living, min(max(WALK_S, _WALK_SHARE * time_s), _WALK_MOST_S))
-        after = {child: _held_by(child) for child in living}
+        after = {child: _memory_of(child) for child in living}
         found = {
             child: _usage_of(child, peaks.get(child), before.get(child), after.get(child))
             for child in dict.fromkeys((*before, *peaks, *after))
@@ -314,22 +314,22 @@ class Children:
         return faults <= len(left) * _LEAVING_FAULTS and ended.forks - was.forks <= len(forked)
 
 
-def _held_by(child: ChildProcess) -> _Held:
+def _memory_of(child: ChildProcess) -> _ChildMemory:
     if not child.forked:
-        return _Held(child.current_bytes, child.state)
+        return _ChildMemory(child.current_bytes, child.state)
     if child.shares is not None and child.is_walked:
-        return _Held(child.shares.private_bytes, child.state, child.shares)
-    return _Held(child.at_least_bytes, child.state, child.shares, fresh=False)
+        return _ChildMemory(child.shares.private_bytes, child.state, child.shares)
+    return _ChildMemory(child.at_least_bytes, child.state, child.shares, fresh=False)
 
 
 def _usage_of(
-    child: ChildProcess, peak: Peak | None, before: _Held | None, after: _Held | None
+    child: ChildProcess, peak: Peak | None, before: _ChildMemory | None, after: _ChildMemory | None
 ) -> ChildUsage:
     """Return what one child used; it has no `peak` if it was born after the peaks were read."""
     last = after
     if child.left:  # as if it lived still
         own_bytes = child.shares.private_bytes if child.shares else 0
-        last = _Held(own_bytes, shares=child.shares, fresh=child.shares is not None)
+        last = _ChildMemory(own_bytes, shares=child.shares, fresh=child.shares is not None)
     ends_bytes = [held.own_bytes for held in (before, last) if held is not None]
     peak = peak or Peak.within(child.high_bytes, child.high_bytes)
     lo_bytes, hi_bytes = _unshared(child, peak, before, last)
@@ -349,7 +349,7 @@ def _usage_of(
 
 
 def _unshared(
-    child: ChildProcess, peak: Peak, before: _Held | None, after: _Held | None
+    child: ChildProcess, peak: Peak, before: _ChildMemory | None, after: _ChildMemory | None
 ) -> tuple[int, int | None]:
     """Return the bounds of the peak of a child; of a forked one without what it shared.
 
@@ -372,7 +372,7 @@ def _unshared(
     return lo_bytes, hi_bytes
 
 
-def _is_at_least(before: _Held | None, after: _Held | None) -> bool:
+def _is_at_least(before: _ChildMemory | None, after: _ChildMemory | None) -> bool:
     """Return whether more than a little of a child's memory at an end may not be counted."""
     if after is not None and not after.fresh:
         return True
