@@ -205,8 +205,10 @@ def test_no_sentence_is_cut_in_the_line(note):
 def test_still_over_a_budget_is_grey():
     """A cell that only began above its budget stays one grey line, which says by how much."""
     page = render_html.report(record(0, notes=(Note.read("still over budget by 20 MB"),)))
-    assert page.endswith(";opacity:.6>0.81\N{NO-BREAK SPACE}s\N{NO-BREAK SPACE}· RAM 170\N{NO-BREAK SPACE}MB"
-                         "\N{NO-BREAK SPACE}· still over budget by 20\N{NO-BREAK SPACE}MB</div>")
+    assert page.endswith(
+        ";opacity:.6>0.81\N{NO-BREAK SPACE}s\N{NO-BREAK SPACE}· RAM 170\N{NO-BREAK SPACE}MB"
+        "\N{NO-BREAK SPACE}· still over budget by 20\N{NO-BREAK SPACE}MB</div>"
+    )
 
 
 GB16 = {"ram_total_bytes": 16 << 30}

@@ -174,7 +174,11 @@ def test_the_heaviest_is_one_of_them_and_none_is_heavier(lines):
 
 RUNS = st.lists(
     st.builds(
-        lambda before, after, *above: (before, after, *(max(before, after) + sum(above[:i]) for i in (1, 2, 3))),
+        lambda before, after, *above: (
+            before,
+            after,
+            *(max(before, after) + sum(above[:i]) for i in (1, 2, 3)),
+        ),
         *[st.integers(0, 99)] * 5,
     ),
     min_size=1,
