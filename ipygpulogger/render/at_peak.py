@@ -140,22 +140,21 @@ def _table(rows: Sequence[AtPeak], most: int, *, html: bool) -> Table:
     return table
 
 
-def kinds_lines(rows: Sequence[AtPeak], times_s: _Times) -> list[str]:
-    """Return a line with the peak for each of the first devices, and below it the kinds."""
+def kinds_lines(rows: Sequence[AtPeak], times_s: _Times, *, compact: bool = False) -> list[str]:
+    """Return a line with the peak for each of the first devices, and below it the kinds.
+
+    Compact it is one line, of the first device.
+    """
     lines: list[str] = []
-    for device, found in _reported(rows):
-        lines.append(clipped(_headline(device, found, times_s, nonzero_mb), _LINE))
+    for device, found in islice(_reported(rows), 1 if compact else _DEVICES):
+        head, kinds = _headline(device, found, times_s, nonzero_mb), kinds_of(found, nonzero_mb)
+        if compact:
+            return [printable(f"{head}: {kinds}")]
+        lines.append(clipped(head, _LINE))
         # Lines break between the kinds; `printable` makes plain spaces of the others.
-        kinds = kinds_of(found, nonzero_mb).replace(" ", _SPACE).replace(f",{_SPACE}", ", ")
+        kinds = kinds.replace(" ", _SPACE).replace(f",{_SPACE}", ", ")
         lines += textwrap.wrap(kinds, _LINE, initial_indent="  ", subsequent_indent="  ")
     return [printable(one) for one in lines]
-
-
-def kinds_line(rows: Sequence[AtPeak], times_s: _Times) -> str:
-    """Return the same of the first device on one line; empty if no device is reported."""
-    for device, found in _reported(rows):
-        return printable(f"{_headline(device, found, times_s, nonzero_mb)}: {kinds_of(found, nonzero_mb)}")
-    return ""
 
 
 def kinds_of(rows: Sequence[AtPeak], shown: Callable[[int], str] = nonzero_text) -> str:

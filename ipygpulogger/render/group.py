@@ -44,7 +44,6 @@ _NAME = 24  # characters of a name, at most
 _LABEL = 40  # characters of the label
 _COLUMNS = 80  # of text
 _OUTLIERS = 3  # that the line names
-_RATIOS = 2  # of each
 _NAMED = 8  # processes that a sentence names
 _MOST_TIMES = 99
 _SENTENCES = 4  # of each kind
@@ -71,10 +70,9 @@ def html(group: Group) -> str:
     markup = _process_table(group, html=True).html() if len(group) else ""
     # A table that scrolls by itself, where it is wider than the page, and never breaks a word.
     shown = f'<div style="overflow-x:auto;padding-left:1px;white-space:nowrap">{markup}</div>'
-    outliers = _by_process(group).values()
-    are_told = len(outliers) <= _OUTLIERS and all(len(some) <= _RATIOS for some in outliers)
     fills = {"consumed": BLUE, "more for a moment": RED} if len(group) else {}
-    body = shown + colours(fills, is_folded=True) + "".join(map(small, _sentences(group, are_told=are_told)))
+    below = _sentences(group, outliers=len(_by_process(group)) > _OUTLIERS)
+    body = shown + colours(fills, is_folded=True) + "".join(map(small, below))
     return without_controls(folded(summary, body, is_open=True))
 
 
@@ -86,7 +84,7 @@ def _headline(group: Group) -> Iterator[Phrase]:
     for one in _needed(group):
         yield Phrase(f"{'' if one.name == TIME else _what(one)}{_range(one)}")
     for some in islice(_by_process(group).values(), _OUTLIERS):
-        ratios = ", ".join(map(_mark_of, some[:_RATIOS]))
+        ratios = ", ".join(map(_mark_of, some))
         yield Phrase(f"{_name_in_words(some[0].record)}: {ratios} the median", "strong")
     if failed := sum(record.outcome() != "" for record in group):
         yield Phrase(f"{failed:,} failed", "strong")
@@ -222,15 +220,12 @@ def _noun_of(group: Group) -> str:
     return f"{printable(word)}s" if same and word != "pid" else "processes"
 
 
-def _sentences(group: Group, *, are_told: bool = False) -> Iterator[str]:
-    """Yield what stands below the table: who has no row, stands out, failed, or is missing; the notes.
-
-    Those who stand out are left out if the line tells them all.
-    """
+def _sentences(group: Group, *, outliers: bool = True) -> Iterator[str]:
+    """Yield what stands below the table: who has no row, stands out, failed, or is missing; the notes."""
     if len(group) > _ROWS:
         medians = (f"{_what(one)}{_figure(one.name, one.median)}" for one in _needed(group))
         yield f"and {len(group) - _ROWS:,} more; medians: {', '.join(medians)}"
-    for name, some in islice(groupby(() if are_told else group.outliers, key=attrgetter("name")), _SENTENCES):
+    for name, some in islice(groupby(group.outliers if outliers else (), key=attrgetter("name")), _SENTENCES):
         yield _standing_out(name, list(some))
     ended = ((_name_in_words(record), shortened(record.outcome())) for record in group if record.outcome())
     yield from _who(ended, "{who}: {why}")

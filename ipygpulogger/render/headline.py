@@ -22,7 +22,7 @@ from ..records.units import (
     time_text,
 )
 from .growth import between, device_name, notable
-from .text import highest, sentences
+from .text import children_now, highest, sentences
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -148,14 +148,11 @@ def _moved(name: str, usage: Usage, used: str) -> Clause:
 
 def _children(children: ChildrenUsage) -> Clause:
     """Return what child processes have: "2 children 950 MB, highest 1.3 GB"."""
-    ended = {0: "children ended", 1: "1 child ended"}.get(children.ended, f"{children.ended} children ended")
-    count = "1 child" if children.count == 1 else f"{children.count} children"
-    now = Phrase(f"{count} {size_text(children.after_bytes)}" if children.count else ended)
+    now = Phrase(children_now(children, size_text(children.after_bytes)).removeprefix("+ "))
     if not rounded_mb(children.peaked_bytes):
         return Clause((now,))
-    return Clause(
-        (now, Phrase(f", {highest(children.peak, size_text, at_least=children.at_least)}", "faint"))
-    )
+    most = highest(children.peak, size_text, at_least=children.at_least)
+    return Clause((now, Phrase(f", {most}", "faint")))
 
 
 def _needed(usage: Usage) -> str:

@@ -55,7 +55,7 @@ _REPLACED = {"series": "table", "peak": "peak"}
 _SENTENCE = 400  # bytes
 _BARS = 2  # of the devices on which the most moved
 _SMALL = 0.01  # of a device: a smaller part that did not move is left out
-_WORDY = 3  # devices, at most, with words behind their figures
+_WORDY = 3  # devices, at most, whose time series are drawn
 
 
 def report(
@@ -125,7 +125,7 @@ def _pieces(measurement: Measurement, space: int, in_line: Container[str]) -> It
     """
     card = card_of(measurement)
     found = list(rows(measurement))
-    whole = _table(measurement, found)
+    whole = _table(found)
     if card:
         figures = whole if len(measurement.gpus) <= _WORDY else whole[:1]
         left = min(_CARD, max(_ADVICE, space - size(table(_HEAD, figures))))
@@ -189,14 +189,8 @@ def _below(measurement: Measurement) -> Iterator[str]:
             yield rest
 
 
-def _table(measurement: Measurement, found: Iterable[Row]) -> list[list[str | Text]]:
-    """Return the rows of the table of figures; those of few devices say whose memory is in use."""
-    words = len(measurement.gpus) <= _WORDY
-    whose = ["process", *["device"] * len(measurement.gpus)]
-    return [
-        [_row_name(name), *map(grouped, figures), *([Text(whole)] if words else [])]
-        for (name, figures, _), whole in zip(found, whose, strict=True)
-    ]
+def _table(found: Iterable[Row]) -> list[list[str | Text]]:
+    return [[_row_name(name), *map(grouped, figures)] for name, figures, _ in found]
 
 
 def _row_name(name: str) -> str:
@@ -220,9 +214,9 @@ def _drawn(measurement: Measurement, whole: list[list[str | Text]]) -> list[list
 
 def _cut(whole: list[list[str | Text]], space: int) -> str:
     """Return the table of figures, with as many rows as fit, and one at least."""
-    slim = len(whole) - 1 > _WORDY
     more: list[str | Text] = ["…", "", "", Text("%gpulog status")]
     cuts = [whole, *([*whole[:count], more] for count in range(len(whole) - 1, 0, -1))]
+    slim = len(whole) - 1 > _WORDY
     fits = first_fitting((table(_HEAD, some, slim=slim) for some in cuts), space)
     return fits or table(_HEAD, cuts[-1], slim=slim)
 
@@ -245,7 +239,7 @@ def _bar(gpu: DeviceUsage, gpus: Sequence[DeviceUsage]) -> str:
 
 def _sentences(measurement: Measurement) -> Iterator[str]:
     """Yield whose memory the used figures are, and what a device's bar does not show."""
-    if len(measurement.gpus) > _WORDY:
+    if measurement.gpus:
         yield "Used: of RAM by this process, of each GPU by all processes"
     for gpu in measurement.gpus:
         told_bytes, peak = max(gpu.reserved_bytes or 0, gpu.peak.lo_bytes), gpu.reserved_peak

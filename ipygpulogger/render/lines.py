@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 _WIDTH = 72  # characters of a source line
 _UNKNOWN = "n/a"
 _AT_LEAST = "+: at least so much."
-_COLOURS = 4  # memories, at most, whose colours are explained
 _PARTLY = "*: of a part of its hits; n/a where those moved nothing."
 
 _Device = tuple[str, int]  # backend and index; for general RAM:
@@ -34,14 +33,9 @@ def table(lines: Sequence[LineUsage], notes: Sequence[str] = ()) -> str:
 def html(lines: Sequence[LineUsage], notes: Sequence[str] = ()) -> str:
     """Return the same as HTML: a bar for what each line needed; all foreign text is escaped."""
     below = "".join(map(footnote, _below(lines, notes)))
-    if not lines:
-        return without_controls(below)
-    devices = _devices(lines)
-    fills = {
-        f"needed in {name}": _fill(device) for device, name in zip(devices, _names(devices), strict=True)
-    }
-    shown = scrolling(_table(lines, html=True).html("Memory by line, MB"))
-    return without_controls(shown + colours(fills if len(fills) < _COLOURS else {}) + below)
+    shown = scrolling(_table(lines, html=True).html("Memory by line, MB")) if lines else ""
+    fills = {"needed in RAM": GREY, "needed on a GPU": BLUE} if len(_devices(lines)) > 1 else {"needed": GREY}
+    return without_controls(shown + (colours(fills) if lines else "") + below)
 
 
 def _table(lines: Sequence[LineUsage], *, html: bool) -> Table:
@@ -59,7 +53,7 @@ def _table(lines: Sequence[LineUsage], *, html: bool) -> Table:
     table = Table([*columns, Column("", "drawn")])
     parts = [
         [
-            Part(name, _need_bytes(line, usage, device), _fill(device))
+            Part(name, _need_bytes(line, usage, device), GREY if device == _RAM else BLUE)
             for device, name in zip(devices, names, strict=True)
             if (usage := _usage(line, device)) is not None
         ]
@@ -128,10 +122,6 @@ def _need_bytes(line: LineUsage, usage: Usage, device: _Device) -> int:
     """Return the most that a line can have held at once: what is freed between its runs counts once."""
     name = CPU if device == _RAM else device_id(*device)
     return min(usage.needed_bytes, dict(line.risen).get(name, usage.needed_bytes))
-
-
-def _fill(device: _Device) -> str:
-    return GREY if device == _RAM else BLUE
 
 
 def _usage(line: LineUsage, device: _Device) -> Usage | None:

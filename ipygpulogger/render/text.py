@@ -98,9 +98,7 @@ def _alive(measurement: Measurement, *, compact: bool) -> list[str]:
         return []
     from . import at_peak  # few cells have it
 
-    if compact:
-        return list(filter(None, [at_peak.kinds_line(measurement.at_peak, measurement.peak_times_s)]))
-    return at_peak.kinds_lines(measurement.at_peak, measurement.peak_times_s)
+    return at_peak.kinds_lines(measurement.at_peak, measurement.peak_times_s, compact=compact)
 
 
 def _table(measurement: Measurement, *, timelines: bool) -> str:
