@@ -113,7 +113,8 @@ def is_quiet(measurement: Measurement) -> bool:
         return False
     if any(map(is_notable, measurement.gpus)) or measurement.outcome():
         return False
-    return len(sentences(measurement)) == len(of_kind(measurement.notes, NoteKind.STILL_OVER))
+    said = sentences(measurement)
+    return not said or len(said) == len(of_kind(measurement.notes, NoteKind.STILL_OVER))
 
 
 def memories(measurement: Measurement) -> Iterator[Clause]:

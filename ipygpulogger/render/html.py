@@ -205,11 +205,7 @@ def _drawn(measurement: Measurement, whole: list[list[str | Text]]) -> list[list
     shapes = [sparkline(usage.timeline) for usage in usages]
     if not any(shapes):
         return []
-    highest = [max((size for _, size in usage.timeline), default=0) for usage in usages]
-    words = [
-        shape and f"{shape} highest {size_text(size)}" for shape, size in zip(shapes, highest, strict=True)
-    ]
-    return [[*row, Text(said)] for row, said in zip(whole, words, strict=True)]
+    return [[*row, Text(shape)] for row, shape in zip(whole, shapes, strict=True)]
 
 
 def _cut(whole: list[list[str | Text]], space: int) -> str:
