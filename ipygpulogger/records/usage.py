@@ -98,7 +98,7 @@ class Usage(Value):
 
     @property
     def peaked_bytes(self) -> int:
-        """The highest above both ends: allocated and freed again within the scope; never negative."""
+        """How far the highest is above both ends, allocated and freed again within the scope; never negative."""
         return max(0, above_ends(self.peak.lo_bytes, self.before_bytes, self.after_bytes))
 
     @property
@@ -110,7 +110,7 @@ class Usage(Value):
 
     @property
     def needed_bytes(self) -> int:
-        """The highest minus what was in use before: what must have been free for the scope to run."""
+        """The highest minus what was in use before, which must have been free for the scope to run."""
         return needed(self.peak.lo_bytes, self.before_bytes, self.after_bytes)
 
     @property
