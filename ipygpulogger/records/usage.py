@@ -98,7 +98,7 @@ class Usage(Value):
 
     @property
     def peaked_bytes(self) -> int:
-        """How far the highest is above both ends, allocated and freed again within the scope; never negative."""
+        """How far the highest is above both ends, freed again within the scope; never negative."""
         return max(0, above_ends(self.peak.lo_bytes, self.before_bytes, self.after_bytes))
 
     @property

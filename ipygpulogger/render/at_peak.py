@@ -141,10 +141,7 @@ def _table(rows: Sequence[AtPeak], most: int, *, html: bool) -> Table:
 
 
 def kinds_lines(rows: Sequence[AtPeak], times_s: _Times, *, compact: bool = False) -> list[str]:
-    """Return a line with the peak for each of the first devices, and below it the kinds.
-
-    Compact it is one line, of the first device.
-    """
+    """Return a line with the peak for each of the first devices, the kinds below; compact, one of the first."""
     lines: list[str] = []
     for device, found in islice(_reported(rows), 1 if compact else _DEVICES):
         head, kinds = _headline(device, found, times_s, nonzero_mb), kinds_of(found, nonzero_mb)

@@ -58,10 +58,7 @@ def _clause(words: str, weight: Weight = "plain") -> Clause:
 
 
 def headline(measurement: Measurement, *, named: bool = False, whole: bool = False) -> list[Clause]:
-    """Return the line of a finished scope, in its clauses, the most important first.
-
-    It has the first note if that is short or urgent; the `whole` line, with nothing below it, in any case.
-    """
+    """Return the line of a finished scope, the most important first; the `whole` one has any first note."""
     clauses = [_clause(time_text(measurement.time_s))]
     own = isinstance(measurement, CellRecord) and measurement.title() == f"In [{measurement.execution_count}]"
     if (named or not own) and measurement.title().strip():

@@ -102,10 +102,7 @@ def so_far(measurement: Measurement) -> str:
 
 
 def _body(measurement: Measurement, space: int, clauses: Sequence[Clause]) -> str:
-    """Return what the line unfolds to, the most important first, as much as fits.
-
-    It is empty where the line says it all: a table of one row and nothing else.
-    """
+    """Return what the line unfolds to, as much as fits; empty if that is one row, which the line says too."""
     found: dict[str, list[str]] = {place: [] for place in _PLACES}
     for place, *versions in _pieces(measurement, space, set(map(str, clauses))):
         replaced = found[_REPLACED[place]] if place in _REPLACED else []

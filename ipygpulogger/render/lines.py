@@ -39,16 +39,13 @@ def html(lines: Sequence[LineUsage], notes: Sequence[str] = ()) -> str:
 
 
 def _table(lines: Sequence[LineUsage], *, html: bool) -> Table:
-    """Return the lines as a table, each place with its name above it and its common indentation removed.
-
-    In HTML the source comes first, as what is wider than the page is off the screen.
-    """
+    """Return the lines as a table, each place with its name above it and its common indentation removed."""
     devices = _devices(lines)
     names = _names(devices)
     figures = product(names, ("consumed", "needed"))
     first = Column("Line"), Column("Hits"), Column("Time")
     heads = (Column(what, over=f"{name} MB", html_head=f"{name} {what}") for name, what in figures)
-    columns, at = [*first, *heads], 1 if html else 3 + 2 * len(devices)
+    columns, at = [*first, *heads], 1 if html else 3 + 2 * len(devices)  # where no page cuts the source off
     columns.insert(at, Column("Source", "code"))
     table = Table([*columns, Column("", "drawn")])
     parts = [
