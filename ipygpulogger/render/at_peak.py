@@ -118,19 +118,21 @@ def table_of(rows: Sequence[AtPeak]) -> str:
 
 def _table(rows: Sequence[AtPeak], most: int, *, html: bool) -> Table:
     """Return the first rows of one device as a table, and the others as their sum."""
-    words = [Column("", "words", html_head=head) for head in ("Kind", "Name", "Place")]
-    figures = [Column("", html_head=head) for head in ("MB", "Blocks")]
-    table = Table([*words, Column("", "drawn"), *figures])
+    kind_of, *words = (Column("", "words", html_head=head) for head in ("Kind", "Name", "Place"))
+    size, blocks_of = (Column("", html_head=head) for head in ("MB", "Blocks"))
+    # On a narrow page the size stays in sight.
+    columns = [size, *words, blocks_of, Column("", "drawn")] if html else [*words, size, blocks_of]
+    table = Table([kind_of, *columns])
     scale_bytes = max((row.size_bytes for row in rows), default=0)
 
     def add(kind: str, name: str, place: str, some: Sequence[AtPeak]) -> None:
         size_bytes, blocks = sum(row.size_bytes for row in some), sum(row.blocks for row in some)
-        if html:
-            cells = [nonzero_figure(size_bytes), f"{blocks:,}"]
-        else:
-            cells = [nonzero_mb(size_bytes), f"{blocks:,} blocks" if blocks > 1 else ""]
+        names = clipped(name, _NAME), place
         drawn = Bar([Part("", size_bytes, _FILLS.get(kind, ""))], scale_bytes)
-        table.add(kind, clipped(name, _NAME), place, drawn, *cells)
+        if html:
+            table.add(kind, nonzero_figure(size_bytes), *names, f"{blocks:,}", drawn)
+        else:
+            table.add(kind, *names, nonzero_mb(size_bytes), f"{blocks:,} blocks" if blocks > 1 else "")
 
     for row in rows[:most]:
         add(_kind(row), printable(row.name), _place(row), [row])
@@ -141,7 +143,7 @@ def _table(rows: Sequence[AtPeak], most: int, *, html: bool) -> Table:
 
 
 def kinds_lines(rows: Sequence[AtPeak], times_s: _Times, *, compact: bool = False) -> list[str]:
-    """Return a line with the peak for each of the first devices, the kinds below; compact, one of the first."""
+    """Return a line for each of the first devices, and below it the kinds; compact, one of the first."""
     lines: list[str] = []
     for device, found in islice(_reported(rows), 1 if compact else _DEVICES):
         head, kinds = _headline(device, found, times_s, nonzero_mb), kinds_of(found, nonzero_mb)
