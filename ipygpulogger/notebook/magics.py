@@ -154,10 +154,14 @@ class GpulogMagics:
 
     def _status(self) -> None:
         logger = self.logger
-        options = ", ".join(
-            f"{name}={getattr(logger, name)!r}" for name in sorted(logger.class_trait_names(config=True))
-        )
         state = f"{'running' if logger.running else 'stopped'}, {logger.history.counted()} recorded"
+        for name, option in sorted(logger.traits(config=True).items()):
+            value = getattr(logger, name)
+            if value != option.default() and (name, value) != (
+                "report",
+                "rich",
+            ):  # as the extension has it
+                state += f", {name}={value!r}"
         with importing():
             from ..engine.scope import measured_now
             from ..render import growth
@@ -165,16 +169,14 @@ class GpulogMagics:
         gpus: Sequence[DeviceUsage] = ()
         with suppress(Unavailable):  # the diagnoses say so
             gpus = measured_now(reset_peaks=logger.reset_peaks).gpus
-        page = state, options, found, gpus
-        self._show(growth.status(*page), growth.status_html(*page))
+        self._show(growth.status(state, found, gpus), growth.status_html(state, found, gpus))
 
     def _summary(self, *words: str) -> None:
         by = _by(words)
         with importing():
             from ..render import summary
         history = self.logger.history
-        ranked = history.rank(by=by), by, history.suspects()
-        self._show(summary.summary(*ranked), summary.html(*ranked))
+        self._show(summary.summary(history, by), summary.html(history, by))
 
     def _plot(self) -> Any:
         with importing():
@@ -286,7 +288,7 @@ def _by(words: Sequence[str]) -> str:
     given = [part for word in words for part in word.split("=", 1)]
     if not given:
         return RANKED_BY[0]
-    if len(given) != 2 or given[0] != "--by" or given[1] not in RANKED_BY:
+    if len(given) != 2 or given[0] != "--by" or given[1] not in (*RANKED_BY, "peak"):
         raise _not_taken("summary", words)
     return given[1]
 

@@ -142,14 +142,16 @@ def test_bad_words_are_a_usage_error_of_one_sentence(extension, capsys, monkeypa
 # -- looking and keeping --------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("how", ["", "--by peak", "--by=consumed", "--by time"])
+@pytest.mark.parametrize(
+    "how", ["", "--by needed", "--by=consumed", "--by highest", "--by time", "--by peak"]
+)
 def test_the_summary_is_of_the_cells_so_far(extension, capsys, how):
-    """%gpulog summary prints the ranking that the history gives, by peak where nothing else is asked."""
+    """%gpulog summary prints the ranking that the history gives, by needed where nothing else is asked."""
     for size_mb in (1, 30, 2):
         run(extension, f"x = bytearray({size_mb} << 20)")
     history = extension.user_ns["il"].history
-    by = how.replace("=", " ").split()[-1] if how else "peak"
-    expected = summary(history.rank(by=by), by, history.suspects())
+    by = how.replace("=", " ").split()[-1] if how else "needed"
+    expected = summary(history, by)
     capsys.readouterr()
     run(extension, f"%gpulog summary {how}")
     assert capsys.readouterr().out.startswith(expected + "\n")

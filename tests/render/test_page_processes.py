@@ -26,7 +26,7 @@ def words(markup):
 def page_of(records, at_most, monkeypatch):
     monkeypatch.setattr(totals, "MOST", at_most)
     history = History(records)
-    return words(page("x", records, ranked=summary.html(history.rank(), "peak", history.suspects())))
+    return words(page("x", records, ranked=summary.html(history)))
 
 
 @pytest.mark.parametrize("at_most", [totals.MOST, 0])
