@@ -110,12 +110,14 @@ def _worst(records: Sequence[CellRecord]) -> Iterator[Worst]:
     """Yield who needed and consumed most, and who raised memory to its highest, of RAM and of any device."""
     for figure, memory in product(FIGURES, ("RAM", "device")):
         found = [Worst(figure, record, usage) for record in records for usage in _usages(record, memory)]
+        found = [one for one in found if size_of(one.usage, figure) >= MB]
         found.sort(key=lambda one: one.record.started_at)
         if figure == "highest":
             yield from raising(found, lambda one: one.usage)
         elif found:
-            sizes = [rounded_mb(size_of(one.usage, figure)) for one in found]
-            yield from [found[sizes.index(max(sizes))]] if max(sizes) > 0 else []
+            yield max(
+                found, key=lambda one: rounded_mb(size_of(one.usage, one.figure))
+            )  # the first of equals
 
 
 def raising(found: Sequence[T], usage_of: Callable[[T], Usage]) -> list[T]:

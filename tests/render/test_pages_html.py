@@ -55,11 +55,11 @@ def test_any_summary_is_harmless(given, times, by):
     told = summary.summary(found, by)
     assert all(line.isprintable() for line in told.split("\n"))
     assert page.words.startswith(told.splitlines()[0])
-    took = [row[-2] for row in page.rows[1:] if row[-2]]
-    assert len(took) == min(20, len(found.rank(by=by)))
+    took = [row[-1] for row in page.rows[1:] if row[-1]]
+    assert len(took) == min(20, len(found.rank(by)))
     assert all(row[0] for row in page.headers)
     shown = read(found._repr_html_())
-    assert len([row for row in shown.rows[1:] if row[-2]]) == min(20, len(given))
+    assert len([row for row in shown.rows[1:] if row[-1]]) == min(20, len(given))
 
 
 def owner(name, size_mb, device=CPU, kind="variable", shared=()):
