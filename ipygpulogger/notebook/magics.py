@@ -7,6 +7,7 @@ import re
 import sys
 import weakref
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -180,8 +181,18 @@ class GpulogMagics:
 
     def _plot(self) -> Any:
         with importing():
-            from ..render import plot
-        return plot.figure(self.logger.history)
+            from ..render import plot, terminal_plot
+        history = self.logger.history
+        if hasattr(self.shell, "kernel"):
+            return plot.figure(history)
+        text = terminal_plot.drawing(history)
+        try:
+            drawn, show = plot.in_terminal(history)
+        except ImportError:
+            print(text)
+            return None
+        drawn._ipython_display_ = show or partial(print, f"\n{text}")  # IPython calls it
+        return drawn
 
     def _fit(self, *words: str) -> None:
         count, name = _cell_and_size(words)

@@ -53,7 +53,7 @@ _LEGEND = f"<b style=color:{BLUE}>■</b> consumed{DOT}<b style=color:{RED}>■<
 _WIDTH = 80  # of text
 _BAR = 8  # characters
 # Of code in HTML: on a narrow screen it leaves room for the figures.
-_CLIPPED = "max-width:30vw;overflow:hidden;text-overflow:ellipsis;white-space:nowrap"
+_CLIPPED = "max-width:18vw;overflow:hidden;text-overflow:ellipsis;white-space:nowrap"
 _ID = re.compile(r"[\w-]{1,64}", re.ASCII)  # of a cell of a notebook file; VS Code sends an address
 _FIRST = {
     "needed": "most needed first",
@@ -94,8 +94,8 @@ def html(records: Sequence[CellRecord], by: str = "needed") -> str:
         return line(_NONE, quiet=True)
     names = _names(found.devices)
     below = [*_remarks(found), *_sentences(_worst(found, names))]
-    markup = line(escape(_title(found))) + scrolling(_table(found.first, names, html=True).html())
-    markup += line(_LEGEND + "".join(map(small, below)))
+    shown = scrolling(_table(found.first, names, html=True).html())
+    markup = line(f"{escape(_title(found))}{shown}{_LEGEND}{''.join(map(small, below))}")
     if found.suspects:
         markup += line(f"<b>May leak</b>: {_LEAK}")
         markup += "".join(line(escape(_suspect(runs, names))) for runs in found.suspects)
@@ -112,8 +112,8 @@ def history(cells: History) -> str:
     own = [record for record in records if process_of(record) is None]
     names = _names(gpu for record in own for gpu in record.gpus)
     which = f", the last {_ROWS}" if len(cells) > _ROWS else ""
-    shown = scrolling(_table(records, names, html=True).html()) + line(_LEGEND)
-    return without_controls(line(f"{cells.counted()}{which}; MB") + shown)
+    shown = scrolling(_table(records, names, html=True).html())
+    return without_controls(line(f"{cells.counted()}{which}; MB{shown}{_LEGEND}"))
 
 
 def _names(gpus: Iterable[DeviceUsage]) -> dict[Key, str]:
@@ -171,8 +171,9 @@ def _table(
         first: Words = shortened(record.title())
         source: Words = f"{ended}: {code}" if ended else code
         if html:
-            first = Drawn(_linked(record) + (f" <b>{escape(ended)}</b>" if ended else ""))
-            source = Drawn(f'<div style="{_CLIPPED}">{code_markup(code)}</div>')
+            first = Drawn(_linked(record))
+            failed = f"<b>{escape(ended)}</b> " if ended else ""
+            source = Drawn(f'<div style="{_CLIPPED}">{failed}{code_markup(code)}</div>')
         mark = "*" if id(record) in marked else " "
         for name, usage in rows:
             consumed, needed, highest = (_figure(usage, what, most[what], html=html) for what in FIGURES)
@@ -187,9 +188,11 @@ def _table(
 
 def _linked(record: CellRecord) -> str:
     """Return the title of a cell, where the front end has its id as a link, which JupyterLab follows."""
-    title = escape(shortened(record.title()))
+    title = escape(shortened(record.title())).replace(" ", "\N{NO-BREAK SPACE}")
     cell_id = record.cell_id or ""
-    return f'<a href="#cell-id={cell_id}">{title}</a>' if _ID.fullmatch(cell_id) else title
+    return (
+        f'<a style=color:inherit href="#cell-id={cell_id}">{title}</a>' if _ID.fullmatch(cell_id) else title
+    )
 
 
 def _figure(usage: Usage | None, what: str, most_mb: int, *, html: bool) -> Words:

@@ -9,7 +9,7 @@ from IPython.utils.capture import capture_output
 from reports import run
 
 import ipygpulogger
-from ipygpulogger import History, IPyGPULogger
+from ipygpulogger import History
 from ipygpulogger.render import text
 from ipygpulogger.render.summary import summary
 

@@ -207,5 +207,5 @@ def test_it_fits_a_narrow_page():
 def test_a_row_links_to_its_cell(cell_id, linked):
     """Where the id is that of a cell of a notebook file, which JupyterLab and nbconvert follow; else plain."""
     page = html([cell(1, 0, 9, 9, cell_id=cell_id)])
-    assert (f'<a href="#cell-id={cell_id}">In [1]</a>' in page) == linked
+    assert (f'href="#cell-id={cell_id}">In\N{NO-BREAK SPACE}[1]</a>' in page) == linked
     assert ("<a" in page) == linked
