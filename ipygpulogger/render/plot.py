@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import heapq
 import io
+import os
+import sys
 import warnings
 from datetime import timezone
 from functools import partial
@@ -40,7 +42,7 @@ _MARKED = 24  # peaks of a panel
 _NOTABLE = 0.06  # of the panel's height: a peak that rises by less above its cell is not marked
 _SHADED_COLUMNS = 120  # parts of the axis; narrower cells are not shaded alternately
 _SIZES = {"MB": 1, "GB": 1024}
-_WINDOWLESS = {"agg", "cairo", "pdf", "pgf", "ps", "svg", "template"}  # backends of matplotlib
+_WINDOWLESS = {"agg", "cairo", "pdf", "pgf", "ps", "svg", "template", "inline"}  # backends of matplotlib
 _TIMES = {"s": 1, "min": 60, "h": 3600}
 
 
@@ -119,11 +121,14 @@ def _png(drawn: Figure) -> tuple[bytes, dict[str, int]]:
 def in_terminal(records: Iterable[CellRecord]) -> tuple[Any, Callable[[], object] | None]:
     """Return the figure, and what shows it in a window; None where matplotlib has none here."""
     drawn = figure(records)  # fails if matplotlib is not installed
+    if sys.platform not in ("darwin", "win32") and not any(
+        map(os.environ.get, ("DISPLAY", "WAYLAND_DISPLAY"))
+    ):
+        return drawn, None  # before pyplot is imported, which adds a callback to IPython's
     from matplotlib import get_backend
     from matplotlib import pyplot as plt
 
-    backend = get_backend().lower()
-    if backend in _WINDOWLESS or "inline" in backend:
+    if get_backend().lower() in _WINDOWLESS:
         return drawn, None
     return figure(records, plt.figure), plt.show
 

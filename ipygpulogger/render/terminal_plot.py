@@ -36,14 +36,12 @@ def drawing(records: Iterable[CellRecord]) -> str:
 
 def _rows(panel: Panel, axis: Axis) -> list[str]:
     """Return the lines of one panel, the highest first: in eighths of a line, as far as memory was in use."""
-    most_mb = panel.highest_mb()
-    runs = panel.curves[OWN] or panel.curves[WHOLE]
     used, highest = [0.0] * _WIDTH, [0.0] * _WIDTH
-    for run in runs:
+    for run in panel.curves[OWN] or panel.curves[WHOLE]:
         _fill(used, run, axis)
     for mark in panel.marks:
         _fill(highest, [(mark.left, mark.top_mb), (mark.right, mark.top_mb)], axis)
-    lines = []
+    lines, most_mb = [], max(1.0, *used, *highest)
     for row in reversed(range(_ROWS)):
         drawn = ""
         for used_mb, top_mb in zip(used, highest, strict=True):

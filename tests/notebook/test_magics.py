@@ -2,15 +2,17 @@
 
 import re
 import sys
+from types import SimpleNamespace
 
 import pytest
 from IPython.core.error import UsageError
 from IPython.utils.capture import capture_output
+from matplotlib.figure import Figure
 from reports import run
 
 import ipygpulogger
 from ipygpulogger import History
-from ipygpulogger.render import text
+from ipygpulogger.render import terminal_plot, text
 from ipygpulogger.render.summary import summary
 
 MIME = "application/vnd.ipygpulogger.v1+json"
@@ -158,11 +160,37 @@ def test_the_summary_is_of_the_cells_so_far(extension, capsys, how):
 
 def test_the_plot_is_handed_back(extension, capsys):
     """%gpulog plot is the cell's result; given a name, it is shown only when asked for."""
-    from matplotlib.figure import Figure
-
     assert isinstance(run(extension, "%gpulog plot").result, Figure)
     assert run(extension, "fig = %gpulog plot").result is None
     assert isinstance(extension.user_ns["fig"], Figure)
+
+
+def test_the_plot_in_a_terminal_is_drawn_there(extension, capsys, monkeypatch):
+    """In characters, also without matplotlib; in a kernel it is a picture, with a display a window."""
+    run(extension, "x = 1")
+    history = extension.user_ns["il"].history
+    capsys.readouterr()
+    drawing = terminal_plot.drawing(history)
+    run(extension, "%gpulog plot")
+    assert capsys.readouterr().out.startswith(f"Out[3]: \n{drawing}\n")
+    shown = []
+    for name in "DISPLAY", "WAYLAND_DISPLAY":
+        monkeypatch.setenv(name, ":0")
+    monkeypatch.setattr("matplotlib.get_backend", lambda: "TkAgg")
+    pyplot = SimpleNamespace(figure=Figure, show=lambda: shown.append(1), __spec__=None)
+    monkeypatch.setitem(sys.modules, "matplotlib.pyplot", pyplot)
+    monkeypatch.setattr("matplotlib.pyplot", pyplot, raising=False)
+    run(extension, "%gpulog plot")
+    assert shown == [1]
+    assert "█" not in capsys.readouterr().out
+    monkeypatch.setattr(extension, "kernel", None, raising=False)
+    assert not hasattr(run(extension, "%gpulog plot").result, "_ipython_display_")
+    monkeypatch.delattr(extension, "kernel")
+    capsys.readouterr()
+    drawing = terminal_plot.drawing(history)
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    run(extension, "%gpulog plot")
+    assert capsys.readouterr().out.startswith(f"{drawing}\n")
 
 
 @pytest.mark.parametrize("name", ["run.jsonl", "two words.csv"])
