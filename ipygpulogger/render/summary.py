@@ -46,7 +46,7 @@ _CARD = 2048  # bytes
 _NAMES = 5  # that grew in one suspect
 _NONE = "no cell has been reported yet"
 _LEAK = "every run consumed more, and left more in use than the one before"
-_MOMENT = "needed for a moment"
+_MOMENT = "more for a moment"
 _LEGEND = f"<b style=color:{BLUE}>■</b> consumed{DOT}<b style=color:{RED}>■</b> {_MOMENT}"
 _WIDTH = 80  # of text
 _BAR = 8  # characters
