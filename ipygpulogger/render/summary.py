@@ -48,7 +48,7 @@ _NONE = "no cell has been reported yet"
 _LEAK = "every run consumed more, and left more in use than the one before"
 _MOMENT = "more for a moment"
 _LEGEND = f"<b style=color:{BLUE}>■</b> consumed{DOT}<b style=color:{RED}>■</b> {_MOMENT}"
-_WIDTH = 80  # of text
+_WIDTH = 80  # of text, of which a table without marks leaves two
 _BAR = 8  # characters
 # Of code in HTML: on a narrow screen it leaves room for the figures.
 _CLIPPED = "max-width:18vw;overflow:hidden;text-overflow:ellipsis;white-space:nowrap"
@@ -79,7 +79,7 @@ def summary(records: Sequence[CellRecord], by: str = "needed") -> str:
     found = _overview(records, by)
     if found is None:
         return _NONE
-    lines = [found.title, *_table(found.first, found.names, html=False).text(_WIDTH, marks=False)]
+    lines = [found.title, *_table(found.first, found.names, html=False).text(_WIDTH + 2, marks=False)]
     for sentence in (f"█ consumed  ░ {_MOMENT}", *found.below):
         lines += textwrap.wrap(sentence, _WIDTH)
     return printable_lines([*lines, *found.leaks])
