@@ -6,14 +6,15 @@ fails, that is said once, and the record goes on without it.
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ..analysis.notable import excesses
 from ..engine.machine import importing, machine
-from ..records import Note, NoteKind
+from ..records import CPU, Note, NoteKind
 from ..records.units import MB, parse_size, rounded_mb, size_text
-from ..runtime.shell import current_shell
+from ..runtime.shell import current_shell, first_line, lines_of
 from ..sources.system.ram_limit import least
 from .cell import body_of
 
@@ -85,11 +86,29 @@ def _at_peak(record: CellRecord, cell: MeasuredCell) -> CellRecord:
     """Add what was alive at the peak, and as an allocation failed, if allocations were recorded."""
     recording: Any = cell.recording
     record, card = recording.result(record), record.out_of_memory
+    if main_line := _line_at_peak(record, cell.cell.raw):
+        record = replace(record, main_line=main_line)
     recording.keep_failure(cell.cell.label)
     if card is None:
         return record
     alive = recording.at_failure.get(card.device, ())
     return replace(record, out_of_memory=replace(card, alive=alive))
+
+
+def _line_at_peak(record: CellRecord, text: str) -> str:
+    """Return the line of the cell that allocated most of what was alive at the peak; empty if none did."""
+    sizes: dict[bool, dict[int, int]] = {True: {}, False: {}}  # of devices, of RAM; by line
+    for row in record.at_peak:
+        found = re.match(rf"In \[{record.execution_count}\]:(\d+)", row.place)
+        if found and row.kind != "before":
+            alike, number = sizes[row.device != CPU], int(found[1])
+            alike[number] = alike.get(number, 0) + row.size_bytes
+    lines = lines_of(text)
+    for alike in sizes.values():
+        most = max(alike, key=alike.__getitem__, default=0)
+        if 0 < most <= len(lines) and alike[most] >= MB:
+            return first_line(lines[most - 1])
+    return ""
 
 
 def _dimensions(record: CellRecord, cell: MeasuredCell) -> CellRecord:

@@ -192,6 +192,7 @@ class MeasuredCell:
             error=cell.error,
             current_gpu=machine().frameworks.current_index(),
             gpulog_only=cell.gpulog_only,
+            main_line="" if cell.main_line == cell.source else cell.main_line,
         )
 
     def drop(self) -> None:
