@@ -74,20 +74,27 @@ def is_notable(gpu: DeviceUsage) -> bool:
 
 
 class Excess(NamedTuple):
-    """A peak above its budget."""
+    """The highest use of one memory, above its budget."""
 
     name: str  # "RAM", or the device id: "cuda:0"
     peak_bytes: int  # if it is not exact, its lower bound
     budget_bytes: int
     at_least: bool
+    began_bytes: int = 0  # what was in use before
+    is_own: bool = True  # it began within the budget, or needed more; otherwise it is still over
 
 
 def excesses(
     measurement: Measurement, *, ram_bytes: int | None = None, gpu_bytes: int | None = None
 ) -> Iterator[Excess]:
-    """Yield the peaks of this process, in RAM and on each device, that are certainly above a budget."""
+    """Yield where this process went above a budget for certain: in RAM, and on each device.
+
+    A scope that began above the budget has an excess of its own if it needed 5 MB more.
+    """
     allowed: list[tuple[str, Usage, int | None]] = [("RAM", measurement.gen, ram_bytes)]
     allowed += [(gpu.id, gpu, gpu_bytes) for gpu in measurement.gpus if gpu.attributed]
     for name, usage, budget_bytes in allowed:
+        began_bytes, at_least = usage.before_bytes, usage.peak.quality != "exact"
         if budget_bytes is not None and usage.peak.lo_bytes > budget_bytes:
-            yield Excess(name, usage.peak.lo_bytes, budget_bytes, usage.peak.quality != "exact")
+            is_own = began_bytes <= budget_bytes or usage.needed_bytes >= QUIET_RAM_BYTES
+            yield Excess(name, usage.peak.lo_bytes, budget_bytes, at_least, began_bytes, is_own)

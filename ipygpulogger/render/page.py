@@ -15,7 +15,7 @@ from xml.etree import ElementTree as ET
 
 from ..analysis.totals import ELSEWHERE, RAM, Totals, shown
 from ..records import DeviceUsage
-from ..records.units import size_text, time_text, without_controls
+from ..records.units import shortened, size_text, time_text, without_controls
 from .growth import named_devices
 from .html import line_and_body
 from .markup import BLUE, Part, bar, small
@@ -87,6 +87,16 @@ def _totals(totals: Totals) -> Iterator[str]:
     yield f"<dl class=totals>{''.join(cards)}</dl>"
 
 
+def highest_figures(totals: Totals) -> Iterator[str]:
+    """Yield the highest use of each memory, and the cell that raised it to that."""
+    for key, (name, _) in _memories(totals).items():
+        memory = totals.memories.get(key)
+        if memory is not None and memory.highest is not None:
+            least = "" if memory.exact else "at least "
+            label = shortened(memory.highest.title())
+            yield f"highest {name} {least}{size_text(memory.peak_bytes)} in {label}"
+
+
 def _memories(totals: Totals) -> dict[Key, tuple[str, DeviceUsage | None]]:
     """Return the names of RAM and of the devices with their latest figures, and of other processes."""
     latest = (memory.latest for key, memory in totals.memories.items() if key not in ELSEWHERE)
@@ -96,7 +106,7 @@ def _memories(totals: Totals) -> dict[Key, tuple[str, DeviceUsage | None]]:
 
 
 def _highest(name: str, memory: MemoryTotals, label: str, total_bytes: int | None) -> str:
-    """Return the card of the highest peak of one memory."""
+    """Return the card of the highest use of one memory."""
     peak_bytes = memory.peak_bytes
     least = "" if memory.exact else "at least "
     of = f"of {size_text(total_bytes).replace('.0 ', ' ')}, " if total_bytes else ""
@@ -113,11 +123,10 @@ def _cell(record: CellRecord, source: str) -> str:
     line, body = line_and_body(record)
     failed = " failed" if record.outcome() else ""
     count = record.execution_count
-    first = next((text for text in source.splitlines() if text.strip()), "")
     name = "" if count is None else str(count)
     return (
         f'<details class="cell{failed}"><summary><span class=count>{name}</span>'
-        f"<span><code>{escape(first)}</code><span class=line>{line}</span></span></summary>\n"
+        f"<span><code>{escape(record.code_line)}</code><span class=line>{line}</span></span></summary>\n"
         f"<div class=inside><pre><code>{escape(source)}</code></pre>\n{body}</div></details>"
     )
 
