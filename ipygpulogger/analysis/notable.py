@@ -94,7 +94,8 @@ def excesses(
     allowed: list[tuple[str, Usage, int | None]] = [("RAM", measurement.gen, ram_bytes)]
     allowed += [(gpu.id, gpu, gpu_bytes) for gpu in measurement.gpus if gpu.attributed]
     for name, usage, budget_bytes in allowed:
-        began_bytes, at_least = usage.before_bytes, usage.peak.quality != "exact"
+        context_bytes = getattr(usage, "context_bytes", 0)  # created within the scope, so not there before it
+        began_bytes, at_least = usage.before_bytes - context_bytes, usage.peak.quality != "exact"
         if budget_bytes is not None and usage.peak.lo_bytes > budget_bytes:
-            is_own = began_bytes <= budget_bytes or usage.needed_bytes >= QUIET_RAM_BYTES
+            is_own = began_bytes <= budget_bytes or usage.peak.lo_bytes - began_bytes >= QUIET_RAM_BYTES
             yield Excess(name, usage.peak.lo_bytes, budget_bytes, at_least, began_bytes, is_own)

@@ -115,7 +115,7 @@ def write_page(
     """Write the page, whole or not at all, and say where it is."""
     from ..render.page import page
 
-    ranked = summary.html(cells.rank(), "needed", cells.suspects())
+    ranked = summary.html(cells.rank(), "peak", cells.suspects())
     write_file(path, page(title, cells, source=source, ranked=ranked, said=said))
     aside(f"page: {path}")
 

@@ -9,15 +9,19 @@ import builtins
 import os
 import sys
 import threading
-from dataclasses import fields, replace
+from dataclasses import replace
+from importlib.abc import MetaPathFinder
 from importlib.machinery import SourceFileLoader
+from importlib.util import find_spec
 from linecache import getline
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from ..blocks.measure import measure
+from ..breakdown.recording import PeakRecording
+from ..engine.machine import machine
+from ..engine.scope import Scope
 from ..lines.line_profiler import LineProfiler
-from ..records import CellRecord, Measurement
+from ..records import CellRecord
 from ..render import at_peak, lines, text
 from .arguments import BadRequest, check, check_log, read_bytes
 from .report import Results, write_page
@@ -26,9 +30,9 @@ from .streams import aside
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Callable
+    from importlib.machinery import ModuleSpec
     from pathlib import Path
-
-    from ..blocks.measure import Measure
 
 _FOR_NOTEBOOKS = "output", "show_output", "allow_errors", "timeout", "kernel", "parameters", "parameters_file"
 
@@ -46,14 +50,11 @@ def run_script(options: argparse.Namespace) -> int | BaseException:
     results = Results(options.log and options.log.absolute())
     results.started()
     file, pid = os.path.abspath(path), os.getpid()  # noqa: PTH100 - as Python does, links kept
-    profiler = LineProfiler(lambda frame: frame.f_code.co_filename == file) if options.lines else None
-    measured = measure(path.name, peak=options.peak or False)
     sys.argv = [str(path), *options.arguments]
-    ended = _run(source, file, measured, profiler)
+    measured = _Measured(file, with_lines=options.lines, peak=options.peak)
+    ended = _run(source, file, measured)
     if os.getpid() == pid:  # not a child that it forked
-        if measured.last is None:  # for which a warning was shown
-            return 2 if ended is None else ended
-        record = _record(measured.last, ended, profiler)
+        record = measured.record(path.name, ended)
         results.keep([record], source.decode(errors="replace"))
         _report(record, file)
         judge(results, options)
@@ -65,7 +66,81 @@ def run_script(options: argparse.Namespace) -> int | BaseException:
     return 0 if ended is None else ended
 
 
-def _run(source: bytes, file: str, measured: Measure, profiler: LineProfiler | None) -> BaseException | None:
+class _Measured:
+    """What measures one run of a script, within its context."""
+
+    def __init__(self, file: str, *, with_lines: bool, peak: bool | str) -> None:
+        self._scope, self._lines, self._recording = Scope(), None, None
+        if with_lines:
+            self._lines = LineProfiler(lambda frame: frame.f_code.co_filename == file)
+        if peak:  # memray slows what runs on a GPU
+            self._recording = PeakRecording(ram=peak == "all" or not machine().nvml.devices())
+            sys.meta_path.insert(0, _WhenImported("torch", self._recording.torch_imported))
+
+    def __enter__(self) -> None:
+        if self._lines is not None:
+            self._lines.start()
+        if self._recording is not None:
+            self._recording.begin()
+        self._scope.open()
+
+    def __exit__(self, *_: object) -> None:
+        self._scope.close()
+        if self._lines is not None:
+            self._lines.stop()
+        if self._recording is not None:
+            self._recording.end()
+
+    def record(self, name: str, ended: BaseException | None) -> CellRecord:
+        """Return the record of the script, by how it ended."""
+        succeeded = ended is None or (isinstance(ended, SystemExit) and not ended.code)
+        record = self._scope.result(
+            CellRecord,
+            name,
+            execution_count=None,
+            cell_id=None,
+            source=name,
+            status="ok" if succeeded else "interrupted" if isinstance(ended, KeyboardInterrupt) else "error",
+            error=None if succeeded else type(ended).__name__,
+        )
+        if self._recording is not None:
+            record = self._recording.result(record)
+        notes = list(record.notes)
+        if self._lines is not None:
+            record = replace(record, lines=self._lines.result(lambda _: ("", 0)))
+            notes += self._lines.notes(lambda _: (name, 0))
+        mine = threading.main_thread()
+        if others := sum(one is not mine and not one.daemon for one in threading.enumerate()):
+            alive = "1 thread goes" if others == 1 else f"{others} threads go"
+            notes.append(f"{alive} on after the script's end; what is used from then on is not measured")
+        return replace(record, notes=tuple(notes))
+
+
+class _WhenImported(MetaPathFinder):
+    """Calls once a module has been imported; on `sys.meta_path` until then."""
+
+    def __init__(self, name: str, then: Callable[[], None]) -> None:
+        self._name, self._then = name, then
+
+    def find_spec(self, fullname: str, *_: object) -> ModuleSpec | None:
+        """Leave the module to the other finders, and call after its loader."""
+        if fullname != self._name:
+            return None
+        sys.meta_path.remove(self)
+        spec = find_spec(fullname)
+        if spec is not None and spec.loader is not None:
+            loader, then = spec.loader, self._then
+
+            def exec_module(module: ModuleType) -> None:
+                del vars(loader)["exec_module"]
+                loader.exec_module(module)
+                then()
+
+            vars(loader)["exec_module"] = exec_module
+        return spec
+
+
+def _run(source: bytes, file: str, measured: _Measured) -> BaseException | None:
     """Run a script as ``__main__``; return what it raised, which Python will then print as it would alone."""
     main: Any = ModuleType("__main__")
     main.__file__, main.__builtins__, main.__cached__ = file, builtins, None
@@ -74,40 +149,14 @@ def _run(source: bytes, file: str, measured: Measure, profiler: LineProfiler | N
     if not getattr(sys.flags, "safe_path", False):
         sys.path[0] = os.path.dirname(os.path.realpath(file))  # noqa: PTH120
     try:
-        if profiler is not None:
-            profiler.start()
         with measured:
-            exec(compile(source, file, "exec", dont_inherit=True), vars(main))  # noqa: S102 - this is the command
+            exec(compile(source, file, "exec", dont_inherit=True), vars(main))  # noqa: S102
     except BaseException as error:
         inner = error.__traceback__ and error.__traceback__.tb_next  # without the frame of this function
         hook = sys.excepthook
         sys.excepthook = lambda kind, raised, _: hook(kind, raised.with_traceback(inner), inner)
         return error
-    finally:
-        if profiler is not None:
-            profiler.stop()
     return None
-
-
-def _record(found: Measurement, ended: BaseException | None, profiler: LineProfiler | None) -> CellRecord:
-    succeeded = ended is None or (isinstance(ended, SystemExit) and not ended.code)
-    record = CellRecord(
-        **{one.name: getattr(found, one.name) for one in fields(found)},
-        execution_count=None,
-        cell_id=None,
-        source=found.label,
-        status="ok" if succeeded else "interrupted" if isinstance(ended, KeyboardInterrupt) else "error",
-        error=None if succeeded else type(ended).__name__,
-    )
-    notes = list(record.notes)
-    if profiler is not None:
-        record = replace(record, lines=profiler.result(lambda _: ("", 0)))
-        notes += profiler.notes(lambda _: (found.label, 0))
-    others = [one for one in threading.enumerate() if one is not threading.main_thread() and not one.daemon]
-    if others:
-        alive = "1 thread goes" if len(others) == 1 else f"{len(others)} threads go"
-        notes.append(f"{alive} on after the script's end; what is used from then on is not measured")
-    return replace(record, notes=tuple(notes))
 
 
 def _report(record: CellRecord, file: str) -> None:

@@ -69,7 +69,9 @@ def test_what_is_certain_to_have_grown(before, after, grew):
     found = compare([cell(peak=before)], [cell(peak=after)])
     assert bool(found.regressed) == grew
     assert found.pairs[0].changes[0].at_least == ({before.quality, after.quality} != {"exact"})
-    assert ("(at least)" in comparison(found, unchanged=True)) == ({before.quality, after.quality} != {"exact"})
+    assert ("(at least)" in comparison(found, unchanged=True)) == (
+        {before.quality, after.quality} != {"exact"}
+    )
     assert FLOOR_BYTES == MB
 
 
