@@ -52,11 +52,6 @@ class Pair:
         return any(change.regressed for change in self.changes)
 
     @property
-    def fails_now(self) -> bool:
-        """Whether it failed or was interrupted, and had succeeded before."""
-        return self.after.status != "ok" and self.before.status == "ok"
-
-    @property
     def changed(self) -> bool:
         """Whether anything is worth a look."""
         return self.after.outcome() != self.before.outcome() or any(one.changed for one in self.changes)
@@ -80,16 +75,14 @@ class Comparison:
     @property
     def failed(self) -> tuple[CellRecord, ...]:
         """The cells that fail in the second run and did not in the first, new ones among them."""
-        new = (record for record in self.new if record.status != "ok")
-        return (*(pair.after for pair in self.pairs if pair.fails_now), *new)
+        now = (*(pair.after for pair in self.pairs if pair.before.status == "ok"), *self.new)
+        return tuple(record for record in now if record.status != "ok")
 
     @property
-    def unexplained(self) -> tuple[tuple[CellRecord, Change], ...]:
-        """The first cell that began higher on each memory, where no cell of both runs grew there."""
-        changes = [(pair.after, change) for pair in self.pairs for change in pair.changes]
-        grown = {change.name for _, change in changes if change.regressed}
-        first = {change.name: (record, change) for record, change in reversed(changes) if change.began_higher}
-        return tuple(found for name, found in first.items() if name not in grown)
+    def unexplained(self) -> Pair | None:
+        """The first cell that went higher because it began higher, where no cell of both runs has grown."""
+        higher = (pair for pair in self.pairs if any(change.began_higher for change in pair.changes))
+        return None if self.regressed else next(higher, None)
 
 
 def compare(

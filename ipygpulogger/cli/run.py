@@ -151,42 +151,29 @@ def _set_parameters(notebook: Any, options: argparse.Namespace) -> Iterator[str]
 
 
 def judge(results: Results, options: argparse.Namespace) -> None:
-    """Compare each cell with the budgets; what is over fails the run."""
-    for record, sentence in _over_budget(results.history, options.max_ram, options.max_gpu):
-        results.fail(sentence)
-        results.over += [] if record is None else [record]
-
-
-def _over_budget(
-    records: Sequence[CellRecord], ram_bytes: int | None, gpu_bytes: int | None
-) -> Iterator[tuple[CellRecord | None, str]]:
-    """Yield each cell that went above a budget by its own need, with a sentence; at last what is still over.
-
-    And a sentence for each device that cannot be judged.
-    """
+    """Let each cell that went above a budget fail the run; at last, say which ones only began above it."""
     still: dict[str, list[CellRecord]] = {}
-    for record in records:
-        for excess in excesses(record, ram_bytes=ram_bytes, gpu_bytes=gpu_bytes):
+    for record in results.history:
+        for excess in excesses(record, ram_bytes=options.max_ram, gpu_bytes=options.max_gpu):
             where, option = ("in RAM", "ram") if excess.name == "RAM" else (f"on {excess.name}", "gpu")
-            budget = f"--max-{option} {_size(excess.budget_bytes)}"
+            budget, least = f"--max-{option} {_size(excess.budget_bytes)}", "at least " * excess.at_least
             if not excess.is_own:
                 still.setdefault(f"{budget} {where}", []).append(record)
                 continue
-            least, over_bytes = (
-                "at least " if excess.at_least else "",
-                excess.peak_bytes - excess.budget_bytes,
+            began_bytes, over_bytes = (
+                size_bytes - excess.budget_bytes for size_bytes in (excess.began_bytes, excess.peak_bytes)
             )
-            began_bytes = excess.began_bytes - excess.budget_bytes
             began = f"; it began {_size(began_bytes)} over" if began_bytes > 0 else ""
             highest = f"highest {least}{_size(excess.peak_bytes)} {where}"
-            by = f"{least}{_size(over_bytes)} over {budget}{began}"
-            yield record, f"{summary.named(record)}: {highest}, {by}"
-        for gpu in record.gpus if gpu_bytes is not None else ():
+            over = f"{least}{_size(over_bytes)} over {budget}{began}"
+            results.fail(f"{summary.named(record)}: {highest}, {over}")
+            results.over.append(record)
+        for gpu in record.gpus if options.max_gpu is not None else ():
             if not gpu.attributed:
                 why = f"on {gpu.id}, where per-process usage is unavailable"
-                yield None, f"{summary.named(record)}: --max-gpu cannot be judged {why}"
+                results.fail(f"{summary.named(record)}: --max-gpu cannot be judged {why}")
     for budget, found in still.items():
-        yield None, f"still over {budget} as they began: {_few(found)}"
+        results.fail(f"still over {budget} as they began: {_few(found)}")
 
 
 def _size(size_bytes: int) -> str:

@@ -271,13 +271,10 @@ def comparison(found: Comparison, *, unchanged: bool = False) -> str:
             lines.append(f"{word}: {named(record)}{remark}{record.outcome() and ', '}{record.outcome()}")
     if same := len(found.pairs) - len(shown):
         lines.append(f"{'1 cell is' if same == 1 else f'{same} cells are'} unchanged; --all shows every cell")
-    for record, change in found.unexplained:
-        more_mb = rounded_mb(change.inherited_bytes or 0)
-        lines.append(
-            f"{change.name}: {named(record)}: began {more_mb} MB higher, and no cell of both runs grew"
-        )
-    if failed := found.failed:
-        lines.append(f"failed now, not before: {'; '.join(map(named, failed))}")
+    if found.unexplained:
+        lines.append(f"{named(found.unexplained.after)}: began higher, and no cell of both runs grew")
+    if found.failed:
+        lines.append(f"failed now, not before: {'; '.join(map(named, found.failed))}")
     unsure = sum(pair.alike > 1 for pair in found.regressed)
     lines.append(
         f"{grew or 'none'} of {count} {'cell' if count == 1 else 'cells'} grew by more than"

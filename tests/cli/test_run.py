@@ -4,6 +4,7 @@ import json
 import os
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import nbformat
 import pytest
@@ -12,7 +13,8 @@ from sessions import ram
 
 from ipygpulogger import History
 from ipygpulogger.cli import main
-from ipygpulogger.cli.run import _over_budget
+from ipygpulogger.cli.report import Results
+from ipygpulogger.cli.run import judge
 from ipygpulogger.records import MIME, DeviceUsage, Peak
 
 
@@ -118,7 +120,7 @@ def test_cells_without_ids(notebook, tmp_path, minor):
     for log in logs:
         done = command("run", path, "--log", log)
         assert (done.returncode, len(done.stderr.splitlines())) == (0, 1), done.stderr
-    compared = command("compare", *logs)
+    compared = command("compare", *logs, "--all")
     assert "of 3 cells" in compared.stdout
     assert compared.stdout.count("(matched by its first line, which 2 cells share)") == 2
     assert "new: " not in compared.stdout
@@ -174,14 +176,22 @@ def test_a_cell_that_is_still_over(notebook, tmp_path):
     assert re.search(r"<dt>Highest RAM</dt><dd>\d+ MB</dd><dd>in In \[1\]</dd>", page.read_text())
 
 
+def judged(*cells, ram=None, gpu=None):
+    results = Results(None)
+    results.keep(cells)
+    judge(results, SimpleNamespace(max_ram=ram, max_gpu=gpu))
+    return results
+
+
 def test_a_cell_that_began_over_and_needs_more(capsys):
     """It is an offender too, as it raised memory further, and how far it was over before is said."""
     first = made(300, gen=ram(100, 300))
     second = made(gen=ram(300, 320, 500), label="In [2]")
-    (_, one), (offender, two) = _over_budget([first, second], 200 * MB, None)
+    results = judged(first, second, ram=200 * MB)
+    one, two = results.problems
     assert one == "In [1]: x = 1: highest 300 MB in RAM, 100 MB over --max-ram 200 MB"
     assert two == "In [2]: x = 1: highest 500 MB in RAM, 300 MB over --max-ram 200 MB; it began 100 MB over"
-    assert offender is second
+    assert results.over == [first, second]
 
 
 def test_a_parameter_that_the_notebook_does_not_have(notebook, capsys):
@@ -199,10 +209,11 @@ def test_a_budget_nobody_can_judge():
     """A device that the process uses, nobody knows how much of: no silent pass."""
     device = DeviceUsage(0, 0, Peak(0, None, "sampled"), index=0, name="x", backend="nvml", attributed=False)
     cell = made(gpus=(device,))
-    ((offender, said),) = _over_budget([cell], None, 1)
-    assert offender is None
+    results = judged(cell, gpu=1)
+    (said,) = results.problems
+    assert results.over == []
     assert "--max-gpu cannot be judged on nvml:0" in said
-    assert list(_over_budget([cell], None, None)) == []
+    assert judged(cell).problems == []
 
 
 def test_cells_without_a_record(notebook):

@@ -188,10 +188,10 @@ def test_gpus_of_a_script(script, tmp_path, kernel_env):
     options = ["--max-gpu", "200MB", "--peak", "--log", log]
     done = ran(*RUN, *options, script(source), env=kernel_env)
     assert done.returncode == 1, done.stderr
-    assert re.search(r"train\.py.*: highest 1100 MB on cuda:0, 900 MB over --max-gpu 200 MB\n", done.stderr), (
-        done.stderr
-    )
-    assert re.search(r"train\.py:2 +600 MB", done.stderr), print(done.stderr)
+    assert re.search(
+        r"train\.py.*: highest 1100 MB on cuda:0, 900 MB over --max-gpu 200 MB\n", done.stderr
+    ), done.stderr
+    assert re.search(r"train\.py:2 +600 MB", done.stderr), done.stderr
     assert records(log)[0]["gpus"][0]["peak"]["lo_bytes"] == 1100 * MB
 
 
