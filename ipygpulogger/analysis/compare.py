@@ -34,7 +34,7 @@ class Change:
     at_least: bool  # one of the two is not exact
     regressed: bool  # it grew beyond the tolerance, and so did what the cell itself needed
     began_higher: bool = False  # it grew beyond the tolerance, but only because the cell began higher
-    changed: bool = True  # by more than the tolerance, up or down
+    changed: bool = True  # by more than the tolerance, up or down, and not only where the cell began
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +187,7 @@ def _change(name: str, was: Usage | None, now: Usage | None, tolerance: float, f
     grain_bytes = max(before.precision_bytes, after.precision_bytes)
     tolerated_bytes = max(tolerance * before_bytes, floor_bytes, grain_bytes)
     inherited_bytes = now.before_bytes - was.before_bytes
-    grown_bytes = after.lo_bytes - before_bytes
+    grown_bytes, change_bytes = after.lo_bytes - before_bytes, after.lo_bytes - before.lo_bytes
     is_own = grown_bytes - max(0, inherited_bytes) > tolerated_bytes
     return Change(
         name,
@@ -197,5 +197,5 @@ def _change(name: str, was: Usage | None, now: Usage | None, tolerance: float, f
         at_least=(before.quality, after.quality) != ("exact", "exact"),
         regressed=is_own,
         began_higher=grown_bytes > tolerated_bytes and not is_own,
-        changed=abs(after.lo_bytes - before.lo_bytes) > tolerated_bytes,
+        changed=min(abs(change_bytes), abs(change_bytes - inherited_bytes)) > tolerated_bytes,
     )

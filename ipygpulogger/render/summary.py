@@ -259,7 +259,7 @@ def named(record: CellRecord, between: str = ": ") -> str:
 
 def comparison(found: Comparison, *, unchanged: bool = False) -> str:
     """Return the cells that changed between two runs, or all; the last line is the verdict."""
-    shown = [pair for pair in found.pairs if unchanged or pair.changed]
+    shown = [pair for pair in found.pairs if unchanged or pair.changed or pair is found.unexplained]
     lines = [f"{'Highest, MB':20}{'Before':>8}{'Now':>8}{'Change':>8}"] if shown else []
     for pair in shown:
         lines += _compared(pair, unchanged=unchanged)
@@ -270,7 +270,7 @@ def comparison(found: Comparison, *, unchanged: bool = False) -> str:
             remark = " (or an earlier run of a cell above)" if record.source in shared else ""
             lines.append(f"{word}: {named(record)}{remark}{record.outcome() and ', '}{record.outcome()}")
     if same := len(found.pairs) - len(shown):
-        lines.append(f"{'1 cell is' if same == 1 else f'{same} cells are'} unchanged; --all shows every cell")
+        lines.append(f"{cells_text(same, 0)} not shown: no change of their own (--all shows every cell)")
     if found.unexplained:
         lines.append(f"{named(found.unexplained.after)}: began higher, and no cell of both runs grew")
     if found.failed:
@@ -292,7 +292,8 @@ def _compared(pair: Pair, *, unchanged: bool) -> list[str]:
     lines = [f"{named(pair.after)}  ({now}; was {was})"]
     if pair.alike > 1:
         lines.append(f"  (matched by its first line, which {pair.alike} cells share)")
-    return [*lines, *(_changed(change) for change in pair.changes if unchanged or change.changed)]
+    shown = (one for one in pair.changes if unchanged or one.changed or one.began_higher)
+    return [*lines, *map(_changed, shown)]
 
 
 def _changed(change: Change) -> str:
