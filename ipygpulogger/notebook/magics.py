@@ -7,6 +7,7 @@ import re
 import sys
 import weakref
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -154,10 +155,14 @@ class GpulogMagics:
 
     def _status(self) -> None:
         logger = self.logger
-        options = ", ".join(
-            f"{name}={getattr(logger, name)!r}" for name in sorted(logger.class_trait_names(config=True))
-        )
         state = f"{'running' if logger.running else 'stopped'}, {logger.history.counted()} recorded"
+        for name, option in sorted(logger.traits(config=True).items()):
+            value = getattr(logger, name)
+            if value != option.default() and (name, value) != (
+                "report",
+                "rich",
+            ):  # as the extension has it
+                state += f", {name}={value!r}"
         with importing():
             from ..engine.scope import measured_now
             from ..render import growth
@@ -165,21 +170,29 @@ class GpulogMagics:
         gpus: Sequence[DeviceUsage] = ()
         with suppress(Unavailable):  # the diagnoses say so
             gpus = measured_now(reset_peaks=logger.reset_peaks).gpus
-        page = state, options, found, gpus
-        self._show(growth.status(*page), growth.status_html(*page))
+        self._show(growth.status(state, found, gpus), growth.status_html(state, found, gpus))
 
     def _summary(self, *words: str) -> None:
         by = _by(words)
         with importing():
             from ..render import summary
         history = self.logger.history
-        ranked = history.rank(by=by), by, history.suspects()
-        self._show(summary.summary(*ranked), summary.html(*ranked))
+        self._show(summary.summary(history, by), summary.html(history, by))
 
     def _plot(self) -> Any:
         with importing():
-            from ..render import plot
-        return plot.figure(self.logger.history)
+            from ..render import plot, terminal_plot
+        history = self.logger.history
+        if hasattr(self.shell, "kernel"):
+            return plot.figure(history)
+        text = terminal_plot.drawing(history)
+        try:
+            drawn, show = plot.in_terminal(history)
+        except ImportError:
+            print(text)
+            return None
+        drawn._ipython_display_ = show or partial(print, f"\n{text}")  # IPython calls it
+        return drawn
 
     def _fit(self, *words: str) -> None:
         count, name = _cell_and_size(words)
@@ -286,7 +299,7 @@ def _by(words: Sequence[str]) -> str:
     given = [part for word in words for part in word.split("=", 1)]
     if not given:
         return RANKED_BY[0]
-    if len(given) != 2 or given[0] != "--by" or given[1] not in RANKED_BY:
+    if len(given) != 2 or given[0] != "--by" or given[1] not in (*RANKED_BY, "peak"):
         raise _not_taken("summary", words)
     return given[1]
 

@@ -124,10 +124,11 @@ def _cell(record: CellRecord, source: str) -> str:
     failed = " failed" if record.outcome() else ""
     count = record.execution_count
     name = "" if count is None else str(count)
+    anchor = f' id="cell-id={escape(record.cell_id)}"' if record.cell_id else ""  # the summary's link
     return (
         f'<details class="cell{failed}"><summary><span class=count>{name}</span>'
         f"<span><code>{escape(record.code_line)}</code><span class=line>{line}</span></span></summary>\n"
-        f"<div class=inside><pre><code>{escape(source)}</code></pre>\n{body}</div></details>"
+        f"<div class=inside{anchor}><pre><code>{escape(source)}</code></pre>\n{body}</div></details>"
     )
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
+import textwrap
 from html import escape
 from typing import TYPE_CHECKING
 
 from ..analysis.group import Group
 from ..analysis.leaks import growing_names
-from ..analysis.ranking import ranked
+from ..analysis.ranking import FIGURES, ranked, size_of
 from ..records import DeviceUsage, Estimate, LineUsage, Measurement, OutOfMemory
 from ..records.cell_record import process_of
 from ..records.units import (
@@ -25,7 +27,8 @@ from ..storage.history import History
 from . import estimate, group, lines, out_of_memory
 from . import html as html_report
 from .growth import device_name, named_devices
-from .markup import Drawn, Strong, line, scrolling, small
+from .markup import BLUE, DOT, RED, Drawn, Strong, line, scrolling, small
+from .markup import code as code_markup
 from .table import Bar, Column, Table, least_sign, moved_parts
 
 if TYPE_CHECKING:
@@ -45,40 +48,37 @@ _NAMES = 5  # that grew in one suspect
 _RUNS = 6  # of one suspect
 _NONE = "no cell has been reported yet"
 _LEAK = "every run consumed more, and left more in use than the one before"
-_FIGURES = "consumed", "peaked", "needed", "peak"
-_COLUMNS = {
-    "consumed": Column("Consumed", gap=1, least=8),
-    "peaked": Column("Peaked", gap=1, least=6),
-    "needed": Column("Needed", gap=1, least=7),
-    "drawn": Column("", "drawn"),
-    "peak": Column("Peak", gap=1, least=7),
-}
+_MOMENT = "needed for a moment"
+_LEGEND = f"<b style=color:{BLUE}>■</b> consumed{DOT}<b style=color:{RED}>■</b> {_MOMENT}"
+_WIDTH = 80  # of text
+_BAR = 8  # characters
+# Of code in HTML: on a narrow screen it leaves room for the figures.
+_CLIPPED = "max-width:18vw;overflow:hidden;text-overflow:ellipsis;white-space:nowrap"
+_ID = re.compile(r"[\w-]{1,64}", re.ASCII)  # of a cell of a notebook file; VS Code sends an address
 _FIRST = {
-    "peak": "by what each needed above what was in use before it",
-    "consumed": "who consumed most first",
+    "needed": "most needed first",
+    "consumed": "most consumed first",
+    "highest": "the highest first",
     "time": "the longest first",
 }
 
 
-def summary(records: Sequence[CellRecord], by: str, suspects: Sequence[Sequence[CellRecord]]) -> str:
-    """Return the ranked cells of a notebook, the highest marked, and suspected leaks.
+def summary(records: Sequence[CellRecord], by: str = "needed") -> str:
+    """Return the ranked cells of a run as text of 80 columns, the worst marked, and suspected leaks.
 
-    The records and the suspects are as `History.rank` and `History.suspects` return them.
+    The records are all of the run, in their order, and `by` is a word that `History.rank` takes.
     """
-    found = ranked(records, by, suspects)
+    found = ranked(records, by)
     if found is None:
         return _NONE
     names = _names(found.devices)
     worst = _worst(found, names)
     marked = {id(record) for cells in worst.values() for record, _ in cells}
-    lines = [_title(found), *_table(found.first, names, marked, html=False).text()]
-    if more := _more(found.count, found.first):
-        lines.append(f"  {more}")
-    lines += [f"* {sentence}" for sentence in _sentences(worst)]
-    if found.coarse_bytes:
-        lines.append(
-            f"RAM: each peak is within ±{rounded_mb(found.coarse_bytes)} MB, as coarsely as the kernel counts"
-        )
+    lines = [_title(found), *_table(found.first, names, marked, html=False).text(_WIDTH)]
+    for mark, sentences in (" ", [*_remarks(found), f"█ consumed  ░ {_MOMENT}"]), ("*", _sentences(worst)):
+        lines += [
+            f"{mark} {words}" for sentence in sentences for words in textwrap.wrap(sentence, _WIDTH - 2)
+        ]
     if found.suspects:
         lines.append(f"May leak: {_LEAK}:")
         lines += [f"  {_suspect(runs, names)}" for runs in found.suspects]
@@ -87,20 +87,20 @@ def summary(records: Sequence[CellRecord], by: str, suspects: Sequence[Sequence[
     return printable_lines(lines)
 
 
-def html(records: Sequence[CellRecord], by: str, suspects: Sequence[Sequence[CellRecord]]) -> str:
-    """Return the same as HTML: a table with a bar for each memory, its highest figures in bold."""
-    found = ranked(records, by, suspects)
+def html(records: Sequence[CellRecord], by: str = "needed") -> str:
+    """Return the same as HTML, the highest figures in bold."""
+    found = ranked(records, by)
     if found is None:
         return line(_NONE, quiet=True)
     names = _names(found.devices)
-    markup = scrolling(_table(found.first, names, html=True).html(_title(found)))
-    below = [_more(found.count, found.first), *_sentences(_worst(found, names))]
-    markup += "".join(map(small, filter(None, below)))
+    below = [*_remarks(found), *_sentences(_worst(found, names))]
+    shown = scrolling(_table(found.first, names, html=True).html())
+    markup = line(f"{escape(_title(found))}{shown}{_LEGEND}{''.join(map(small, below))}")
     if found.suspects:
         markup += line(f"<b>May leak</b>: {_LEAK}")
         markup += "".join(line(escape(_suspect(runs, names))) for runs in found.suspects)
     if more := _more(found.suspects_count, found.suspects):
-        markup += small(more)
+        markup += line(small(more))
     return without_controls(markup)
 
 
@@ -112,8 +112,8 @@ def history(cells: History) -> str:
     own = [record for record in records if process_of(record) is None]
     names = _names(gpu for record in own for gpu in record.gpus)
     which = f", the last {_ROWS}" if len(cells) > _ROWS else ""
-    shown = _table(records, names, html=True).html(f"{cells.counted()}{which}; MB")
-    return without_controls(scrolling(shown))
+    shown = scrolling(_table(records, names, html=True).html())
+    return without_controls(line(f"{cells.counted()}{which}; MB{shown}{_LEGEND}"))
 
 
 def _names(gpus: Iterable[DeviceUsage]) -> dict[Key, str]:
@@ -121,12 +121,22 @@ def _names(gpus: Iterable[DeviceUsage]) -> dict[Key, str]:
 
 
 def _title(found: Ranked) -> str:
-    count = cells_text(found.count - found.processes_count, found.processes_count)
-    return f"{count}, {_FIRST[found.by]}; MB"
+    every = cells_text(found.count - found.processes_count + found.left_out, found.processes_count)
+    left_out = f" ({found.left_out:,} that only ran %gpulog left out)" if found.left_out else ""
+    return f"{every}{left_out}, {_FIRST[found.by]}; MB"
 
 
 def _more(count: int, shown: Sequence[object]) -> str:
     return f"and {count - len(shown):,} more" if count > len(shown) else ""
+
+
+def _remarks(found: Ranked) -> Iterator[str]:
+    """Yield how many are not in the table, and how coarse its figures are."""
+    if more := _more(found.count, found.first):
+        yield more
+    if found.coarse_bytes:
+        coarse_mb = rounded_mb(found.coarse_bytes)
+        yield f"RAM: each highest is within ±{coarse_mb} MB, as coarsely as the kernel counts"
 
 
 def _sentences(worst: _Worst) -> Iterator[str]:
@@ -143,52 +153,56 @@ def _table(
     records: Sequence[CellRecord], names: dict[Key, str], marked: Container[int] = (), *, html: bool
 ) -> Table:
     """Return cells as a table, a row for each memory, with a mark at these ids, or bold figures in HTML."""
-    order = ("needed", "drawn", "consumed", "peaked", "peak") if html else _FIGURES
-    cell, memory = Column("", "words", html_head="Cell", least=8), Column("", "words", gap=1, least=5)
-    time, source = Column("Time", gap=1, least=9), Column("Cell", "code", html_head="Source")
-    table = Table([cell, memory, *(_COLUMNS[name] for name in order), time, source])
+    columns = [Column("", "words", html_head="Cell", least=7), Column("", "words", gap=1, least=4)]
+    columns += [Column("Consumed", gap=1, least=8), Column("Needed", gap=1, least=6)]
+    columns += [Column("", "drawn" if html else "figure", gap=1), Column("Highest", gap=1, least=7)]
+    columns += [Column("Time", gap=1, least=7)]
+    columns.insert(1 if html else len(columns), Column("Cell", "code", html_head="Source"))
+    table = Table(columns)
     shown = [(record, list((_moved if html else _rows)(record, names))) for record in records]
     usages = [usage for _, rows in shown for _, usage in rows if usage is not None]
     scale_bytes = max((usage.needed_bytes for usage in usages), default=0)
     longest_s = max((record.time_s for record in records), default=0.0)
-    most = {
-        name: max((rounded_mb(getattr(usage, f"{name}_bytes")) for usage in usages), default=0)
-        for name in ("needed", "consumed")
-    }
+    most = {what: max((rounded_mb(size_of(one, what)) for one in usages), default=0) for what in FIGURES}
     for record, rows in shown:
-        title, ended = shortened(record.title()), shortened(record.outcome())
-        code = shortened(record.source)
+        code, ended = shortened(record.code_line.strip()), shortened(record.outcome())
+        took = time_text(record.time_s)
+        time: Words = Strong(took) if record.time_s == longest_s else took
+        first: Words = shortened(record.title())
+        source: Words = f"{ended}: {code}" if ended else code
         if html:
-            took = time_text(record.time_s)
-            outcome = f" <b>{escape(ended)}</b>" if ended else ""
-            first: Words = Drawn(f"{escape(title)}{outcome}")
-            last: tuple[Words, Words] = (Strong(took) if record.time_s == longest_s else took, code)
-        else:
-            first = title
-            last = f"{record.time_s:.3f}s", f"{code}{f'  ({ended})' if ended else ''}"
+            first = Drawn(_linked(record))
+            failed = f"<b>{escape(ended)}</b> " if ended else ""
+            source = Drawn(f'<div style="{_CLIPPED}">{failed}{code_markup(code)}</div>')
         mark = "*" if id(record) in marked else " "
         for name, usage in rows:
-            figures: dict[str, Words | Bar] = dict.fromkeys(_FIGURES, "n/a")
-            if usage is not None:
-                for what, (least, size_bytes) in _sizes(usage).items():
-                    size_mb = rounded_mb(size_bytes)
-                    text = f"{least}{size_mb:{',' if html else ''}}"
-                    figures[what] = Strong(text) if size_mb and size_mb == most.get(what) else text
-            figures["drawn"] = Bar(moved_parts(usage), scale_bytes)
-            table.add(first, name, *(figures[what] for what in order), *last, mark=mark)
-            mark, first, last = " ", "", ("", Drawn(""))
+            consumed, needed, highest = (_figure(usage, what, most[what], html=html) for what in FIGURES)
+            bar = Bar(moved_parts(usage), scale_bytes)
+            figures = consumed, needed, bar if html else bar.blocks(_BAR), highest, time
+            table.add(
+                first, *([source, name] if html else [name]), *figures, *([] if html else [source]), mark=mark
+            )
+            mark, first, time, source = " ", "", "", Drawn("")
     return table
 
 
-def _sizes(usage: Usage) -> dict[str, tuple[str, int]]:
-    """Return the figures of a row: the sign before each, and bytes."""
-    least = least_sign(usage)
-    return {
-        "consumed": ("", usage.consumed_bytes),
-        "peaked": ("", usage.peaked_bytes),
-        "needed": (least, usage.needed_bytes),
-        "peak": (least, usage.peak.lo_bytes),
-    }
+def _linked(record: CellRecord) -> str:
+    """Return the title of a cell, where the front end has its id as a link, which JupyterLab follows."""
+    title = escape(shortened(record.title())).replace(" ", "\N{NO-BREAK SPACE}")
+    cell_id = record.cell_id or ""
+    return (
+        f'<a style=color:inherit href="#cell-id={cell_id}">{title}</a>' if _ID.fullmatch(cell_id) else title
+    )
+
+
+def _figure(usage: Usage | None, what: str, most_mb: int, *, html: bool) -> Words:
+    """Return a figure of a row in MB, one that is the highest of its column so that it stands out."""
+    if usage is None:
+        return "n/a"
+    size_mb = rounded_mb(size_of(usage, what))
+    least = "" if what == "consumed" else least_sign(usage)
+    text = f"{least}{size_mb:{',' if html else ''}}"
+    return Strong(text) if size_mb and size_mb == most_mb else text
 
 
 def _moved(record: CellRecord, names: dict[Key, str]) -> list[tuple[str, Usage | None]]:
@@ -221,13 +235,11 @@ def _worst(found: Ranked, names: dict[Key, str]) -> _Worst:
     """Return, by the name of each figure, the cells that have the highest: of RAM, and of any device."""
     worst: _Worst = {}
     for figure, record, usage in found.worst:
-        name = _device(record, usage, names) if isinstance(usage, DeviceUsage) else ""
-        least, size_bytes = _sizes(usage)[figure]
-        text = f"{least}{rounded_mb(size_bytes)} {f'MB on {name}' if name else 'MB of RAM'}"
-        if figure == "needed":
-            text += f" (peak {least}{rounded_mb(usage.peak.lo_bytes)})"
-        worst.setdefault(f"{figure} most", []).append((record, text))
-    return worst | {"longest": [(found.longest, f"{found.longest.time_s:.3f}s")]}
+        name = f"on {_device(record, usage, names)}" if isinstance(usage, DeviceUsage) else "of RAM"
+        least = "" if figure == "consumed" else least_sign(usage)
+        text = f"{least}{rounded_mb(size_of(usage, figure))} MB {name}"
+        worst.setdefault("highest" if figure == "highest" else f"{figure} most", []).append((record, text))
+    return worst | {"longest": [(found.longest, time_text(found.longest.time_s))]}
 
 
 def _suspect(runs: Sequence[CellRecord], names: dict[Key, str]) -> str:
@@ -253,8 +265,8 @@ def _growth(name: str, sizes: Sequence[int]) -> str:
 
 
 def named(record: CellRecord, between: str = ": ") -> str:
-    """Return a cell's label and first line, by which people recognize it."""
-    return f"{shortened(record.title())}{between}{shortened(record.source)}"
+    """Return a cell's label and main line, by which people recognize it."""
+    return f"{shortened(record.title())}{between}{shortened(record.code_line.strip())}"
 
 
 def comparison(found: Comparison, *, unchanged: bool = False) -> str:

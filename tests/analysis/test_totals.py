@@ -7,7 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from made import plain
 
-from ipygpulogger.analysis.ranking import rank, ranked
+from ipygpulogger.analysis.ranking import ranked
+from ipygpulogger.analysis.totals import RAM, Totals
 from ipygpulogger.records import DeviceUsage, Heap, Peak, RamUsage
 from ipygpulogger.records.units import rounded_mb
 
@@ -49,10 +50,10 @@ RUNS = st.lists(cells(), max_size=12)
 
 
 @settings(deadline=None)
-@given(RUNS, st.sampled_from(["peak", "consumed", "time"]))
+@given(RUNS, st.sampled_from(["needed", "consumed", "highest", "time"]))
 def test_the_worst_figures_are_the_highest(run, by):
     """Of RAM and of any device: no cell has a higher figure in whole MB, and none with as much began before."""
-    found = ranked(rank(run, by), by, [])
+    found = ranked(run, by)
     counted = [one for one in run if not one.gpulog_only]
     if found is None:
         assert not counted
@@ -74,3 +75,17 @@ def test_the_worst_figures_are_the_highest(run, by):
         most_mb = max(rounded_mb(size) for size, _ in sizes)
         assert rounded_mb(getattr(worst.usage, f"{figure}_bytes")) == most_mb
         assert worst.record.started_at == min(at for size, at in sizes if rounded_mb(size) == most_mb)
+
+
+@given(RUNS)
+def test_who_raised_memory_to_its_highest(run):
+    """A cell that came within 1 MB or 1 % of the highest, and of such cells the one that needed most."""
+    total = Totals.of(run).memories.get(RAM)
+    if total is None or total.highest is None:
+        assert all(one.gen.peak.lo_bytes < MB for one in run)
+        return
+    highest = max(one.gen.peak.lo_bytes for one in run)
+    assert total.peak_bytes == highest
+    assert highest - total.highest.gen.peak.lo_bytes <= max(MB, highest // 100)
+    near = [one for one in run if one.gen.peak.lo_bytes >= highest - MB]
+    assert total.highest.gen.needed_bytes >= max(one.gen.needed_bytes for one in near)
