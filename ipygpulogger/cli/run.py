@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from ..analysis.notable import excesses
 from ..analysis.totals import Totals
 from ..engine.machine import machine
-from ..records.units import MB, rounded_mb, shortened, time_text
+from ..records.units import MB, cells_text, rounded_mb, shortened, time_text
 from ..render import summary
 from ..runtime.errors import write_file
 from . import arguments
@@ -96,10 +96,12 @@ def _judge(execution: Execution, results: Results, options: argparse.Namespace) 
     """Add what fails the run as a whole to its problems, and return remarks on the rest."""
     remarks = []
     if options.allow_errors and execution.cells_failed:
-        remarks.append(f"{_cells(execution.cells_failed)} failed; the run went on, because of --allow-errors")
+        remarks.append(
+            f"{cells_text(execution.cells_failed, 0)} failed; the run went on, because of --allow-errors"
+        )
     judge(results, options)
     if execution.cells_without_record:
-        cells = _cells(execution.cells_without_record)
+        cells = cells_text(execution.cells_without_record, 0)
         sentence = f"{cells} left no record, because the notebook stopped the logger"
         if options.max_ram is None and options.max_gpu is None:
             remarks.append(sentence)
@@ -117,7 +119,7 @@ def _conclude(results: Results) -> None:
     records = results.history
     if records:
         outer = (totals := Totals.of(records)).outer
-        parts = [f"{_cells(outer.count)} in {time_text(outer.time_s)}", *highest_figures(totals)]
+        parts = [f"{cells_text(outer.count, 0)} in {time_text(outer.time_s)}", *highest_figures(totals)]
         failed = [record for record in records if record.outcome()]
         named = {"failed": failed, "over budget": results.over}
         parts += [f"{what}: {_few(found)}" for what, found in named.items() if found]
@@ -129,10 +131,6 @@ def _few(records: Sequence[CellRecord]) -> str:
     labels = list(dict.fromkeys(shortened(record.title()) for record in records))
     more = f" and {len(labels) - _LABELS} more" if len(labels) > _LABELS else ""
     return f"{', '.join(labels[:_LABELS])}{more}"
-
-
-def _cells(count: int) -> str:
-    return "1 cell" if count == 1 else f"{count} cells"
 
 
 def _set_parameters(notebook: Any, options: argparse.Namespace) -> Iterator[str]:
