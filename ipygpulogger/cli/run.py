@@ -164,7 +164,7 @@ def judge(results: Results, options: argparse.Namespace) -> None:
             began = f"; it began {_size(began_bytes)} over" if began_bytes > 0 else ""
             highest = f"highest {least}{_size(excess.peak_bytes)} {where}"
             over = f"{least}{_size(over_bytes)} over {budget}{began}"
-            results.fail(f"{summary.named(record)}: {highest}, {over}")
+            results.fail(f"{summary.named(record).rstrip(':')}: {highest}, {over}")
             results.over.append(record)
         for gpu in record.gpus if options.max_gpu is not None else ():
             if not gpu.attributed:

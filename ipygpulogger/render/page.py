@@ -67,9 +67,9 @@ def _totals(totals: Totals) -> Iterator[str]:
         return
     begin, others = totals.begin.astimezone(timezone.utc), totals.processes
     own = totals.outer.count or totals.every.count - others.count
-    about = [f"{begin:%Y-%m-%d %H:%M} UTC"]
+    about, is_script = [f"{begin:%Y-%m-%d %H:%M} UTC"], not totals.outer.count and own == 1
     if own:
-        about.append("1 cell" if own == 1 else f"{own:,} cells")
+        about.append("1 script" if is_script else "1 cell" if own == 1 else f"{own:,} cells")
         about += [f"{outer.failed} failed"] if outer.failed else []
     if others.count:
         of = "other processes" if own else "processes"
@@ -77,7 +77,8 @@ def _totals(totals: Totals) -> Iterator[str]:
         about += [f"{others.failed:,} of them failed"] if others.failed else []
     yield f"<p class=when>{' · '.join(about)}</p>"
     longest = f"longest {outer.longest.title()}, {time_text(outer.longest.time_s)}"
-    cards = [_card("Time in cells" if own else "Time of all processes", time_text(outer.time_s), longest)]
+    time = "Time" if is_script else "Time in cells" if own else "Time of all processes"
+    cards = [_card(time, time_text(outer.time_s), longest)]
     for key, (name, gpu) in _memories(totals).items():
         memory = totals.memories.get(key)
         if memory is not None and memory.highest is not None:
