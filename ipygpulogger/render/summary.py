@@ -265,8 +265,9 @@ def _growth(name: str, sizes: Sequence[int]) -> str:
 
 
 def named(record: CellRecord, between: str = ": ") -> str:
-    """Return a cell's label and main line, by which people recognize it."""
-    return f"{shortened(record.title())}{between}{shortened(record.code_line.strip())}"
+    """Return a cell's label and main line, by which people recognize it; of a script its name."""
+    title, code = shortened(record.title()), shortened(record.code_line.strip())
+    return title if title == code else f"{title}{between}{code}"
 
 
 def comparison(found: Comparison, *, unchanged: bool = False) -> str:
