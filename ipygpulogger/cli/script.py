@@ -10,11 +10,10 @@ import os
 import sys
 import threading
 from dataclasses import replace
-from importlib.abc import MetaPathFinder
 from importlib.machinery import SourceFileLoader
 from importlib.util import find_spec
 from linecache import getline
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from ..breakdown.recording import PeakRecording
@@ -23,6 +22,7 @@ from ..engine.scope import Scope
 from ..lines.line_profiler import LineProfiler
 from ..records import CellRecord
 from ..render import at_peak, lines, text
+from ..runtime.errors import named
 from .arguments import BadRequest, check, check_log, read_bytes
 from .report import Results, write_page
 from .run import judge
@@ -52,22 +52,32 @@ def run_script(options: argparse.Namespace) -> int | BaseException:
     file, pid = os.path.abspath(path), os.getpid()  # noqa: PTH100 - as Python does, links kept
     sys.argv = [str(path), *options.arguments]
     measured = _Measured(file, with_lines=options.lines, peak=options.peak)
-    ended = _run(source, file, measured)
+    measured.begin()
+    ended = _run(source, file)
     if os.getpid() == pid:  # not a child that it forked
-        record = measured.record(path.name, ended)
-        results.keep([record], source.decode(errors="replace"))
-        _report(record, file)
-        judge(results, options)
-        if page:
-            with results.failure(page):
-                write_page(page, path.name, results.history, lambda _: results.sources[0], results.problems)
-        if record.status == "ok" and results.problems:
+        try:
+            record = measured.record(path.name, ended)
+            results.keep([record], source.decode(errors="replace"))
+            _report(record, file)
+            judge(results, options)
+            if page:
+                with results.failure(page):
+                    write_page(
+                        page, path.name, results.history, lambda _: results.sources[0], results.problems
+                    )
+        except Exception as error:  # how the script ended comes first
+            results.fail(f"{path} could not be reported: {named(error)}")
+        if results.problems and _succeeded(ended):
             return 1
     return 0 if ended is None else ended
 
 
+def _succeeded(ended: BaseException | None) -> bool:
+    return ended is None or (isinstance(ended, SystemExit) and not ended.code)
+
+
 class _Measured:
-    """What measures one run of a script, within its context."""
+    """What measures one run of a script."""
 
     def __init__(self, file: str, *, with_lines: bool, peak: bool | str) -> None:
         self._scope, self._lines, self._recording = Scope(), None, None
@@ -75,25 +85,24 @@ class _Measured:
             self._lines = LineProfiler(lambda frame: frame.f_code.co_filename == file)
         if peak:  # memray slows what runs on a GPU
             self._recording = PeakRecording(ram=peak == "all" or not machine().nvml.devices())
-            sys.meta_path.insert(0, _WhenImported("torch", self._recording.torch_imported))
+            _when_imported("torch", self._recording.torch_imported)
 
-    def __enter__(self) -> None:
+    def begin(self) -> None:
+        """Begin to measure."""
         if self._lines is not None:
             self._lines.start()
         if self._recording is not None:
             self._recording.begin()
         self._scope.open()
 
-    def __exit__(self, *_: object) -> None:
+    def record(self, name: str, ended: BaseException | None) -> CellRecord:
+        """Stop the clock, and return the record of the script, which has ended."""
         self._scope.close()
         if self._lines is not None:
             self._lines.stop()
         if self._recording is not None:
             self._recording.end()
-
-    def record(self, name: str, ended: BaseException | None) -> CellRecord:
-        """Return the record of the script, by how it ended."""
-        succeeded = ended is None or (isinstance(ended, SystemExit) and not ended.code)
+        succeeded = _succeeded(ended)
         record = self._scope.result(
             CellRecord,
             name,
@@ -116,20 +125,16 @@ class _Measured:
         return replace(record, notes=tuple(notes))
 
 
-class _WhenImported(MetaPathFinder):
-    """Calls once a module has been imported; on `sys.meta_path` until then."""
+def _when_imported(name: str, then: Callable[[], None]) -> None:
+    """Call once a module has been imported."""
 
-    def __init__(self, name: str, then: Callable[[], None]) -> None:
-        self._name, self._then = name, then
-
-    def find_spec(self, fullname: str, *_: object) -> ModuleSpec | None:
-        """Leave the module to the other finders, and call after its loader."""
-        if fullname != self._name:
+    def find(fullname: str, *_: object) -> ModuleSpec | None:
+        if fullname != name:
             return None
-        sys.meta_path.remove(self)
-        spec = find_spec(fullname)
+        sys.meta_path.remove(finder)
+        spec = find_spec(name)  # of the other finders
         if spec is not None and spec.loader is not None:
-            loader, then = spec.loader, self._then
+            loader = spec.loader
 
             def exec_module(module: ModuleType) -> None:
                 del vars(loader)["exec_module"]
@@ -139,8 +144,11 @@ class _WhenImported(MetaPathFinder):
             vars(loader)["exec_module"] = exec_module
         return spec
 
+    finder: Any = SimpleNamespace(find_spec=find)
+    sys.meta_path.insert(0, finder)
 
-def _run(source: bytes, file: str, measured: _Measured) -> BaseException | None:
+
+def _run(source: bytes, file: str) -> BaseException | None:
     """Run a script as ``__main__``; return what it raised, which Python will then print as it would alone."""
     main: Any = ModuleType("__main__")
     main.__file__, main.__builtins__, main.__cached__ = file, builtins, None
@@ -149,8 +157,7 @@ def _run(source: bytes, file: str, measured: _Measured) -> BaseException | None:
     if not getattr(sys.flags, "safe_path", False):
         sys.path[0] = os.path.dirname(os.path.realpath(file))  # noqa: PTH120
     try:
-        with measured:
-            exec(compile(source, file, "exec", dont_inherit=True), vars(main))  # noqa: S102
+        exec(compile(source, file, "exec", dont_inherit=True), vars(main))  # noqa: S102
     except BaseException as error:
         inner = error.__traceback__ and error.__traceback__.tb_next  # without the frame of this function
         hook = sys.excepthook

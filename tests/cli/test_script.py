@@ -173,6 +173,17 @@ def test_a_budget_of_a_script(script):
     assert ran(*RUN, "--max-ram", "100GB", script(NEEDS)).returncode == 0
 
 
+@pytest.mark.parametrize(("end", "status"), [("raise SystemExit(3)", 3), ("1 / 0", 1), ("", 1)])
+def test_our_failures_do_not_hide_its_end(script, tmp_path, end, status):
+    """A log that cannot be written, as the script removed its folder: said, and the script ends as it would."""
+    (tmp_path / "logs").mkdir()
+    path = script(f"import os\nos.remove('logs/x.jsonl'); os.rmdir('logs')\n{end}")
+    done = ran(*RUN, "--log", "logs/x.jsonl", path.name, cwd=tmp_path)
+    assert done.returncode == status
+    assert "logs/x.jsonl could not be written: No such file or directory" in done.stderr
+    assert ("ZeroDivisionError" in done.stderr) == (end == "1 / 0")
+
+
 def test_threads_that_go_on(script):
     """What they use after the end of the script is not measured, and that is said."""
     done = ran(*RUN, script(ENDS["thread"]))
