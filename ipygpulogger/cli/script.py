@@ -23,6 +23,7 @@ from ..lines.line_profiler import LineProfiler
 from ..records import CellRecord
 from ..render import at_peak, lines, text
 from ..runtime.errors import named
+from ..sources.system.memray import ABSENT, installed
 from .arguments import BadRequest, check, check_log, read_bytes
 from .report import Results, write_page
 from .run import judge
@@ -84,7 +85,10 @@ class _Measured:
         if with_lines:
             self._lines = LineProfiler(lambda frame: frame.f_code.co_filename == file)
         if peak:  # memray slows what runs on a GPU
-            self._recording = PeakRecording(ram=peak == "all" or not machine().nvml.devices())
+            of_ram = peak == "all" or not machine().nvml.devices()
+            self._recording = PeakRecording(ram=of_ram)
+            if of_ram and not installed():  # said before the script has run, too
+                aside(f"ipygpulogger: {ABSENT}")
             _when_imported("torch", self._recording.torch_imported)
 
     def begin(self) -> None:

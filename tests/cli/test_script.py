@@ -11,6 +11,7 @@ from command_line import MB, command, records, refused
 
 from ipygpulogger import History
 from ipygpulogger.cli import main
+from ipygpulogger.cli import script as cli_script
 
 RUN = [sys.executable, "-m", "ipygpulogger", "run"]
 REPORT = re.compile(r"RAM: Consumed .*\nGen: .*\n(.*threads? go.*\n)?")
@@ -74,6 +75,14 @@ def test_what_was_alive_at_the_peak(script):
     assert re.search(r"At the peak: 29\d MB of general RAM", done.stderr)
     assert re.search(r"train\.py:5 +200 MB", done.stderr)
     assert re.search(r"x +train\.py:3 +96 MB", done.stderr)
+
+
+def test_a_peak_that_cannot_be_known_is_said_at_once(monkeypatch, capsys):
+    """Without memray, before the script has run: with the command that installs it."""
+    monkeypatch.setattr(cli_script, "installed", lambda: False)
+    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path])
+    cli_script._Measured("train.py", with_lines=False, peak="all")
+    assert "pip install 'ipygpulogger[memray]'" in capsys.readouterr().err
 
 
 ENDS = {
