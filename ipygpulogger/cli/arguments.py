@@ -148,24 +148,18 @@ def _code(value: Any) -> str:
 # -- the notebook that is run, and its kernel ------------------------------------------------------------
 
 
-def read_bytes(path: Path, what: str) -> bytes:
-    """Return what is in a notebook or script."""
-    try:
-        return path.read_bytes()
-    except FileNotFoundError as error:
-        raise BadRequest(f"{what} not found: {path}") from error
-    except OSError as error:
-        raise BadRequest(f"{path} cannot be read: {why(error)}") from error
-
-
 def read_notebook(path: Path) -> Any:
     """Return a notebook that can be executed, as nbformat represents it."""
     nbformat = installed("nbformat")
     if path.suffix.lower() != ".ipynb":
         raise BadRequest(f"{path} is neither a notebook (.ipynb) nor a script (.py)")
-    written = read_bytes(path, "notebook")
     try:
-        source = written.decode()
+        source = path.read_text(encoding="utf-8")
+    except FileNotFoundError as error:
+        raise BadRequest(f"notebook not found: {path}") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadRequest(f"{path} cannot be read: {why(error)}") from error
+    try:
         raw = json.loads(source)
     except (ValueError, RecursionError) as error:
         raise BadRequest(f"{path} is not a notebook: no JSON ({first_line(error)})") from error

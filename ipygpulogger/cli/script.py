@@ -22,9 +22,9 @@ from ..engine.scope import Scope
 from ..lines.line_profiler import LineProfiler
 from ..records import CellRecord
 from ..render import at_peak, lines, text
-from ..runtime.errors import named
+from ..runtime.errors import named, why
 from ..sources.system.memray import ABSENT, installed
-from .arguments import BadRequest, check, check_log, read_bytes
+from .arguments import BadRequest, check, check_log
 from .report import Results, write_page
 from .run import judge
 from .streams import aside
@@ -46,7 +46,10 @@ def run_script(options: argparse.Namespace) -> int | BaseException:
             raise BadRequest(f"--{name.replace('_', '-')} is for notebooks, and {path} is a script")
     check({"the log": options.log, "the page": options.html}, path, "the script")
     check_log(options.log)
-    source = read_bytes(path, "script")
+    try:
+        source = path.read_bytes()
+    except OSError as error:
+        raise BadRequest(f"{path} cannot be read: {why(error)}") from error
     page = options.html and options.html.absolute()  # the script may change the working directory
     results = Results(options.log and options.log.absolute())
     results.started()
