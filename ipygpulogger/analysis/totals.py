@@ -66,7 +66,8 @@ class MemoryTotals:
     @property
     def highest(self) -> CellRecord | None:
         """The cell that raised the memory to its highest; None where no use is attributed to a process."""
-        return next((record for record, _ in raising(self.uses, lambda use: use[1])), None)
+        found = raising(self.uses)
+        return found and found[0]
 
     @property
     def peak_bytes(self) -> int:

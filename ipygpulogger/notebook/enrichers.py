@@ -97,18 +97,11 @@ def _at_peak(record: CellRecord, cell: MeasuredCell) -> CellRecord:
 
 def _line_at_peak(record: CellRecord, text: str) -> str:
     """Return the line of the cell that allocated most of what was alive at the peak; empty if none did."""
-    sizes: dict[bool, dict[int, int]] = {True: {}, False: {}}  # of devices, of RAM; by line
-    for row in record.at_peak:
-        found = re.match(rf"In \[{record.execution_count}\]:(\d+)", row.place)
-        if found and row.kind != "before":
-            alike, number = sizes[row.device != CPU], int(found[1])
-            alike[number] = alike.get(number, 0) + row.size_bytes
-    lines = lines_of(text)
-    for alike in sizes.values():
-        most = max(alike, key=alike.__getitem__, default=0)
-        if 0 < most <= len(lines) and alike[most] >= MB:
-            return first_line(lines[most - 1])
-    return ""
+    own, lines = rf"In \[{record.execution_count}\]:(\d+)", lines_of(text)
+    places = {row: re.match(own, row.place) for row in record.at_peak if row.kind != "before"}
+    found = [(row.device != CPU, row.size_bytes, int(place[1])) for row, place in places.items() if place]
+    _, size_bytes, number = max(found, default=(False, 0, 0))  # of a device, if there is one
+    return first_line(lines[number - 1]) if size_bytes >= MB and 0 < number <= len(lines) else ""
 
 
 def _dimensions(record: CellRecord, cell: MeasuredCell) -> CellRecord:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
@@ -23,10 +24,11 @@ GROUP_MIME = "application/vnd.ipygpulogger.group.v1+json"  # the same of the tab
 LIBRARIES = "libraries loaded"  # the owner of what imports allocated: "libraries loaded: torch"
 Status = Literal["ok", "error", "interrupted"]
 
-_SAYS_NOTHING = "#", "%", "!", "@", "?"  # how a line begins that does not say what a cell does
-_BARE = {"try:", "else:", "finally:", "pass", "...", ")", "(", "]", "}", '"""', "'''"}
-_WITH_CODE = {"%time", "%timeit", "%prun", "%memit"}
-_AROUND_CODE = {"%%time", "%%timeit", "%%prun", "%%memit", "%%capture", "%%px", "%%gpulog"}
+# Lines that do not say what a cell does: comments, imports, bare keywords, magics around code.
+_SAYS_NOTHING = (
+    r"#.*|[!@?].*|[)\]}]+|'''|\"\"\"|(?:import|from)\s[^;]*|[\w, ]+,|(?:try|else|finally):|pass|\.\.\."
+    r"|%(?!%|(?:time|timeit|prun|memit)\s).*|%%(?:time|timeit|prun|memit|capture|px|gpulog)\b.*"
+)
 
 
 def main_line_of(text: str) -> str:
@@ -35,27 +37,8 @@ def main_line_of(text: str) -> str:
     Without such a line it is the first one. What stands below another magic, such as ``%%bash``, is no code
     of the cell: there it is the magic.
     """
-    is_open = False  # an import goes on
     lines = list(filter(None, map(str.strip, text.splitlines())))
-    for line in lines:
-        if is_open:
-            is_open = ")" not in line
-        elif _says_something(line):
-            return line
-        else:
-            is_open = line.startswith("from ") and "(" in line and ")" not in line
-    return lines[0] if lines else ""
-
-
-def _says_something(line: str) -> bool:
-    word = line.split(None, 1)[0]
-    if word.startswith("%%"):
-        return word not in _AROUND_CODE
-    if word in _WITH_CODE:
-        return word != line
-    if word in ("import", "from"):
-        return "; " in line  # ``import torch; x = f()``
-    return not line.startswith(_SAYS_NOTHING) and line not in _BARE
+    return next((line for line in lines if not re.fullmatch(_SAYS_NOTHING, line)), lines[0] if lines else "")
 
 
 class Data(NamedTuple):

@@ -11,7 +11,7 @@ from datetime import timezone
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from ..records.units import MB, clipped, size_text
+from ..records.units import MB, clipped, in_mb, size_text
 from .markup import BLUE, RED
 from .plot_data import OWN, WHOLE, Axis, panels
 
@@ -186,13 +186,13 @@ def _set_ticks(along: Any, most: float, units: dict[str, int]) -> None:
 
 def _draw_marks(axes: Any, panel: Panel, most_mb: float) -> None:
     """Draw how high memory was in the highest of those cells in which it rose notably."""
-    rising = [mark for mark in panel.marks if mark.rise_mb >= _NOTABLE * most_mb]
+    rising = [mark for mark in panel.marks if in_mb(mark.usage.peaked_bytes) >= _NOTABLE * most_mb]
     marks = heapq.nlargest(_MARKED, rising, key=lambda mark: mark.top_mb)
     tops = [mark.top_mb for mark in marks]
     ends = [mark.left for mark in marks], [mark.right for mark in marks]
     axes.hlines(tops, *ends, color=PEAK, linewidth=1.6, zorder=4)
     for at_least, label, marker in ((False, "highest of the cell", "_"), (True, "highest, at least", "^")):
-        places = [(mark.x, mark.top_mb) for mark in marks if mark.at_least == at_least]
+        places = [((mark.left + mark.right) / 2, mark.top_mb) for mark in marks if mark.at_least == at_least]
         if places:
             look = {"linestyle": "none", "color": PEAK, "markerfacecolor": "none", "zorder": 4}
             axes.plot(*zip(*places, strict=True), marker=marker, markersize=6, label=label, **look)

@@ -79,19 +79,9 @@ class Mark(NamedTuple):
     usage: Usage
 
     @property
-    def x(self) -> float:
-        """The middle of the cell."""
-        return (self.left + self.right) / 2
-
-    @property
     def top_mb(self) -> float:
         """The highest in MB; if it is not exact, its lower bound."""
         return in_mb(self.usage.peak.lo_bytes)
-
-    @property
-    def rise_mb(self) -> float:
-        """How far that is above both ends of the cell."""
-        return in_mb(self.usage.peaked_bytes)
 
     @property
     def at_least(self) -> bool:
@@ -115,7 +105,8 @@ class Panel:
     @property
     def highest(self) -> Mark | None:
         """The cell that raised the memory to its highest."""
-        return next(iter(raising(self.marks, lambda mark: mark.usage)), None)
+        found = raising([(mark, mark.usage) for mark in self.marks])
+        return found and found[0]
 
     def highest_mb(self) -> float:
         """Return the highest of everything that is drawn except the limits."""

@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 import textwrap
 from html import escape
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from ..analysis.group import Group
-from ..analysis.leaks import growing_names
-from ..analysis.ranking import FIGURES, ranked, size_of
+from ..analysis.leaks import growing_names, suspects
+from ..analysis.ranking import FIGURES, raising, rank, size_of
 from ..records import DeviceUsage, Estimate, LineUsage, Measurement, OutOfMemory
 from ..records.cell_record import process_of
 from ..records.units import (
@@ -19,6 +19,7 @@ from ..records.units import (
     printable_lines,
     rounded_mb,
     shortened,
+    size_text,
     time_text,
     without_controls,
 )
@@ -28,80 +29,108 @@ from . import estimate, group, lines, out_of_memory
 from . import html as html_report
 from .growth import device_name, named_devices
 from .markup import BLUE, DOT, RED, Drawn, Strong, line, scrolling, small
-from .markup import code as code_markup
 from .table import Bar, Column, Table, least_sign, moved_parts
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from ..analysis.compare import Change, Comparison, Pair
-    from ..analysis.ranking import Ranked
     from ..analysis.totals import Key
     from ..records import CellRecord, Usage
     from .table import Words
 
-    _Worst = dict[str, list[tuple[CellRecord, str]]]  # by figure: the cells, and how high it is
-
-_ROWS = 20  # cells of a history
+_ROWS = 20  # cells
+_SUSPECTS = 5
 _CARD = 2048  # bytes
 _NAMES = 5  # that grew in one suspect
-_RUNS = 6  # of one suspect
 _NONE = "no cell has been reported yet"
 _LEAK = "every run consumed more, and left more in use than the one before"
-_MOMENT = "needed for a moment"
+_MOMENT = "more for a moment"
 _LEGEND = f"<b style=color:{BLUE}>■</b> consumed{DOT}<b style=color:{RED}>■</b> {_MOMENT}"
-_WIDTH = 80  # of text
+_WIDTH = 80  # of text, of which a table without marks leaves two
 _BAR = 8  # characters
-# Of code in HTML: on a narrow screen it leaves room for the figures.
+# Of code in HTML: on a narrow screen it leaves room for the figures; JupyterLab would wrap it.
 _CLIPPED = "max-width:18vw;overflow:hidden;text-overflow:ellipsis;white-space:nowrap"
+_CODE = "background:none;padding:0;white-space:pre"
 _ID = re.compile(r"[\w-]{1,64}", re.ASCII)  # of a cell of a notebook file; VS Code sends an address
 _FIRST = {
-    "needed": "most needed first",
+    **dict.fromkeys(("needed", "peak"), "most needed first"),
     "consumed": "most consumed first",
     "highest": "the highest first",
     "time": "the longest first",
 }
 
 
+class _Overview(NamedTuple):
+    """What a summary says."""
+
+    title: str
+    first: Sequence[CellRecord]
+    names: dict[Key, str]  # of the devices
+    below: list[str]  # sentences
+    leaks: list[str]  # a heading, and those that may leak
+
+
 def summary(records: Sequence[CellRecord], by: str = "needed") -> str:
-    """Return the ranked cells of a run as text of 80 columns, the worst marked, and suspected leaks.
+    """Return the ranked cells of a run as text of 80 columns, and those that may leak.
 
     The records are all of the run, in their order, and `by` is a word that `History.rank` takes.
     """
-    found = ranked(records, by)
+    found = _overview(records, by)
     if found is None:
         return _NONE
-    names = _names(found.devices)
-    worst = _worst(found, names)
-    marked = {id(record) for cells in worst.values() for record, _ in cells}
-    lines = [_title(found), *_table(found.first, names, marked, html=False).text(_WIDTH)]
-    for mark, sentences in (" ", [*_remarks(found), f"█ consumed  ░ {_MOMENT}"]), ("*", _sentences(worst)):
-        lines += [
-            f"{mark} {words}" for sentence in sentences for words in textwrap.wrap(sentence, _WIDTH - 2)
-        ]
-    if found.suspects:
-        lines.append(f"May leak: {_LEAK}:")
-        lines += [f"  {_suspect(runs, names)}" for runs in found.suspects]
-    if more := _more(found.suspects_count, found.suspects):
-        lines.append(f"  {more}")
-    return printable_lines(lines)
+    lines = [found.title, *_table(found.first, found.names, html=False).text(_WIDTH + 2, marks=False)]
+    for sentence in (f"█ consumed  ░ {_MOMENT}", *found.below):
+        lines += textwrap.wrap(sentence, _WIDTH)
+    return printable_lines([*lines, *found.leaks])
 
 
 def html(records: Sequence[CellRecord], by: str = "needed") -> str:
     """Return the same as HTML, the highest figures in bold."""
-    found = ranked(records, by)
+    found = _overview(records, by)
     if found is None:
         return line(_NONE, quiet=True)
-    names = _names(found.devices)
-    below = [*_remarks(found), *_sentences(_worst(found, names))]
-    shown = scrolling(_table(found.first, names, html=True).html())
-    markup = line(f"{escape(_title(found))}{shown}{_LEGEND}{''.join(map(small, below))}")
-    if found.suspects:
-        markup += line(f"<b>May leak</b>: {_LEAK}")
-        markup += "".join(line(escape(_suspect(runs, names))) for runs in found.suspects)
-    if more := _more(found.suspects_count, found.suspects):
-        markup += line(small(more))
-    return without_controls(markup)
+    shown = scrolling(_table(found.first, found.names, html=True).html())
+    markup = line(f"{escape(found.title)}{shown}{_LEGEND}{''.join(map(small, found.below))}")
+    return without_controls(markup + "".join(line(escape(words)) for words in found.leaks))
+
+
+def _overview(records: Sequence[CellRecord], by: str) -> _Overview | None:
+    """Return what a summary says of a run; None without a cell."""
+    ranked, suspected = rank(records, by), suspects(records)
+    if not ranked:
+        return None
+    others = sum(process_of(record) is not None for record in records)
+    left_out = len(records) - len(ranked)
+    title = cells_text(len(records) - others, others)
+    title += f" ({left_out:,} that only ran %gpulog left out)" if left_out else ""
+    names = _names(ranked)
+    below = [f"and {len(ranked) - _ROWS:,} more"] if len(ranked) > _ROWS else []
+    below += _highest(ranked, names)
+    if coarse_bytes := max(
+        (one.gen.peak.precision_bytes for one in ranked if one.gen.peak.coarse), default=0
+    ):
+        coarse_mb = rounded_mb(coarse_bytes)
+        below.append(f"RAM: each highest is within ±{coarse_mb} MB, as coarsely as the kernel counts")
+    leaks = [f"May leak: {_LEAK}:"] if suspected else []
+    leaks += [f"  {_suspect(runs, names)}" for runs in suspected[:_SUSPECTS]]
+    leaks += [f"  and {len(suspected) - _SUSPECTS:,} more"] if len(suspected) > _SUSPECTS else []
+    return _Overview(f"{title}, {_FIRST[by]}; MB", ranked[:_ROWS], names, below, leaks)
+
+
+def _highest(records: Sequence[CellRecord], names: dict[Key, str]) -> Iterator[str]:
+    """Yield who raised each memory to its highest, in one sentence."""
+    found: dict[str, list[tuple[CellRecord, Usage]]] = {}
+    for record in records:
+        for name, usage in _memories(record, names):
+            found.setdefault(name, []).extend([] if usage is None else [(record, usage)])
+    raised = [(name, one) for name, uses in found.items() if (one := raising(uses)) is not None]
+    said = [
+        f"{name} {least_sign(usage)}{size_text(usage.peak.lo_bytes)} in {shortened(record.title())}"
+        for name, (record, usage) in raised
+    ]
+    if said:
+        yield f"highest: {'; '.join(said)}"
 
 
 def history(cells: History) -> str:
@@ -109,39 +138,15 @@ def history(cells: History) -> str:
     if not cells:
         return line(_NONE, quiet=True)
     records = cells[-_ROWS:]
-    own = [record for record in records if process_of(record) is None]
-    names = _names(gpu for record in own for gpu in record.gpus)
     which = f", the last {_ROWS}" if len(cells) > _ROWS else ""
-    shown = scrolling(_table(records, names, html=True).html())
+    shown = scrolling(_table(records, _names(records), html=True).html())
     return without_controls(line(f"{cells.counted()}{which}; MB{shown}{_LEGEND}"))
 
 
-def _names(gpus: Iterable[DeviceUsage]) -> dict[Key, str]:
+def _names(records: Sequence[CellRecord]) -> dict[Key, str]:
+    """Return the names of this kernel's devices."""
+    gpus = (gpu for record in records if process_of(record) is None for gpu in record.gpus)
     return {key: name for key, (name, _) in named_devices(gpus).items()}
-
-
-def _title(found: Ranked) -> str:
-    every = cells_text(found.count - found.processes_count + found.left_out, found.processes_count)
-    left_out = f" ({found.left_out:,} that only ran %gpulog left out)" if found.left_out else ""
-    return f"{every}{left_out}, {_FIRST[found.by]}; MB"
-
-
-def _more(count: int, shown: Sequence[object]) -> str:
-    return f"and {count - len(shown):,} more" if count > len(shown) else ""
-
-
-def _remarks(found: Ranked) -> Iterator[str]:
-    """Yield how many are not in the table, and how coarse its figures are."""
-    if more := _more(found.count, found.first):
-        yield more
-    if found.coarse_bytes:
-        coarse_mb = rounded_mb(found.coarse_bytes)
-        yield f"RAM: each highest is within ±{coarse_mb} MB, as coarsely as the kernel counts"
-
-
-def _sentences(worst: _Worst) -> Iterator[str]:
-    for words, cells in worst.items():
-        yield f"{words}: {'; '.join(f'{shortened(cell.title())}, {figure}' for cell, figure in cells)}"
 
 
 def _device(record: CellRecord, gpu: DeviceUsage, names: dict[Key, str]) -> str:
@@ -149,17 +154,15 @@ def _device(record: CellRecord, gpu: DeviceUsage, names: dict[Key, str]) -> str:
     return device_name(gpu, record.gpus) if process_of(record) else names[gpu.key]
 
 
-def _table(
-    records: Sequence[CellRecord], names: dict[Key, str], marked: Container[int] = (), *, html: bool
-) -> Table:
-    """Return cells as a table, a row for each memory, with a mark at these ids, or bold figures in HTML."""
+def _table(records: Sequence[CellRecord], names: dict[Key, str], *, html: bool) -> Table:
+    """Return cells as a table, a row for each memory, the highest figures in bold."""
     columns = [Column("", "words", html_head="Cell", least=7), Column("", "words", gap=1, least=4)]
     columns += [Column("Consumed", gap=1, least=8), Column("Needed", gap=1, least=6)]
     columns += [Column("", "drawn" if html else "figure", gap=1), Column("Highest", gap=1, least=7)]
     columns += [Column("Time", gap=1, least=7)]
     columns.insert(1 if html else len(columns), Column("Cell", "code", html_head="Source"))
     table = Table(columns)
-    shown = [(record, list((_moved if html else _rows)(record, names))) for record in records]
+    shown = [(record, _rows(record, names)) for record in records]
     usages = [usage for _, rows in shown for _, usage in rows if usage is not None]
     scale_bytes = max((usage.needed_bytes for usage in usages), default=0)
     longest_s = max((record.time_s for record in records), default=0.0)
@@ -173,16 +176,15 @@ def _table(
         if html:
             first = Drawn(_linked(record))
             failed = f"<b>{escape(ended)}</b> " if ended else ""
-            source = Drawn(f'<div style="{_CLIPPED}">{failed}{code_markup(code)}</div>')
-        mark = "*" if id(record) in marked else " "
+            source = Drawn(
+                f'<div style="{_CLIPPED}">{failed}<code style="{_CODE}">{escape(code)}</code></div>'
+            )
         for name, usage in rows:
             consumed, needed, highest = (_figure(usage, what, most[what], html=html) for what in FIGURES)
             bar = Bar(moved_parts(usage), scale_bytes)
             figures = consumed, needed, bar if html else bar.blocks(_BAR), highest, time
-            table.add(
-                first, *([source, name] if html else [name]), *figures, *([] if html else [source]), mark=mark
-            )
-            mark, first, time, source = " ", "", "", Drawn("")
+            table.add(first, *([source, name] if html else [name]), *figures, *([] if html else [source]))
+            first, time, source = "", "", Drawn("")
     return table
 
 
@@ -190,9 +192,7 @@ def _linked(record: CellRecord) -> str:
     """Return the title of a cell, where the front end has its id as a link, which JupyterLab follows."""
     title = escape(shortened(record.title())).replace(" ", "\N{NO-BREAK SPACE}")
     cell_id = record.cell_id or ""
-    return (
-        f'<a style=color:inherit href="#cell-id={cell_id}">{title}</a>' if _ID.fullmatch(cell_id) else title
-    )
+    return f'<a href="#cell-id={cell_id}">{title}</a>' if _ID.fullmatch(cell_id) else title
 
 
 def _figure(usage: Usage | None, what: str, most_mb: int, *, html: bool) -> Words:
@@ -205,16 +205,6 @@ def _figure(usage: Usage | None, what: str, most_mb: int, *, html: bool) -> Word
     return Strong(text) if size_mb and size_mb == most_mb else text
 
 
-def _moved(record: CellRecord, names: dict[Key, str]) -> list[tuple[str, Usage | None]]:
-    """Return the rows of a cell where anything changed or is unknown; RAM if nothing did."""
-    found = list(_rows(record, names))
-
-    def moved(usage: Usage | None) -> bool:
-        return usage is None or bool(rounded_mb(usage.needed_bytes) or rounded_mb(usage.consumed_bytes))
-
-    return [(name, usage) for name, usage in found if moved(usage)] or found[:1]
-
-
 def _memories(record: CellRecord, names: dict[Key, str]) -> Iterator[tuple[str, Usage | None]]:
     """Yield RAM and the cell's devices by name; None for a device without attributed use."""
     yield "RAM", record.gen
@@ -222,24 +212,17 @@ def _memories(record: CellRecord, names: dict[Key, str]) -> Iterator[tuple[str, 
         yield _device(record, gpu, names), gpu if gpu.attributed else None
 
 
-def _rows(record: CellRecord, names: dict[Key, str]) -> Iterator[tuple[str, Usage | None]]:
-    """Yield RAM, and each device that changed or has the highest peak of the cell."""
-    fullest = max((gpu.peak.lo_bytes for gpu in record.gpus), default=0)
-    for name, usage in _memories(record, names):
-        idle = usage is not None and max(abs(usage.consumed_bytes), usage.peaked_bytes) < MB
-        if usage is None or not idle or name == "RAM" or usage.peak.lo_bytes >= fullest:
-            yield name, usage
+def _rows(record: CellRecord, names: dict[Key, str]) -> list[tuple[str, Usage | None]]:
+    """Return each memory that changed or is unknown, and the fullest device; RAM if there is none."""
+    fullest_bytes = max((gpu.peak.lo_bytes for gpu in record.gpus if gpu.attributed), default=0)
 
+    def is_shown(name: str, usage: Usage | None) -> bool:
+        if usage is None or rounded_mb(usage.needed_bytes) or rounded_mb(usage.consumed_bytes):
+            return True
+        return name != "RAM" and usage.peak.lo_bytes == fullest_bytes > 0
 
-def _worst(found: Ranked, names: dict[Key, str]) -> _Worst:
-    """Return, by the name of each figure, the cells that have the highest: of RAM, and of any device."""
-    worst: _Worst = {}
-    for figure, record, usage in found.worst:
-        name = f"on {_device(record, usage, names)}" if isinstance(usage, DeviceUsage) else "of RAM"
-        least = "" if figure == "consumed" else least_sign(usage)
-        text = f"{least}{rounded_mb(size_of(usage, figure))} MB {name}"
-        worst.setdefault("highest" if figure == "highest" else f"{figure} most", []).append((record, text))
-    return worst | {"longest": [(found.longest, time_text(found.longest.time_s))]}
+    found = list(_memories(record, names))
+    return [one for one in found if is_shown(*one)] or found[:1]
 
 
 def _suspect(runs: Sequence[CellRecord], names: dict[Key, str]) -> str:
@@ -256,12 +239,9 @@ def _suspect(runs: Sequence[CellRecord], names: dict[Key, str]) -> str:
 
 
 def _growth(name: str, sizes: Sequence[int]) -> str:
-    """Return how much a suspect grew: one figure if all runs were alike, else those of the last few."""
-    where = "MB" if name == "RAM" else f"MB on {name}"
-    growths = [f"{rounded_mb(size):+}" for size in sizes]
-    if len(set(growths)) == 1:
-        return f"{growths[0]} {where} each"
-    return f"{'..., ' if len(growths) > _RUNS else ''}{', '.join(growths[-_RUNS:])} {where}"
+    """Return how much each run of a suspect consumed: "+5 to +9 MB each"."""
+    ends = dict.fromkeys(f"{rounded_mb(size):+}" for size in (min(sizes), max(sizes)))
+    return f"{' to '.join(ends)} MB {'' if name == 'RAM' else f'on {name} '}each"
 
 
 def named(record: CellRecord, between: str = ": ") -> str:

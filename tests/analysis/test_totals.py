@@ -1,16 +1,13 @@
 """A run of very many cells: what is drawn and listed has the highest of all, and is small."""
 
 from datetime import datetime, timedelta, timezone
-from itertools import product
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from made import plain
 
-from ipygpulogger.analysis.ranking import ranked
 from ipygpulogger.analysis.totals import RAM, Totals
 from ipygpulogger.records import DeviceUsage, Heap, Peak, RamUsage
-from ipygpulogger.records.units import rounded_mb
 
 MB = 2**20
 BEGIN = datetime(2026, 11, 1, tzinfo=timezone.utc)
@@ -47,34 +44,6 @@ def cells(draw):
 
 
 RUNS = st.lists(cells(), max_size=12)
-
-
-@settings(deadline=None)
-@given(RUNS, st.sampled_from(["needed", "consumed", "highest", "time"]))
-def test_the_worst_figures_are_the_highest(run, by):
-    """Of RAM and of any device: no cell has a higher figure in whole MB, and none with as much began before."""
-    found = ranked(run, by)
-    counted = [one for one in run if not one.gpulog_only]
-    if found is None:
-        assert not counted
-        return
-    for figure, of_ram in product(("needed", "consumed"), (True, False)):
-        sizes = [
-            (getattr(usage, f"{figure}_bytes"), one.started_at)
-            for one in counted
-            for usage in ([one.gen] if of_ram else [gpu for gpu in one.gpus if gpu.attributed])
-            if getattr(usage, f"{figure}_bytes") >= MB
-        ]
-        named = [
-            one for one in found.worst if one.figure == figure and isinstance(one.usage, RamUsage) == of_ram
-        ]
-        if not sizes:
-            assert named == []
-            continue
-        (worst,) = named
-        most_mb = max(rounded_mb(size) for size, _ in sizes)
-        assert rounded_mb(getattr(worst.usage, f"{figure}_bytes")) == most_mb
-        assert worst.record.started_at == min(at for size, at in sizes if rounded_mb(size) == most_mb)
 
 
 @given(RUNS)
