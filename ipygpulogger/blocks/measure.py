@@ -182,10 +182,11 @@ class Measure:
 
     def ended(self, label: str, time_s: float, measurement: Measurement | None) -> None:
         """Keep, and report if asked, what a block or call used; None if it could not be measured."""
-        self._last, self._last_label, self._time_s = measurement, label, time_s
+        is_first, self._last = self._last is None, measurement
+        self._last_label, self._time_s = label, time_s
         if measurement is None or not self._report:
             return
-        if reason := say(text.report(measurement, compact=self._compact)):
+        if reason := say(text.report(measurement, compact=self._compact, heads=is_first)):
             warn(f"{label} is measured, and its report cannot be written: {reason}")
 
     @property

@@ -172,6 +172,6 @@ def _unseen(rows: Sequence[AtPeak], rise_bytes: int) -> list[str]:
     if unseen_bytes < max(_UNSEEN_BYTES, _UNSEEN * rise_bytes):
         return []
     rise, unseen = (f"{rounded_mb(size_bytes)} MB" for size_bytes in (rise_bytes, unseen_bytes))
-    where = f"Of the {rise} by which general RAM rose to its peak, at least {unseen} are not in the table"
+    where = f"Of the {rise} by which RAM rose to its highest, at least {unseen} are not in the table"
     why = "memray does not see the code of libraries, nor what ctypes allocates; ended mappings do not count"
     return [f"{where}: {why}."]

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from ..analysis.notable import excesses
 from ..engine.machine import importing, machine
 from ..records import CPU, Note, NoteKind
-from ..records.units import MB, parse_size, rounded_mb, size_text
+from ..records.units import MB, nonzero_mb, parse_size, rounded_mb, size_text
 from ..runtime.shell import current_shell, first_line, lines_of
 from ..sources.system.ram_limit import least
 from .cell import body_of
@@ -172,7 +172,7 @@ def _each(
 
 
 def over_budget(measurement: Measurement, budget: str | None) -> tuple[Note, ...]:
-    """Return a note for each device on which a cell, which may still run, went over its budget.
+    """Return a note for each device on which a cell, which may still run, went over its budget or still is.
 
     A budget such as "10GB" is for each GPU, or for RAM where no GPU was used. None allows anything.
     """
@@ -180,15 +180,18 @@ def over_budget(measurement: Measurement, budget: str | None) -> tuple[Note, ...
         return ()
     allowed_bytes, on_gpu = parse_size(budget), any(gpu.peak.lo_bytes for gpu in measurement.gpus)
     ram_bytes, gpu_bytes = (None, allowed_bytes) if on_gpu else (allowed_bytes, None)
-    found = excesses(measurement, ram_bytes=ram_bytes, gpu_bytes=gpu_bytes)
-    return tuple(
-        Note(
-            NoteKind.OVER_BUDGET,
-            f"Over budget on {over.name}: peak {'at least ' if over.at_least else ''}"
-            f"{rounded_mb(over.peak_bytes)} of {rounded_mb(over.budget_bytes)} MB",
-        )
-        for over in found
-    )
+    notes, memories = [], measurement.memories()
+    for over in excesses(measurement, ram_bytes=ram_bytes, gpu_bytes=gpu_bytes):
+        on_device = over.name in memories
+        still_bytes = memories[over.name if on_device else CPU].after_bytes - over.budget_bytes
+        if over.is_own:
+            highest = f"{'at least ' if over.at_least else ''}{rounded_mb(over.peak_bytes)}"
+            words = f"Over budget on {over.name}: highest {highest} of {rounded_mb(over.budget_bytes)} MB"
+            notes.append(Note(NoteKind.OVER_BUDGET, words))
+        elif still_bytes > 0:
+            words = f"still over budget by {nonzero_mb(still_bytes)}{f' on {over.name}' if on_device else ''}"
+            notes.append(Note(NoteKind.STILL_OVER, words))
+    return tuple(notes)
 
 
 def little_left(

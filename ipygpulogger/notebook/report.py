@@ -48,6 +48,7 @@ class Reporter:
     def __init__(self, options: Options) -> None:
         self._options = options
         self._warned: set[str] = set()
+        self._heads = True  # whether the heads of the compact report are still to be said
 
     def show(self, record: CellRecord, publisher: Any, *, beside_peak: bool = False) -> None:
         """Report a cell; a rich report is the last output of the cell when the cell ends.
@@ -58,7 +59,8 @@ class Reporter:
         if report == "none":
             return
         told = replace(record, at_peak=()) if beside_peak else record
-        plain = text.report(told, compact=compact, timelines=True)
+        plain = text.report(told, compact=compact, timelines=True, heads=self._heads)
+        self._heads = self._heads and not compact
         if report == "rich":
             from ..render import html  # `load_rich` imported both
             from ..storage.embed import embedded

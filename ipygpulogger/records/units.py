@@ -97,8 +97,10 @@ def share_text(size_bytes: int, total_bytes: int) -> str:
     return f"{part if float(part) else size_text(size_bytes)} of {whole} {unit}"
 
 
-def time_text(time_s: float) -> str:
-    """Return a time as people read it: "0.30 s", "12.4 s", "2 min 5 s", "3 h 20 min"."""
+def time_text(time_s: float, *, whole: bool = False) -> str:
+    """Return a time as people read it: "0.30 s", "12.4 s", "2 min 5 s", "3 h 20 min"; "4 s" if `whole`."""
+    if whole and time_s < 99.95:
+        return f"{time_s:.0f} s"
     if round(time_s, 2) < 10:
         return f"{time_s:.2f} s"
     if round(time_s, 1) < 100:
@@ -107,6 +109,14 @@ def time_text(time_s: float) -> str:
     if minutes < 60:
         return f"{minutes} min {seconds} s"
     return f"{minutes // 60} h {minutes % 60} min"
+
+
+def range_text(smallest: str, largest: str) -> str:
+    """Return two sizes, or times, as one text: "100 to 300 MB"; or one of them if they read the same."""
+    if smallest == largest:
+        return largest
+    figure, _, unit = smallest.partition(" ")
+    return f"{figure if largest.endswith(f' {unit}') else smallest} to {largest}"
 
 
 def cells_text(cells: int, of_processes: int) -> str:

@@ -1,6 +1,6 @@
-"""Memory over a scope: what was in use at both ends, the peak, and what follows from them.
+"""Memory over a scope: what was in use at both ends, the highest, and what follows from them.
 
-This is the only place where consumed and peaked are computed. Sizes are in bytes.
+This is the only place where consumed, needed and peaked are computed. Sizes are in bytes.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ def consumed(before_bytes: int, after_bytes: int) -> int:
 
 
 def above_ends(peak_bytes: Bytes, before_bytes: int, after_bytes: int) -> Bytes:
-    """Return how far a peak lies above both ends of its scope; negative when it lies below the higher end."""
+    """Return how far the highest use is above both ends of its scope; negative below the higher end."""
     return peak_bytes - max(before_bytes, after_bytes)
 
 
 def needed(peak_bytes: int, before_bytes: int, after_bytes: int) -> int:
-    """Return the most that a scope held at once above what was in use before it; never negative."""
+    """Return the highest use minus the use before: what must have been free; never negative."""
     return max(peak_bytes, before_bytes, after_bytes) - before_bytes
 
 
@@ -71,7 +71,7 @@ class Peak(Value):
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Usage(Value):
-    """Memory at both ends of a scope and at its peak, in bytes."""
+    """Memory at both ends of a scope, and the highest within it, in bytes."""
 
     before_bytes: int
     after_bytes: int
@@ -98,7 +98,7 @@ class Usage(Value):
 
     @property
     def peaked_bytes(self) -> int:
-        """The transient part of the peak, allocated and freed again within the scope; never negative."""
+        """How far the highest is above both ends, freed again within the scope; never negative."""
         return max(0, above_ends(self.peak.lo_bytes, self.before_bytes, self.after_bytes))
 
     @property
@@ -110,14 +110,23 @@ class Usage(Value):
 
     @property
     def needed_bytes(self) -> int:
-        """The most that the scope held at once above what was in use before it; never negative."""
+        """The highest minus what was in use before, which must have been free for the scope to run."""
         return needed(self.peak.lo_bytes, self.before_bytes, self.after_bytes)
 
+    @property
+    def needed_at_most_bytes(self) -> int | None:
+        """The upper bound of `needed_bytes`; None when the peak has none."""
+        if self.peak.hi_bytes is None:
+            return None
+        return needed(max(self.peak.lo_bytes, self.peak.hi_bytes), self.before_bytes, self.after_bytes)
+
     def described(self) -> str:
-        """Return the figures as words, in whole megabytes: "consumed 128 MB, peaked 0 MB, used 170 MB"."""
-        peaked = f"{'at least ' if self.peak.hi_bytes is None else ''}{rounded_mb(self.peaked_bytes)}"
-        used = rounded_mb(self.after_bytes)
-        return f"consumed {rounded_mb(self.consumed_bytes)} MB, peaked {peaked} MB, used {used} MB"
+        """Return the figures as words, in whole megabytes: "consumed 128 MB, needed 128 MB, used 170 MB"."""
+        least = "at least " if self.peak.hi_bytes is None else ""
+        needed_mb, used_mb = rounded_mb(self.needed_bytes), rounded_mb(self.after_bytes)
+        return (
+            f"consumed {rounded_mb(self.consumed_bytes)} MB, needed {least}{needed_mb} MB, used {used_mb} MB"
+        )
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__}: {self.described()}>"

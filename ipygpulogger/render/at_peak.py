@@ -31,6 +31,7 @@ from .markup import (
     PURPLE,
     Part,
     bar,
+    footnote,
     legend,
     line,
     scrolling,
@@ -88,7 +89,7 @@ def html(rows: Sequence[AtPeak], times_s: _Times, notes: Sequence[str] = ()) -> 
         head = escape(typeset(_headline(device, found, times_s, nonzero_text)))
         markup += line(f'<div style="margin:6px 0 3px"><b>{head}</b></div>{_kinds_bar(found)}')
         markup += scrolling(table_of(found))
-    return without_controls(markup + "".join(line(small(printable(note))) for note in notes))
+    return without_controls(markup + "".join(footnote(printable(note)) for note in notes))
 
 
 def fold(rows: Sequence[AtPeak], times_s: _Times, most: int = 0) -> str:
@@ -117,25 +118,21 @@ def table_of(rows: Sequence[AtPeak]) -> str:
 
 def _table(rows: Sequence[AtPeak], most: int, *, html: bool) -> Table:
     """Return the first rows of one device as a table, and the others as their sum."""
-    resident = any(row.resident_bytes is not None for row in rows)
-    heads = ["asked for, MB", "resident, MB"] if resident else ["MB"]
-    words = [Column("", "words", html_head=head) for head in ("Kind", "Name", "Place")]
-    figures = [Column("", html_head=head) for head in (*heads, "Blocks")]
-    table = Table([*words, Column("", "drawn"), *figures])
+    kind_of, *words = (Column("", "words", html_head=head) for head in ("Kind", "Name", "Place"))
+    size, blocks_of = (Column("", html_head=head) for head in ("MB", "Blocks"))
+    # On a narrow page the size stays in sight.
+    columns = [size, *words, blocks_of, Column("", "drawn")] if html else [*words, size, blocks_of]
+    table = Table([kind_of, *columns])
     scale_bytes = max((row.size_bytes for row in rows), default=0)
 
     def add(kind: str, name: str, place: str, some: Sequence[AtPeak]) -> None:
         size_bytes, blocks = sum(row.size_bytes for row in some), sum(row.blocks for row in some)
-        found = [row.size_bytes if row.resident_bytes is None else row.resident_bytes for row in some]
-        known = any(row.resident_bytes is not None for row in some)
-        if html:
-            shown = map(nonzero_figure, [size_bytes, sum(found)] if resident else [size_bytes])
-            cells = [*shown, f"{blocks:,}"]
-        else:
-            here = [f"resident {nonzero_mb(sum(found))}" if known else ""] if resident else []
-            cells = [nonzero_mb(size_bytes), *here, f"{blocks:,} blocks" if blocks > 1 else ""]
+        names = clipped(name, _NAME), place
         drawn = Bar([Part("", size_bytes, _FILLS.get(kind, ""))], scale_bytes)
-        table.add(kind, clipped(name, _NAME), place, drawn, *cells)
+        if html:
+            table.add(kind, nonzero_figure(size_bytes), *names, f"{blocks:,}", drawn)
+        else:
+            table.add(kind, *names, nonzero_mb(size_bytes), f"{blocks:,} blocks" if blocks > 1 else "")
 
     for row in rows[:most]:
         add(_kind(row), printable(row.name), _place(row), [row])
@@ -145,22 +142,18 @@ def _table(rows: Sequence[AtPeak], most: int, *, html: bool) -> Table:
     return table
 
 
-def kinds_lines(rows: Sequence[AtPeak], times_s: _Times) -> list[str]:
-    """Return a line with the peak for each of the first devices, and below it the kinds."""
+def kinds_lines(rows: Sequence[AtPeak], times_s: _Times, *, compact: bool = False) -> list[str]:
+    """Return a line for each of the first devices, and below it the kinds; compact, one of the first."""
     lines: list[str] = []
-    for device, found in _reported(rows):
-        lines.append(clipped(_headline(device, found, times_s, nonzero_mb), _LINE))
+    for device, found in islice(_reported(rows), 1 if compact else _DEVICES):
+        head, kinds = _headline(device, found, times_s, nonzero_mb), kinds_of(found, nonzero_mb)
+        if compact:
+            return [printable(f"{head}: {kinds}")]
+        lines.append(clipped(head, _LINE))
         # Lines break between the kinds; `printable` makes plain spaces of the others.
-        kinds = kinds_of(found, nonzero_mb).replace(" ", _SPACE).replace(f",{_SPACE}", ", ")
+        kinds = kinds.replace(" ", _SPACE).replace(f",{_SPACE}", ", ")
         lines += textwrap.wrap(kinds, _LINE, initial_indent="  ", subsequent_indent="  ")
     return [printable(one) for one in lines]
-
-
-def kinds_line(rows: Sequence[AtPeak], times_s: _Times) -> str:
-    """Return the same of the first device on one line; empty if no device is reported."""
-    for device, found in _reported(rows):
-        return printable(f"{_headline(device, found, times_s, nonzero_mb)}: {kinds_of(found, nonzero_mb)}")
-    return ""
 
 
 def kinds_of(rows: Sequence[AtPeak], shown: Callable[[int], str] = nonzero_text) -> str:
@@ -194,7 +187,7 @@ def _headline(device: str, rows: Sequence[AtPeak], times_s: _Times, shown: Calla
     time_s = dict(times_s).get(device)
     size = shown(sum(row.size_bytes for row in rows))
     when = "At the peak" if time_s is None else f"At the peak, {time_text(time_s)} in"
-    return f"{when}: {size} {'of general RAM asked for' if device == CPU else f'on {device}'}"
+    return f"{when}: {size} {'of RAM allocated' if device == CPU else f'on {device}'}"
 
 
 def _kinds(rows: Sequence[AtPeak]) -> list[tuple[str, int]]:

@@ -54,7 +54,7 @@ def html(estimate: Estimate) -> str:
     body = line(f'<div style="margin-bottom:3px">{head}</div>{_bar(estimate)}{below}')
     body += scrolling(at_peak.table_of(estimate.at_peak)) if estimate.at_peak else ""
     if estimate.batches:
-        figures = scrolling(_batches(estimate, html=True).html("Needs by batch size, MB"))
+        figures = scrolling(_batches(estimate, html=True).html("Highest by batch size, MB"))
         replaced = line(small(printable(_replaces(estimate))))
         body += f"<div style=margin-top:6px>{figures}</div>{replaced}"
     return without_controls(f'<div style="{_SHORT}">{body}</div>' if estimate.fits is False else body)
@@ -62,7 +62,8 @@ def html(estimate: Estimate) -> str:
 
 def _headline(estimate: Estimate, shown: Callable[[int], str]) -> tuple[str, str]:
     outcome = _outcome(estimate, estimate.left_bytes, shown)
-    return f"Needs {shown(estimate.peak_bytes)} on {estimate.device}", f"{outcome and ': '}{outcome}"
+    needed_bytes = max(0, estimate.peak_bytes - _held_bytes(estimate))
+    return f"Needs {shown(needed_bytes)} on {estimate.device}", f"{outcome and ': '}{outcome}"
 
 
 def _outcome(found: Estimate | BatchEstimate, left_bytes: int | None, shown: Callable[[int], str]) -> str:
@@ -82,16 +83,17 @@ def _sentences(estimate: Estimate, shown: Callable[[int], str]) -> Iterator[str]
         capacity_bytes, held_bytes = estimate.capacity_bytes, _held_bytes(estimate)
         is_part = capacity_bytes not in (None, estimate.available_bytes)
         of_all = f" of {shown(capacity_bytes or 0)}" if is_part else ""
-        there = f"; {shown(held_bytes)} of the need is there already" if held_bytes else ""
-        yield f"Available: {shown(estimate.available_bytes)}{of_all}{there}."
+        yield f"Available: {shown(estimate.available_bytes - held_bytes)}{of_all}."
+        if held_bytes:
+            yield f"With the {shown(held_bytes)} already there: highest {shown(estimate.peak_bytes)}."
     if rounded_mb(estimate.reserved_bytes) > rounded_mb(estimate.peak_bytes):
         yield f"The allocator would reserve {shown(estimate.reserved_bytes)}, cached memory included."
 
 
 def _batches(estimate: Estimate, *, html: bool) -> Table:
     """Return the table of batch sizes; the largest that fits stands out."""
-    size, needs = Column("batch", html_head="Size"), Column("needs", html_head="Needs")
-    table = Table([size, Column("", "drawn"), needs, Column("", "words")])
+    size, highest = Column("batch", html_head="Size"), Column("highest", html_head="Highest")
+    table = Table([size, Column("", "drawn"), highest, Column("", "words")])
     scale_bytes = max((batch.peak_bytes or 0 for batch in estimate.batches), default=0)
     for batch in estimate.batches:
         peak_bytes = batch.peak_bytes or 0
@@ -126,7 +128,7 @@ def _bar(estimate: Estimate) -> str:
     found = [
         Part("otherwise in use", taken_bytes, GREY),
         Part("there already", held_bytes, PALE),
-        Part("needed besides" if held_bytes else "needed", needed_bytes, BLUE),
+        Part("needed", needed_bytes, BLUE),
         Part("short", max(0, estimate.peak_bytes - available_bytes), RED),
         Part("left", max(0, available_bytes - estimate.peak_bytes)),
     ]

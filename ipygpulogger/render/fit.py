@@ -122,7 +122,7 @@ def _limits(memory: MemoryFit) -> Iterator[str]:
     if memory.device != RAM and memory.ends_at is not None:
         yield "Leave a few percent: what the allocator loses to fragmentation is not in this figure."
     if memory.at_least:
-        yield "Some peaks are only lower bounds, so more may be needed."
+        yield "Some runs needed at least what is shown, so more may be needed."
 
 
 def _mb(size_bytes: float) -> str:

@@ -17,6 +17,7 @@ from ..records.units import (
     grouped,
     printable,
     printable_lines,
+    range_text,
     rounded_mb,
     shortened,
     size_text,
@@ -24,7 +25,7 @@ from ..records.units import (
     without_controls,
 )
 from .headline import Phrase
-from .markup import DOT, Strong, folded, line, small, weighed
+from .markup import BLUE, DOT, RED, Strong, colours, folded, line, small, weighed
 from .table import Bar, Column, Table, least_sign, moved_parts, squeezed
 from .text import figures
 
@@ -69,7 +70,9 @@ def html(group: Group) -> str:
     markup = _process_table(group, html=True).html() if len(group) else ""
     # A table that scrolls by itself, where it is wider than the page, and never breaks a word.
     shown = f'<div style="overflow-x:auto;padding-left:1px;white-space:nowrap">{markup}</div>'
-    body = shown + "".join(map(small, _sentences(group)))
+    fills = {"consumed": BLUE, "more for a moment": RED} if len(group) else {}
+    below = _sentences(group, outliers=len(_by_process(group)) > _OUTLIERS)
+    body = shown + colours(fills, is_folded=True) + "".join(map(small, below))
     return without_controls(folded(summary, body, is_open=True))
 
 
@@ -81,7 +84,8 @@ def _headline(group: Group) -> Iterator[Phrase]:
     for one in _needed(group):
         yield Phrase(f"{'' if one.name == TIME else _what(one)}{_range(one)}")
     for some in islice(_by_process(group).values(), _OUTLIERS):
-        yield Phrase(f"{_name_in_words(some[0].record)}: {', '.join(map(_mark_of, some[:2]))}", "strong")
+        ratios = ", ".join(map(_mark_of, some))
+        yield Phrase(f"{_name_in_words(some[0].record)}: {ratios} the median", "strong")
     if failed := sum(record.outcome() != "" for record in group):
         yield Phrase(f"{failed:,} failed", "strong")
     if group.missing:
@@ -103,12 +107,8 @@ def _figure(name: str, figure: float) -> str:
 
 
 def _range(one: Figure) -> str:
-    """Return the smallest and the largest figure: "100 to 300 MB", or one if they read the same."""
-    smallest, largest = _figure(one.name, one.smallest), _figure(one.name, one.largest)
-    if smallest == largest:
-        return largest
-    figure, _, unit = smallest.partition(" ")
-    return f"{figure if largest.endswith(f' {unit}') else smallest} to {largest}"
+    """Return the smallest and the largest figure: "100 to 300 MB"."""
+    return range_text(_figure(one.name, one.smallest), _figure(one.name, one.largest))
 
 
 def _whole(name: str) -> str:
@@ -156,7 +156,7 @@ def _process_table(group: Group, *, html: bool) -> Table:
         over = memory if len(memories) > 1 else ""
         columns.append(Column(memory, "drawn"))
         columns.append(Column("Consumed", over=over, gap=1 if memory == RAM else 2))
-        columns += [Column("Peaked", over=over, gap=1), Column(" Used", over=over, gap=1)]
+        columns += [Column("Needed", over=over, gap=1), Column(" Used", over=over, gap=1)]
         usages = [usage for record, _ in processes if (usage := _usage(record, memory))]
         scales[memory] = max((usage.needed_bytes for usage in usages), default=0)
     table = Table([*columns, Column("Time", gap=1)])
@@ -179,11 +179,12 @@ def _usage(record: ProcessRecord, memory: str) -> Usage | None:
 
 
 def _figures(usage: Usage | None) -> tuple[str, str, str]:
-    """Return what was consumed, peaked and is used, in MB."""
+    """Return what was consumed, needed and is used, in MB."""
     if usage is None:
         return "", "", ""
     consumed, peaked, used = figures(usage)
-    return consumed, peaked if peaked == "n/a" else f"{least_sign(usage)}{peaked}", used
+    known = peaked != "n/a"
+    return consumed, f"{least_sign(usage)}{rounded_mb(usage.needed_bytes)}" if known else peaked, used
 
 
 def _mark_of(one: Outlier) -> str:
@@ -219,12 +220,12 @@ def _noun_of(group: Group) -> str:
     return f"{printable(word)}s" if same and word != "pid" else "processes"
 
 
-def _sentences(group: Group) -> Iterator[str]:
+def _sentences(group: Group, *, outliers: bool = True) -> Iterator[str]:
     """Yield what stands below the table: who has no row, stands out, failed, or is missing; the notes."""
     if len(group) > _ROWS:
         medians = (f"{_what(one)}{_figure(one.name, one.median)}" for one in _needed(group))
         yield f"and {len(group) - _ROWS:,} more; medians: {', '.join(medians)}"
-    for name, some in islice(groupby(group.outliers, key=attrgetter("name")), _SENTENCES):
+    for name, some in islice(groupby(group.outliers if outliers else (), key=attrgetter("name")), _SENTENCES):
         yield _standing_out(name, list(some))
     ended = ((_name_in_words(record), shortened(record.outcome())) for record in group if record.outcome())
     yield from _who(ended, "{who}: {why}")

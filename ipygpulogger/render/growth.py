@@ -104,11 +104,16 @@ def _count(owner: Owner) -> int:
 
 
 def _grew(owner: Owner) -> str:
-    shared = [shortened(name) for name in owner.shared[:_SHARED]]
-    if len(owner.shared) > _SHARED:
-        shared.append(f"{len(owner.shared) - _SHARED} more")
-    also = f" (also {', '.join(shared)})" if shared else ""
-    return f"{shortened(owner.name)} {_sized(owner.size_bytes, owner.device)}{also}"
+    others = also(owner.shared)
+    more = others and f" ({others})"
+    return f"{shortened(owner.name)} {_sized(owner.size_bytes, owner.device)}{more}"
+
+
+def also(shared: Sequence[str]) -> str:
+    """Return the other names of one owner: "also x, y, z, 3 more"; empty if it has none."""
+    names = [shortened(name) for name in shared[:_SHARED]]
+    names += [f"{len(shared) - _SHARED} more"] if len(shared) > _SHARED else []
+    return f"also {', '.join(names)}" if names else ""
 
 
 def _sized(size_bytes: int, device: str) -> str:
@@ -151,7 +156,7 @@ def ladder(gpu: DeviceUsage) -> list[tuple[str, int]]:
         "total": gpu.total_bytes,
         "headroom": gpu.headroom_bytes,
         "limit": gpu.limit_bytes,
-        "peak of tensors and cached": gpu.reserved_peak.lo_bytes if gpu.reserved_peak else None,
+        "highest of tensors and cached": gpu.reserved_peak.lo_bytes if gpu.reserved_peak else None,
         "in graphs and pools": gpu.pools_bytes or None,
     }
     return [*rungs, *((name, size_bytes) for name, size_bytes in further.items() if size_bytes is not None)]

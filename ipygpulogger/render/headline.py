@@ -1,6 +1,6 @@
 """The report of a scope in one line: time, what moved, what is used, who grew.
 
-``12.4 s · GPU +2.4 GB (peak +3.6) → 6.4 of 16 GB · RAM +7 MB → 468 MB · model 1.6 GB, opt 0.8 GB``
+``12.4 s · GPU +2.4 GB, needed 3.6 → 6.4 of 16 GB · RAM +7 MB → 468 MB · model 1.6 GB, opt 0.8 GB``
 """
 
 from __future__ import annotations
@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from ..analysis.notable import QUIET_RAM_BYTES, is_inexact, is_notable, moved_bytes, moves
 from ..records import CellRecord
-from ..records.note import URGENT, of_kind
+from ..records.note import URGENT, NoteKind, of_kind
 from ..records.units import (
     clipped,
     printable,
+    range_text,
     rounded_mb,
     share_text,
     shortened,
@@ -21,7 +22,7 @@ from ..records.units import (
     time_text,
 )
 from .growth import between, device_name, notable
-from .text import sentences
+from .text import children_now, highest, sentences
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 _GPUS = 2  # that are listed one by one
 _OWNERS = 3
 _LABEL = 60  # characters
-_NOTE = 60  # characters
+_NOTE = 90  # characters of a note that is not urgent; a longer one is only below the line
 
 
 class Phrase(NamedTuple):
@@ -49,15 +50,15 @@ class Clause(NamedTuple):
     phrases: tuple[Phrase, ...]
 
     def __str__(self) -> str:
-        return " ".join(phrase.words for phrase in self.phrases)
+        return "".join(phrase.words for phrase in self.phrases)
 
 
 def _clause(words: str, weight: Weight = "plain") -> Clause:
     return Clause((Phrase(words, weight),))
 
 
-def headline(measurement: Measurement, *, named: bool = False) -> list[Clause]:
-    """Return the line of a finished scope, in its clauses, the most important first."""
+def headline(measurement: Measurement, *, named: bool = False, whole: bool = False) -> list[Clause]:
+    """Return the line of a finished scope, the most important first; the `whole` one has any first note."""
     clauses = [_clause(time_text(measurement.time_s))]
     own = isinstance(measurement, CellRecord) and measurement.title() == f"In [{measurement.execution_count}]"
     if (named or not own) and measurement.title().strip():
@@ -74,8 +75,9 @@ def headline(measurement: Measurement, *, named: bool = False) -> list[Clause]:
         clauses.append(_clause(moved))
     urgent = of_kind(measurement.notes, *URGENT)
     clauses += [
-        _clause(clipped(printable(note), _NOTE), "strong" if urgent else "faint")
+        _clause(printable(note), "strong" if urgent else "faint")
         for note in (urgent or measurement.notes)[:1]
+        if whole or urgent or len(note) <= _NOTE
     ]
     return clauses
 
@@ -87,15 +89,16 @@ def tells_who_grew(measurement: Measurement) -> bool:
 
 
 def so_far(measurement: Measurement) -> list[Clause]:
-    """Return the line of a scope that still runs: time, use so far, peak so far."""
-    clauses = [_clause(f"{measurement.time_s:.0f} s")]
+    """Return the line of a scope that still runs: time, what is used now, the highest so far."""
+    clauses = [_clause(time_text(measurement.time_s, whole=True))]
     for gpu in measurement.gpus[:_GPUS]:
         name = device_name(gpu, measurement.gpus)
-        clauses.append(_clause(f"{name} {_device_use(gpu)}{_peak_so_far(gpu, gpu.used_bytes)}"))
+        clauses.append(_clause(f"{name} {_device_use(gpu)}{_highest_so_far(gpu, gpu.used_bytes)}"))
     gen = measurement.gen
-    clauses.append(_clause(f"RAM {size_text(gen.after_bytes)}{_peak_so_far(gen, gen.after_bytes)}"))
-    clauses += [_clause(clipped(printable(note), _NOTE), "strong") for note in measurement.notes]
-    return clauses
+    clauses.append(_clause(f"RAM {size_text(gen.after_bytes)}{_highest_so_far(gen, gen.after_bytes)}"))
+    urgent = of_kind(measurement.notes, *URGENT)
+    notes = measurement.notes
+    return clauses + [_clause(printable(note), "strong" if note in urgent else "faint") for note in notes]
 
 
 def is_quiet(measurement: Measurement) -> bool:
@@ -105,7 +108,10 @@ def is_quiet(measurement: Measurement) -> bool:
     usages = filter(None, (measurement.gen, measurement.children, measurement.pinned))
     if any(moved_bytes(usage) >= QUIET_RAM_BYTES for usage in usages):
         return False
-    return not (any(map(is_notable, measurement.gpus)) or measurement.outcome() or sentences(measurement))
+    if any(map(is_notable, measurement.gpus)) or measurement.outcome():
+        return False
+    said = sentences(measurement)
+    return not said or len(said) == len(of_kind(measurement.notes, NoteKind.STILL_OVER))
 
 
 def memories(measurement: Measurement) -> Iterator[Clause]:
@@ -127,49 +133,43 @@ def memories(measurement: Measurement) -> Iterator[Clause]:
 
 
 def _moved(name: str, usage: Usage, used: str) -> Clause:
-    """Return what moved in one memory: "GPU +2.4 GB (peak +3.6) → 6.4 of 16 GB"."""
-    consumed, peak = signed_size_text(usage.consumed_bytes), _peak(usage)
+    """Return what moved in one memory: "GPU +2.4 GB, needed 3.6 → 6.4 of 16 GB"."""
+    consumed, need = signed_size_text(usage.consumed_bytes), _needed(usage)
     weight: Weight = "strong" if moved_bytes(usage) >= QUIET_RAM_BYTES else "plain"
     if not rounded_mb(usage.consumed_bytes):
-        return Clause((Phrase(f"{name} {peak}", weight), Phrase(f"→ {used}")))
+        return Clause((Phrase(f"{name} {need}", weight), Phrase(f" → {used}")))
     unit = f" {consumed.partition(' ')[2]}"
-    above = [Phrase(f"({peak.replace(unit, '')})", "faint")] if peak else []
-    return Clause((Phrase(f"{name} {consumed}", weight), *above, Phrase(f"→ {used}")))
+    short = need.removesuffix(unit) if need.count("B") == 1 else need
+    more = [Phrase(f", {short}", "faint")] if need else []
+    return Clause((Phrase(f"{name} {consumed}", weight), *more, Phrase(f" → {used}")))
 
 
 def _children(children: ChildrenUsage) -> Clause:
-    """Return what child processes have: "2 children 950 MB (peak 1.3 GB)"."""
-    ended = {0: "children ended", 1: "1 child ended"}.get(children.ended, f"{children.ended} children ended")
-    count = "1 child" if children.count == 1 else f"{children.count} children"
-    now = Phrase(f"{count} {size_text(children.after_bytes)}" if children.count else ended)
+    """Return what child processes have: "2 children 950 MB, highest 1.3 GB"."""
+    now = Phrase(children_now(children, size_text(children.after_bytes)).removeprefix("+ "))
     if not rounded_mb(children.peaked_bytes):
         return Clause((now,))
-    peak, hi_bytes = size_text(children.peak.lo_bytes), children.peak.hi_bytes
-    if hi_bytes is None or children.at_least:
-        peak = f"at least {peak}"
-    elif rounded_mb(hi_bytes) > rounded_mb(children.peak.lo_bytes):
-        peak = f"{peak} to {size_text(hi_bytes)}"
-    return Clause((now, Phrase(f"(peak {peak})", "faint")))
+    most = highest(children.peak, size_text, at_least=children.at_least)
+    return Clause((now, Phrase(f", {most}", "faint")))
 
 
-def _peak(usage: Usage) -> str:
-    """Return how far the peak lies above what was in use before: "peak +3.6 GB"; empty below the end."""
+def _needed(usage: Usage) -> str:
+    """Return what was needed: "needed 3.6 GB"; empty if that is certainly what was consumed, or nothing."""
     inexact = is_inexact(usage)
     if not rounded_mb(usage.peaked_bytes) and not inexact:
         return ""
-    lo, hi_bytes = signed_size_text(usage.peak.lo_bytes - usage.before_bytes), usage.peak.hi_bytes
+    least, most_bytes = size_text(usage.needed_bytes), usage.needed_at_most_bytes
     if not inexact:
-        return f"peak {lo}"
-    if hi_bytes is None:
-        return f"peak at least {lo}"
-    return f"peak {lo} to {signed_size_text(hi_bytes - usage.before_bytes)}"
+        return f"needed {least}"
+    within = f"at least {least}" if most_bytes is None else range_text(least, size_text(most_bytes))
+    return f"needed {within}"
 
 
-def _peak_so_far(usage: Usage, used_bytes: int | None) -> str:
+def _highest_so_far(usage: Usage, used_bytes: int | None) -> str:
     if used_bytes is None or not rounded_mb(usage.peaked_bytes):
         return ""
     least = "at least " if usage.peak.hi_bytes is None else ""
-    return f", peak {least}{size_text(used_bytes + usage.peak.lo_bytes - usage.after_bytes)}"
+    return f", highest {least}{size_text(used_bytes + usage.peak.lo_bytes - usage.after_bytes)}"
 
 
 def _device_use(gpu: DeviceUsage) -> str:

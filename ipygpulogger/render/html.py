@@ -12,7 +12,7 @@ from html import escape
 from typing import TYPE_CHECKING
 
 from ..analysis.notable import matters, moved_bytes
-from ..records.units import MB, grouped, readable_sizes, rounded_mb, size_text, without_controls
+from ..records.units import MB, grouped, readable_sizes, size_text, without_controls
 from .growth import DRIVERS, beyond_names, device_name, grew, parts
 from .headline import headline, is_quiet, tells_who_grew
 from .headline import so_far as line_so_far
@@ -35,12 +35,12 @@ from .markup import (
     typeset,
     weighed,
 )
-from .text import LONG_S, card_of, largest_children, rows, sentences
+from .text import LONG_S, card_of, peaked_remark, rows, sentences
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Iterator, Sequence
 
-    from ..records import DeviceUsage, Measurement, Peak, RamUsage
+    from ..records import DeviceUsage, Measurement, RamUsage
     from .headline import Clause
 
     Row = tuple[str, tuple[str, str, str], str]  # of the text report: name, figures, remarks
@@ -50,11 +50,12 @@ _CARD = 1400  # bytes of it for a failed allocation, at most
 _HEAD = "MB", "Consumed", "Peaked", "Used"
 _ADVICE = 700  # bytes of the report that are always left for what to do after a failed allocation
 _LINE = 900  # bytes, at most
-_PLACES = ("card", "bars", "table", "peak", "below", "more")  # from top to bottom
+_PLACES = ("card", "bars", "table", "series", "peak", "below", "more")  # from top to bottom
+_REPLACED = {"series": "table", "peak": "peak"}
 _SENTENCE = 400  # bytes
 _BARS = 2  # of the devices on which the most moved
 _SMALL = 0.01  # of a device: a smaller part that did not move is left out
-_WORDY = 3  # devices, at most, with words behind their figures
+_WORDY = 3  # devices, at most, whose time series are drawn
 
 
 def report(
@@ -68,17 +69,17 @@ def report(
 
     Compact it is the line alone, and what to do without memory. A `named` one says which cell it was.
     """
-    clauses, summary = _fitted(headline(measurement, named=named))
+    clauses, summary = _fitted(headline(measurement, named=named, whole=compact))
     if is_quiet(measurement):
         words = DOT.join(escape(typeset(str(clause))) for clause in clauses)
         return without_controls(line(words, quiet=True))
     if compact:
-        alone = line(summary)
+        alone = line(summary, indented=True)
         return without_controls(alone + _card(measurement, min(_CARD, _REPORT - size(alone))))
     is_open = matters(measurement, ram_total_bytes)
     space = _REPORT - size(folded(summary, "", is_open=is_open))
     body = _body(measurement, space, clauses)
-    return without_controls(folded(summary, body, is_open=is_open))
+    return without_controls(folded(summary, body, is_open=is_open) if body else line(summary, indented=True))
 
 
 def line_and_body(measurement: Measurement) -> tuple[str, str]:
@@ -101,26 +102,27 @@ def so_far(measurement: Measurement) -> str:
 
 
 def _body(measurement: Measurement, space: int, clauses: Sequence[Clause]) -> str:
-    """Return what the line unfolds to, the most important first, as much as fits."""
+    """Return what the line unfolds to, as much as fits; empty if that is one row, which the line says too."""
     found: dict[str, list[str]] = {place: [] for place in _PLACES}
     for place, *versions in _pieces(measurement, space, set(map(str, clauses))):
-        replaced = found[place] if place in ("table", "peak") else []
-        room = space + sum(map(size, replaced))
-        if markup := first_fitting(versions, room):
+        replaced = found[_REPLACED[place]] if place in _REPLACED else []
+        left = space + sum(map(size, replaced))
+        if markup := first_fitting(versions, left):
             replaced.clear()
             found[place].append(markup)
-            space = room - size(markup)
-    return "".join(markup for markups in found.values() for markup in markups)
+            space = left - size(markup)
+    is_more = measurement.gpus or any(found[place] for place in _PLACES if place != "table")
+    return "".join(markup for markups in found.values() for markup in markups) if is_more else ""
 
 
 def _pieces(measurement: Measurement, space: int, in_line: Container[str]) -> Iterator[tuple[str, ...]]:
     """Yield the parts of the body, the most important first: the place, and versions, the fullest first.
 
-    A second table replaces the first.
+    The table with time series replaces the one without.
     """
     card = card_of(measurement)
     found = list(rows(measurement))
-    whole = _table(measurement, found)
+    whole = _table(found)
     if card:
         figures = whole if len(measurement.gpus) <= _WORDY else whole[:1]
         left = min(_CARD, max(_ADVICE, space - size(table(_HEAD, figures))))
@@ -132,18 +134,26 @@ def _pieces(measurement: Measurement, space: int, in_line: Container[str]) -> It
     for sentence in _below(measurement):
         if sentence not in in_line:
             yield "below", f"<div>{fitted(readable_sizes(sentence), _SENTENCE)}</div>"
-    for name, _, remarks in found:
-        if remarks:
-            yield "more", small(f"{_row_name(name)}: {remarks}")
+    for remark, names in _remarks(measurement, found).items():
+        yield "more", small(f"{', '.join(names)}: {remark}")
     yield "peak", _fold(measurement, 4), _fold(measurement, 2)
     for gpu in sorted(measurement.gpus, key=moved_bytes, reverse=True)[:_BARS]:
         if card is None or card.device != gpu.id:
             yield "bars", _bar(gpu, measurement.gpus)
     if drawn := _drawn(measurement, whole):
-        yield "table", table(_HEAD, drawn)
+        yield "series", table(_HEAD, drawn)
     yield "peak", _fold(measurement, 16), _fold(measurement, 8)
     for sentence in _sentences(measurement):
         yield "more", small(sentence)
+
+
+def _remarks(measurement: Measurement, found: Iterable[Row]) -> dict[str, list[str]]:
+    """Return the remarks on the rows, each with the rows that have it, without what the line says."""
+    names: dict[str, list[str]] = {}
+    for name, _, remarks in found:
+        if remarks and (measurement.gpus or remarks != peaked_remark(measurement.gen)):
+            names.setdefault(remarks, []).append(_row_name(name))
+    return names
 
 
 def _fold(measurement: Measurement, most: int = 0) -> str:
@@ -176,14 +186,8 @@ def _below(measurement: Measurement) -> Iterator[str]:
             yield rest
 
 
-def _table(measurement: Measurement, found: Iterable[Row]) -> list[list[str | Text]]:
-    """Return the rows of the table of figures; those of few devices say whose memory is in use."""
-    words = len(measurement.gpus) <= _WORDY
-    whose = ["process", *["device"] * len(measurement.gpus)]
-    return [
-        [_row_name(name), *map(grouped, figures), *([Text(whole)] if words else [])]
-        for (name, figures, _), whole in zip(found, whose, strict=True)
-    ]
+def _table(found: Iterable[Row]) -> list[list[str | Text]]:
+    return [[_row_name(name), *map(grouped, figures)] for name, figures, _ in found]
 
 
 def _row_name(name: str) -> str:
@@ -198,16 +202,14 @@ def _drawn(measurement: Measurement, whole: list[list[str | Text]]) -> list[list
     shapes = [sparkline(usage.timeline) for usage in usages]
     if not any(shapes):
         return []
-    highest = [max((size for _, size in usage.timeline), default=0) for usage in usages]
-    words = [shape and f"{shape} max {size_text(size)}" for shape, size in zip(shapes, highest, strict=True)]
-    return [[*row, Text(said)] for row, said in zip(whole, words, strict=True)]
+    return [[*row, Text(shape)] for row, shape in zip(whole, shapes, strict=True)]
 
 
 def _cut(whole: list[list[str | Text]], space: int) -> str:
     """Return the table of figures, with as many rows as fit, and one at least."""
-    slim = len(whole) - 1 > _WORDY
     more: list[str | Text] = ["…", "", "", Text("%gpulog status")]
     cuts = [whole, *([*whole[:count], more] for count in range(len(whole) - 1, 0, -1))]
+    slim = len(whole) - 1 > _WORDY
     fits = first_fitting((table(_HEAD, some, slim=slim) for some in cuts), space)
     return fits or table(_HEAD, cuts[-1], slim=slim)
 
@@ -229,36 +231,19 @@ def _bar(gpu: DeviceUsage, gpus: Sequence[DeviceUsage]) -> str:
 
 
 def _sentences(measurement: Measurement) -> Iterator[str]:
-    """Yield child processes, whose memory the used figures are, and what a device's bar does not show."""
-    children = measurement.children
-    if children:
-        before, now = rounded_mb(children.before_bytes), rounded_mb(children.after_bytes)
-        least = "at least " if children.at_least else ""
-        yield (
-            f"Children: {children.count}, before {least}{before} MB, now {least}{now} MB, peak in MB"
-            f" {_peak(children.peak)}" + (f", {children.ended} ended" if children.ended else "")
-        )
-        if names := largest_children(children):
-            yield f"Largest children: {names}"
-    if len(measurement.gpus) > _WORDY:
+    """Yield whose memory the used figures are, and what a device's bar does not show."""
+    if measurement.gpus:
         yield "Used: of RAM by this process, of each GPU by all processes"
     for gpu in measurement.gpus:
         told_bytes, peak = max(gpu.reserved_bytes or 0, gpu.peak.lo_bytes), gpu.reserved_peak
         if peak is not None and peak.lo_bytes - told_bytes >= MB:
             size_words = size_text(peak.lo_bytes)
-            yield f"{device_name(gpu, measurement.gpus)}: peak of tensors and cached {size_words}"
-
-
-def _peak(peak: Peak) -> str:
-    lo, grain = rounded_mb(peak.lo_bytes), rounded_mb(peak.precision_bytes)
-    if peak.quality == "exact":
-        return f"{lo} exactly" if not grain else f"{lo}, exact to {grain}"
-    return f"at least {lo}" if peak.hi_bytes is None else f"{lo} to {rounded_mb(peak.hi_bytes)}"
+            yield f"{device_name(gpu, measurement.gpus)}: tensors and cached, highest {size_words}"
 
 
 def _fitted(clauses: Sequence[Clause]) -> tuple[Sequence[Clause], str]:
     """Return the first clauses of a line, as many as fit, and the same as markup."""
-    markups = [" ".join(weighed(*phrase) for phrase in clause.phrases) for clause in clauses]
+    markups = ["".join(weighed(*phrase) for phrase in clause.phrases) for clause in clauses]
     while len(markups) > 1 and size(DOT.join(markups)) > _LINE:
         markups.pop()
     return clauses[: len(markups)], DOT.join(markups)

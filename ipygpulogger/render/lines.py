@@ -6,8 +6,8 @@ from itertools import groupby, product
 from typing import TYPE_CHECKING
 
 from ..records import CPU, device_id
-from ..records.units import MB, clipped, mb_range, printable_lines, rounded_mb, without_controls
-from .markup import BLUE, GREY, Part, Strong, scrolling, small
+from ..records.units import MB, clipped, mb_range, printable_lines, rounded_mb, time_text, without_controls
+from .markup import BLUE, GREY, Part, Strong, colours, footnote, scrolling
 from .table import Bar, Column, Table
 
 if TYPE_CHECKING:
@@ -26,25 +26,28 @@ _RAM: _Device = "", -1
 
 def table(lines: Sequence[LineUsage], notes: Sequence[str] = ()) -> str:
     """Return what each line used as text, those of each place together, with the notes below."""
-    shown = _table(lines).text() if lines else []
+    shown = _table(lines, html=False).text() if lines else []
     return printable_lines([*shown, *_below(lines, notes)])
 
 
 def html(lines: Sequence[LineUsage], notes: Sequence[str] = ()) -> str:
     """Return the same as HTML: a bar for what each line needed; all foreign text is escaped."""
-    below = "".join(map(small, _below(lines, notes)))
-    shown = scrolling(_table(lines).html("Memory by line, MB")) if lines else ""
-    return without_controls(shown + below)
+    below = "".join(map(footnote, _below(lines, notes)))
+    shown = scrolling(_table(lines, html=True).html("Memory by line, MB")) if lines else ""
+    fills = {"needed in RAM": GREY, "needed on a GPU": BLUE} if len(_devices(lines)) > 1 else {"needed": GREY}
+    return without_controls(shown + (colours(fills) if lines else "") + below)
 
 
-def _table(lines: Sequence[LineUsage]) -> Table:
+def _table(lines: Sequence[LineUsage], *, html: bool) -> Table:
     """Return the lines as a table, each place with its name above it and its common indentation removed."""
     devices = _devices(lines)
     names = _names(devices)
-    figures = product(names, ("consumed", "peaked"))
-    first = Column("Line"), Column("", "drawn"), Column("Hits"), Column("Time s")
+    figures = product(names, ("consumed", "needed"))
+    first = Column("Line"), Column("Hits"), Column("Time")
     heads = (Column(what, over=f"{name} MB", html_head=f"{name} {what}") for name, what in figures)
-    table = Table([*first, *heads, Column("Source", "code")])
+    columns, at = [*first, *heads], 1 if html else 3 + 2 * len(devices)  # where no page cuts the source off
+    columns.insert(at, Column("Source", "code"))
+    table = Table([*columns, Column("", "drawn")])
     parts = [
         [
             Part(name, _need_bytes(line, usage, device), GREY if device == _RAM else BLUE)
@@ -62,11 +65,12 @@ def _table(lines: Sequence[LineUsage]) -> Table:
         margin = min((_indent(line.source) for line, _ in here if line.source.strip()), default=0)
         for line, some in here:
             source = clipped(line.source.expandtabs(4)[margin:].rstrip(), _WIDTH)
-            cells: list[str | Strong | Bar] = [*_figures(line, devices), source]
+            cells: list[str | Strong | Bar] = [*_figures(line, devices)]
+            cells.insert(at, source)
             if line is heaviest:
                 cells = [Strong(str(cell)) for cell in cells]
-            cells.insert(1, Bar(some, scale_bytes if scale_bytes >= MB else 0))
-            table.add(*cells, mark=">" if line is heaviest else " ")
+            bar = Bar(some, scale_bytes if scale_bytes >= MB else 0)
+            table.add(*cells, bar, mark=">" if line is heaviest else " ")
     return table
 
 
@@ -78,17 +82,17 @@ def heaviest(lines: Sequence[LineUsage]) -> str:
     line, device = found
     usage = _usage(line, device)
     assert usage is not None
-    consumed, peaked = rounded_mb(usage.consumed_bytes), rounded_mb(usage.peaked_bytes)
+    consumed, needed = rounded_mb(usage.consumed_bytes), rounded_mb(_need_bytes(line, usage, device))
     at_least = "at least " if usage.peak.hi_bytes is None else ""
     ran = f"{line.hits} hits, " if line.hits > 1 else ""
     ran += "" if line.complete else "a part of them measured, "
     figures = [f"{consumed:+} MB"] if consumed else []
-    figures += [f"peaked {at_least}{peaked} MB"] if peaked else []
+    figures += [f"needed {at_least}{needed} MB"] if at_least or needed != consumed else []
     where = f" of {line.place}" if line.place else ""
     ((name),) = _names([device])
     return (
         f"heaviest line {line.lineno}{where}: {clipped(line.source.strip(), _WIDTH)}"
-        f"  {', '.join(figures)} {'of' if device == _RAM else 'on'} {name} ({ran}{line.time_s:.2f} s)"
+        f"  {', '.join(figures)} {'of' if device == _RAM else 'on'} {name} ({ran}{time_text(line.time_s)})"
     )
 
 
@@ -138,20 +142,25 @@ def _names(devices: Sequence[_Device]) -> list[str]:
 
 
 def _figures(line: LineUsage, devices: Sequence[_Device]) -> Iterator[str]:
-    yield from (str(line.lineno), str(line.hits), f"{line.time_s:.3f}")
+    yield from (str(line.lineno), str(line.hits), time_text(line.time_s))
     for device in devices:
         usage = _usage(line, device)
-        figures = (str(rounded_mb(usage.consumed_bytes)), _peaked(usage)) if usage else ("0", "0")
+        figures = (
+            (str(rounded_mb(usage.consumed_bytes)), _needed(line, usage, device)) if usage else ("0", "0")
+        )
         if line.complete:
             yield from figures
         else:
             yield from (_UNKNOWN if figure in ("0", "0+") else f"{figure.rstrip('+')}*" for figure in figures)
 
 
-def _peaked(usage: Usage) -> str:
-    if usage.peaked_at_most_bytes is None:
-        return f"{rounded_mb(usage.peaked_bytes)}+"
-    return mb_range(usage.peaked_bytes, usage.peaked_at_most_bytes)
+def _needed(line: LineUsage, usage: Usage, device: _Device) -> str:
+    least_bytes, most_bytes = _need_bytes(line, usage, device), usage.needed_at_most_bytes
+    if most_bytes is None or usage.peaked_at_most_bytes is None:
+        return f"{rounded_mb(least_bytes)}+"
+    if rounded_mb(usage.peaked_bytes) == rounded_mb(usage.peaked_at_most_bytes):
+        return str(rounded_mb(least_bytes))
+    return mb_range(least_bytes, min(most_bytes, least_bytes + usage.peaked_at_most_bytes))
 
 
 def _below(lines: Sequence[LineUsage], notes: Sequence[str]) -> list[str]:

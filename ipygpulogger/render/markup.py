@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from ..records.units import MB, MINUS, size_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from ..records import Timeline
     from .headline import Weight
@@ -25,6 +25,8 @@ PURPLE, RED, AMBER = "#b279a2", "#e45756", "#e4a11b"
 _REPORT = "font-size:12.5px;margin-left:6px;overflow-wrap:break-word"  # where JupyterLab puts printed text
 _BAR = "display:flex;height:9px;max-width:520px;border-radius:3px;overflow:hidden;background:#8883"
 _TABLE = "border-collapse:separate;border-spacing:12px 0;font-size:inherit;margin:0 -12px"
+_WRAPS = ";display:inline-block;min-width:9em;word-break:break-all"  # JupyterLab keeps no `anywhere`
+_TRIANGLE = "13px"  # the width of what unfolds a line
 _SPACE = "\N{NO-BREAK SPACE}"
 DOT = f"{_SPACE}· "  # between the items of a line; a broken line never begins with it
 _PAGE = _TABLE.replace("inherit;margin:0 -12px", "12.5px;margin:0 -6px")  # of a page: where reports begin
@@ -114,10 +116,10 @@ def weighed(words: str, weight: Weight) -> str:
     return faint(markup) if weight == "faint" else markup
 
 
-def code(words: str) -> str:
-    """Return words in the letters of code, with their spaces."""
+def code(words: str, *, wraps: bool = False) -> str:
+    """Return words in the letters of code, with their spaces; in a column that gets narrow they wrap."""
     markup = escape(words).replace("  ", "&nbsp; ")
-    return f"<code style=background:none;padding:0>{markup}</code>"
+    return f"<code style=background:none;padding:0{_WRAPS if wraps else ''}>{markup}</code>"
 
 
 def scrolling(markup: str) -> str:
@@ -125,9 +127,10 @@ def scrolling(markup: str) -> str:
     return f"<div style=overflow-x:auto>{markup}</div>"
 
 
-def line(markup: str, *, quiet: bool = False) -> str:
-    """Return one line; a quiet one is grey."""
-    return f"<div style={_REPORT}{';opacity:.6' if quiet else ''}>{markup}</div>"
+def line(markup: str, *, quiet: bool = False, indented: bool = False) -> str:
+    """Return one line, a quiet one grey; that and an `indented` one begin where the words of `folded` do."""
+    indent = f";padding-left:{_TRIANGLE}" if quiet or indented else ""
+    return f"<div style={_REPORT}{indent}{';opacity:.6' if quiet else ''}>{markup}</div>"
 
 
 def small(words: str) -> str:
@@ -135,11 +138,16 @@ def small(words: str) -> str:
     return f'<div style="font-size:11.5px;opacity:.7">{escape(words)}</div>'
 
 
+def footnote(words: str) -> str:
+    """Return such a sentence below a table, where the table begins."""
+    return line(small(words))
+
+
 def folded(summary: str, body: str, *, is_open: bool = False) -> str:
     """Return a line that unfolds."""
     return (
         f"<details{' open' if is_open else ''} style={_REPORT}><summary style=cursor:pointer>"
-        f'{summary}</summary><div style="margin:4px 0 6px 14px;overflow-x:auto">{body}</div></details>'
+        f'{summary}</summary><div style="margin:4px 0 6px {_TRIANGLE};overflow-x:auto">{body}</div></details>'
     )
 
 
@@ -200,12 +208,24 @@ def _segments(parts: Sequence[Part], total_bytes: int) -> str:
 
 def legend(parts: Sequence[Part], name: str = "") -> str:
     """Return what a bar shows in words, each part with its colour; below 1 MB is left out."""
-    said = []
-    for part in parts:
-        if part.size_bytes >= MB:
-            key = f"<b style=color:{part.fill}>■</b>{_SPACE}" if part.fill else ""
-            said.append(key + escape(f"{part.name} {size_text(part.size_bytes)}".replace(" ", _SPACE)))
+    said = (
+        _key(f"{part.name} {size_text(part.size_bytes)}", part.fill)
+        for part in parts
+        if part.size_bytes >= MB
+    )
     return f'<div style="font-size:11.5px;margin:2px 0 4px">{escape(name)}{DOT.join(said)}</div>'
+
+
+def colours(fills: Mapping[str, str], *, is_folded: bool = False) -> str:
+    """Return what the colours of the bars in a table mean, below the table; nothing if there are none."""
+    said = DOT.join(_key(words, fill) for words, fill in fills.items())
+    markup = said and f'<div style="font-size:11.5px">{said}</div>'
+    return markup if is_folded or not said else line(markup)
+
+
+def _key(words: str, fill: str) -> str:
+    square = f"<b style=color:{fill}>■</b>{_SPACE}" if fill else ""
+    return square + escape(words.replace(" ", _SPACE))
 
 
 _BLOCKS = "▁▂▃▄▅▆▇█"

@@ -19,7 +19,8 @@ from ..records.units import (
     rounded_mb,
     without_controls,
 )
-from .markup import BLUE, GREY, RED, Part, line, scrolling, small, typeset
+from .growth import also
+from .markup import BLUE, GREY, RED, Part, colours, footnote, line, scrolling, small, typeset
 from .table import Bar, Column, Faint, Table
 
 if TYPE_CHECKING:
@@ -81,7 +82,6 @@ def _came_back(name: str, sizes: tuple[int, ...]) -> str:
 
 
 _UNNAMED = "Python itself, libraries, small objects"
-_SHARED = 3  # other names of one owner
 _BELOW = ": ", " (autograd graph)"  # in the name of memory that a variable holds indirectly
 
 
@@ -109,18 +109,27 @@ def html(
     uncounted: Iterable[str] = (),
 ) -> str:
     """Return the same as HTML: a table with a bar for each holder; red is memory that no variable holds."""
-    table = _table(owners, used, html=True).html("Who holds memory, MB")
-    return without_controls(scrolling(table) + "".join(map(small, _caveats(complete, uncounted))))
+    table = scrolling(_table(owners, used, html=True).html("Who holds memory, MB"))
+    below = "".join(map(footnote, _caveats(complete, uncounted)))
+    return without_controls(table + colours(_fills(owners)) + below)
+
+
+def _fills(owners: Sequence[Owner]) -> dict[str, str]:
+    """Return what the colours of the bars mean, as far as these holders have them."""
+    large = [owner for owner in owners if owner.size_bytes >= MB]
+    devices = {owner.device == CPU for owner in large if not _mark(owner)}
+    known = ("on a device", BLUE, False in devices), ("in RAM", GREY, True in devices)
+    hidden = "hidden: no variable holds it", RED, any(map(_mark, large))
+    return {words: fill for words, fill, is_there in (*known, hidden) if is_there}
 
 
 def _table(owners: Sequence[Owner], used: Mapping[str, int | None], *, html: bool) -> Table:
     """Return the names that hold memory, with a bar for each; one that is hidden is red."""
     devices, found = _devices(owners, used), _rows(owners, used)
     scale_bytes = max((sum(row.sizes.values()) for row in found if row.kind == "holder"), default=0)
-    columns = [Column("holder", "code", html_head="Holder"), Column("", "words"), Column("", "drawn")]
-    table = Table(
-        [*columns, *(Column("RAM" if device == CPU else device) for device in devices), Column("", "words")]
-    )
+    columns = [Column("holder", "code", html_head="Holder"), Column("", "words")]
+    columns += [Column("RAM" if device == CPU else device) for device in devices]
+    table = Table([*columns, Column("", "words"), Column("", "drawn")])
     shown, unit = (nonzero_figure, "") if html else (nonzero_mb, " MB")
     for row in found:
         held, nothing = row.kind == "holder", f"0{unit}" if row.kind == "total" else ""
@@ -132,7 +141,7 @@ def _table(owners: Sequence[Owner], used: Mapping[str, int | None], *, html: boo
         ]
         name = clipped(printable(row.name), _NAME)
         bar = Bar(parts, scale_bytes if held else 0)
-        table.add(name if held else Faint(name), row.mark, bar, *figures, row.remark)
+        table.add(name if held else Faint(name), row.mark, *figures, row.remark, bar)
     return table
 
 
@@ -154,16 +163,16 @@ def _devices(owners: Sequence[Owner], used: Mapping[str, int | None]) -> list[st
 def _rows(owners: Sequence[Owner], used: Mapping[str, int | None]) -> list[_Row]:
     """Return the rows: each large holder, the small ones together, the sum, and what has no name."""
     rows: dict[tuple[str, str], Counter[str]] = {}
-    also: dict[tuple[str, str], dict[str, None]] = {}
+    others: dict[tuple[str, str], dict[str, None]] = {}
     for owner in owners:
         key = owner.name, _mark(owner)
         rows.setdefault(key, Counter())[owner.device] = owner.size_bytes
-        also.setdefault(key, {}).update(dict.fromkeys(owner.shared))
+        others.setdefault(key, {}).update(dict.fromkeys(owner.shared))
     large = {key: sizes for key, sizes in rows.items() if max(sizes.values()) >= MB}
     small_ones = [sizes for key, sizes in rows.items() if key not in large]
     total = _summed(rows.values())
     found = [
-        _Row(name, mark, sizes, _also(list(also[name, mark])), "holder")
+        _Row(name, mark, sizes, also(list(others[name, mark])), "holder")
         for (name, mark), sizes in sorted(large.items(), key=lambda row: -sum(row[1].values()))
     ]
     if small_ones:
@@ -195,10 +204,3 @@ def _summed(rows: Iterable[Mapping[str, int]]) -> Counter[str]:
     for sizes in rows:
         total.update(sizes)
     return total
-
-
-def _also(names: list[str]) -> str:
-    if not names:
-        return ""
-    rest = len(names) - _SHARED
-    return f"also {', '.join(names[:_SHARED])}" + (f" and {rest} more" if rest > 0 else "")

@@ -138,7 +138,7 @@ def _cell(cell: Words | Bar, kind: str) -> Cell:
         return Drawn(faint(escape(cell.words)))
     if kind == "figure" or isinstance(cell, Drawn):
         return cell
-    markup = code(_words(cell)) if kind == "code" else escape(_words(cell))
+    markup = code(_words(cell), wraps=True) if kind == "code" else escape(_words(cell))
     if isinstance(cell, Strong):
         return Drawn(f"<b>{markup}</b>")
     return Text(markup) if kind == "words" else Drawn(markup)

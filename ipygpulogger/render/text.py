@@ -6,11 +6,21 @@ from typing import TYPE_CHECKING
 
 from ..analysis.notable import QUIET_RAM_BYTES, moved_bytes, nearly_full
 from ..records import CellRecord, DeviceUsage
-from ..records.units import MB, mb_range, mb_text, printable, printable_lines, rounded_mb
+from ..records.units import (
+    MB,
+    mb_range,
+    mb_text,
+    nonzero_mb,
+    printable,
+    printable_lines,
+    range_text,
+    rounded_mb,
+    time_text,
+)
 from .growth import between, device_name, grew
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from ..records import ChildrenUsage, ChildUsage, Measurement, Metric, OutOfMemory, Peak, Usage
 
@@ -18,12 +28,14 @@ if TYPE_CHECKING:
 LONG_S = 2.0  # the time series of a shorter scope is not drawn
 
 
-def report(measurement: Measurement, *, compact: bool = False, timelines: bool = False) -> str:
-    """Return the report of one scope; compact it is one line.
+def report(
+    measurement: Measurement, *, compact: bool = False, timelines: bool = False, heads: bool = True
+) -> str:
+    """Return the report of one scope; compact it is one line, with or without the heads of its figures.
 
     With `timelines` the time series of a long scope stand behind the rows.
     """
-    figures = _compact(measurement) if compact else _table(measurement, timelines=timelines)
+    figures = _compact(measurement, heads) if compact else _table(measurement, timelines=timelines)
     below = list(map(printable, [*_alive(measurement, compact=compact), *sentences(measurement)]))
     card = card_of(measurement)
     if card is None:
@@ -40,7 +52,7 @@ def card_of(measurement: Measurement) -> OutOfMemory | None:
 
 def so_far(measurement: Measurement) -> str:
     """Return the report of a scope that still runs, on one line."""
-    head = f"{measurement.label}: {measurement.time_s:.0f} s so far"
+    head = f"{measurement.label}: {time_text(measurement.time_s, whole=True)} so far"
     return printable(" | ".join([head, *_row_by_row(measurement), *measurement.notes]))
 
 
@@ -54,7 +66,7 @@ def rows(
         from .markup import sparkline
 
         drawn = list(map(sparkline, series))
-    remarks = [_peak_remark(measurement.gen.peak), *_ram_remarks(measurement), drawn[0]]
+    remarks = [peaked_remark(measurement.gen), *_ram_remarks(measurement), drawn[0]]
     yield "Gen", figures(measurement.gen), _joined(*remarks)
     for gpu, blocks in zip(measurement.gpus, drawn[1:], strict=True):
         name = device_name(gpu, measurement.gpus)
@@ -63,7 +75,7 @@ def rows(
 
 def uncertainty(gpu: DeviceUsage) -> str:
     """Return how uncertain a device's figures are; empty when they are exact."""
-    return _peak_remark(gpu.peak) if gpu.attributed else "(per-process usage unavailable)"
+    return peaked_remark(gpu) if gpu.attributed else "(per-process usage unavailable)"
 
 
 def sentences(measurement: Measurement) -> tuple[str, ...]:
@@ -86,9 +98,7 @@ def _alive(measurement: Measurement, *, compact: bool) -> list[str]:
         return []
     from . import at_peak  # few cells have it
 
-    if compact:
-        return list(filter(None, [at_peak.kinds_line(measurement.at_peak, measurement.peak_times_s)]))
-    return at_peak.kinds_lines(measurement.at_peak, measurement.peak_times_s)
+    return at_peak.kinds_lines(measurement.at_peak, measurement.peak_times_s, compact=compact)
 
 
 def _table(measurement: Measurement, *, timelines: bool) -> str:
@@ -99,8 +109,9 @@ def _table(measurement: Measurement, *, timelines: bool) -> str:
     return printable_lines(lines)
 
 
-def _compact(measurement: Measurement) -> str:
-    parts = [f"{measurement.time_s:0.3f}s", f"{measurement.title()} (Consumed/Peaked/Used Total)"]
+def _compact(measurement: Measurement, heads: bool) -> str:
+    head = " (Consumed/Peaked/Used Total)" if heads else ""
+    parts = [f"{measurement.time_s:0.3f}s", f"{measurement.title()}{head}"]
     parts += filter(None, [measurement.outcome()])
     return printable(" | ".join([*_row_by_row(measurement), *parts]))
 
@@ -129,12 +140,8 @@ def _device_remarks(gpu: DeviceUsage) -> Iterator[str]:
     if gpu.unknown_rise_bytes >= MB:
         yield f"({rounded_mb(gpu.unknown_rise_bytes)} MB more for a moment, owner unknown)"
     now_bytes, before_bytes = gpu.neighbours_bytes, gpu.neighbours_before_bytes
-    if now_bytes is not None and before_bytes is not None:
-        now = [f"{rounded_mb(now_bytes)} MB"] if abs(now_bytes - before_bytes) >= MB else []
-        rise_bytes = gpu.neighbours_rise_bytes
-        more = [f"{rounded_mb(rise_bytes)} MB more for a moment"] if rise_bytes >= MB else []
-        if now or more:
-            yield f"(other processes {', '.join(now + more)})"
+    if now_bytes is not None and before_bytes is not None and abs(now_bytes - before_bytes) >= MB:
+        yield f"(other processes {rounded_mb(now_bytes)} MB)"
     if gpu.metrics:
         yield f"({', '.join(map(_metric, gpu.metrics))})"
 
@@ -146,13 +153,24 @@ def _metric(metric: Metric) -> str:
     return f"{metric.name} {figure} {metric.unit}"
 
 
-def _peak_remark(peak: Peak) -> str:
+def peaked_remark(usage: Usage) -> str:
+    """Return how uncertain the peaked figure is: "(peaked at least)", "(peaked 512-560)"; empty if exact."""
+    peak, within = usage.peak, ""
     grain = f"±{rounded_mb(peak.precision_bytes)} MB" if peak.coarse else ""
     if peak.quality == "sampled" or peak.hi_bytes is None:
-        return f"(peak at least, {grain})" if grain else "(peak at least)"
-    apart = peak.quality == "bounded" and rounded_mb(peak.lo_bytes) != rounded_mb(peak.hi_bytes)
-    says = _joined(mb_range(peak.lo_bytes, peak.hi_bytes) if apart else "", grain)
-    return f"(peak {says})" if says else ""
+        return f"(peaked at least, {grain})" if grain else "(peaked at least)"
+    if peak.quality == "bounded":
+        within = mb_range(usage.peaked_bytes, usage.peaked_at_most_bytes or 0)
+    says = _joined(within if "-" in within else "", grain)
+    return f"(peaked {says})" if says else ""
+
+
+def highest(peak: Peak, shown: Callable[[int], str] = nonzero_mb, *, at_least: bool = False) -> str:
+    """Return how high memory was: "highest 900 MB", "highest at least 900 MB", "highest 512 to 560 MB"."""
+    least, hi_bytes = shown(peak.lo_bytes), peak.hi_bytes
+    if hi_bytes is None or at_least:
+        return f"highest at least {least}"
+    return f"highest {range_text(least, shown(max(hi_bytes, peak.lo_bytes)))}"
 
 
 def _ram_remarks(measurement: Measurement) -> Iterator[str]:
@@ -164,8 +182,8 @@ def _ram_remarks(measurement: Measurement) -> Iterator[str]:
         yield _children_remark(measurement.children)
     pinned = measurement.pinned
     if pinned and max(abs(pinned.consumed_bytes), pinned.peaked_bytes) >= MB:
-        peak = f", peak {rounded_mb(pinned.peak.lo_bytes)} MB" if pinned.peaked_bytes >= MB else ""
-        yield f"(pinned {rounded_mb(pinned.after_bytes)} MB{peak})"
+        most = f", {highest(pinned.peak)}" if pinned.peaked_bytes >= MB else ""
+        yield f"(pinned {rounded_mb(pinned.after_bytes)} MB{most})"
 
 
 def _children_remark(children: ChildrenUsage) -> str:
@@ -174,10 +192,8 @@ def _children_remark(children: ChildrenUsage) -> str:
     no_more = not children.ended and peak.lo_bytes <= min(children.before_bytes, children.after_bytes)
     if no_more and (children.at_least or peak.hi_bytes == peak.lo_bytes):
         pass  # they certainly needed no more than they have
-    elif peak.hi_bytes is not None:
-        said.append(f"peak {mb_range(peak.lo_bytes, peak.hi_bytes)} MB")
-    elif rounded_mb(peak.lo_bytes) or not children.ended:
-        said.append(f"peak at least {rounded_mb(peak.lo_bytes)} MB")
+    elif peak.hi_bytes is not None or rounded_mb(peak.lo_bytes) or not children.ended:
+        said.append(highest(peak))
     return f"({', '.join(said)}{': ' if names else ''}{names})"
 
 
@@ -192,7 +208,7 @@ def children_now(children: ChildrenUsage, size: str) -> str:
 
 
 def largest_children(children: ChildrenUsage) -> str:
-    """Return the children that needed memory, if any: "python 1234 215 MB, python 1235 12 MB (peak 300)"."""
+    """Return the children that needed memory, if any: "python 12 215 MB, sh 13 9 MB (highest 30 MB)"."""
     moved = [one for one in children.largest if moved_bytes(one) >= QUIET_RAM_BYTES]
     others = [one for one in children.largest if one not in moved]
     if not moved:
@@ -208,14 +224,12 @@ def _child(count: int) -> str:
 
 
 def _one_child(child: ChildUsage) -> str:
-    peak = child.peak
-    at_least = f"at least {rounded_mb(peak.lo_bytes)}"
-    most = at_least if peak.hi_bytes is None else mb_range(peak.lo_bytes, peak.hi_bytes)
+    name, most = f"{child.name} {child.pid}", highest(child.peak)
     if child.ended:
-        return f"{child.name} {child.pid} {most} MB"
+        return f"{name} {most.removeprefix('highest ')}"
     gpu = f", {rounded_mb(child.gpu_bytes)} MB on GPU" if child.gpu_bytes else ""
-    peaked = f" (peak {most})" if child.peaked_bytes >= MB else ""
-    return f"{child.name} {child.pid} {rounded_mb(child.after_bytes)} MB{peaked}{gpu}"
+    more = f" ({most})" if child.peaked_bytes >= MB else ""
+    return f"{name} {rounded_mb(child.after_bytes)} MB{more}{gpu}"
 
 
 def _joined(*remarks: str) -> str:

@@ -192,7 +192,7 @@ def test_what_memray_does_not_see_is_said():
     """Such as what ctypes allocates; not where it is little beside the rest."""
     (note,) = told_by(UNSEEN)
     assert note.startswith(
-        "Of the 160 MB by which general RAM rose to its peak, at least 80 MB are not in the table: "
+        "Of the 160 MB by which RAM rose to its highest, at least 80 MB are not in the table: "
     )
     row = AtPeak("cpu", "variables", "x", "", 100 * MB, 1)
     assert [len(_unseen([row], rise_bytes)) for rise_bytes in (133 * MB, 134 * MB)] == [0, 1]

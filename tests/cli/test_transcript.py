@@ -47,7 +47,7 @@ def test_the_line_of_a_cell(capsys):
     ).out
     assert out.splitlines() == [
         "[ 1/21]  0.30 s  GPU 4.5 of 16 GB                import torch",
-        "[ 2/21]  12.4 s  GPU +2.4 GB (peak +3.6) → 6.4 of 16 GB  for batch in loader:",
+        "[ 2/21]  12.4 s  GPU +2.4 GB, needed 3.6 → 6.4 of 16 GB  for batch in loader:",
         "[ 3/21]  2 min 5 s  RAM +1.0 GB → 1.4 GB                    df = read()",
         "[ 4/21]     0.02 s  GPU \u22122.4 GB → 4.5 of 16 GB              del model",
         "[ 5/21]     0.00 s  not measured                            2",

@@ -221,7 +221,7 @@ CHILDREN = ChildUsage(*_usage(0, 800, 800), "python", 71), ChildUsage(*_usage(0,
 FULL = {"free_bytes": 300 * MB, "reserved_bytes": 40000 * MB, "allocated_bytes": 40000 * MB}
 REMARKS = [  # each in a table of report.md
     ("(120 MB kept by malloc)", {"gen": RamUsage(*_usage(42, 170, 170), Heap(0, 0), Heap(0, 120 * MB))}),
-    ("(+ 2 children 950 MB, peak 950-1330 MB: python 71 800 MB, python 72 150 MB (peak 530))",
+    ("(+ 2 children 950 MB, highest 950 to 1330 MB: python 71 800 MB, python 72 150 MB (highest 530 MB))",
      {"children": ChildrenUsage(0, 950 * MB, Peak(950 * MB, 1330 * MB, "bounded"), 2, largest=CHILDREN)}),
     ("(pinned 128 MB)", {"pinned": Usage(*_usage(0, 128, 128))}),
     ("+ context 500 MB", {"context_bytes": 500 * MB}),
@@ -230,9 +230,9 @@ REMARKS = [  # each in a table of report.md
     ("(5120 MB more for a moment, owner unknown)", {"unknown_rise_bytes": 5120 * MB}),
     ("(+80 MB outside the allocator, owner unknown)", {"unattributed_bytes": 80 * MB}),
     ("n/a", {"attributed": False}),
-    ("(peak 512-560)", {"peak": Peak(512 * MB, 560 * MB, "bounded")}),
-    ("(peak at least)", {"peak": Peak(512 * MB, None, "sampled")}),
-    ("(peak ±96 MB)", {"peak": Peak(512 * MB, 512 * MB, "exact", 96 * MB)}),
+    ("(peaked 512-560)", {"peak": Peak(GPU.after_bytes + 512 * MB, GPU.after_bytes + 560 * MB, "bounded")}),
+    ("(peaked at least)", {"peak": Peak(512 * MB, None, "sampled")}),
+    ("(peaked ±96 MB)", {"peak": Peak(512 * MB, 512 * MB, "exact", 96 * MB)}),
     ("(consumed ±192 MB)", {"gen": RamUsage(*_usage(42, 170, 170), precision_bytes=192 * MB)}),
     ("between cells: -97 MB, cuda:0 +200 MB", {"between": (("cpu", -97 * MB), ("cuda:0", 200 * MB))}),
     (RAM_LEFT, {"notes": (RAM_LEFT,)}),  # tests/notebook/test_ram_left.py has how it comes about

@@ -8,7 +8,7 @@ import pytest
 
 MB = 2**20
 ROW = re.compile(
-    r"^[ >] +(?P<line>\d+) +(?P<hits>\d+) +\d+\.\d{3} +(?P<consumed>-?\d+) +(?P<peaked>\d+)  (?P<source>.*)$",
+    r"^[ >] +(?P<line>\d+) +(?P<hits>\d+) +\d+\.\d\d? s +(?P<consumed>-?\d+) +(?P<needed>\d+)  (?P<source>.*)$",
     re.MULTILINE,
 )
 
@@ -18,9 +18,9 @@ def about(size_mb):
 
 
 def table(printed):
-    """The rows of the table: line number, hits, consumed and peaked MB, by source."""
+    """The rows of the table: line number, hits, consumed and needed MB, by source."""
     return {
-        match["source"].strip(): tuple(int(match[name]) for name in ("line", "hits", "consumed", "peaked"))
+        match["source"].strip(): tuple(int(match[name]) for name in ("line", "hits", "consumed", "needed"))
         for match in ROW.finditer(printed)
     }
 
@@ -28,7 +28,7 @@ def table(printed):
 def recorded(kernel):
     """The same of the last record, in exact figures, with the place."""
     found = kernel.value(
-        "[(l.source, l.place, l.lineno, l.hits, l.gen.consumed_bytes, l.gen.peaked_bytes)"
+        "[(l.source, l.place, l.lineno, l.hits, l.gen.consumed_bytes, l.gen.needed_bytes)"
         " for l in il.record.lines]"
     )
     return {source: (place, *counts, c / MB, p / MB) for source, place, *counts, c, p in found}
@@ -59,13 +59,13 @@ for size_mb in (300,):
     transient(size_mb)
 del kept
 """
-TRUTH = {  # line, hits, consumed, peaked
-    "kept = b'x' * (64 << 20)": (4, 1, 64, 0),
+TRUTH = {  # line, hits, consumed, needed
+    "kept = b'x' * (64 << 20)": (4, 1, 64, 64),
     "len(b'x' * (200 << 20))": (5, 1, 0, 200),
     "for size_mb in (300,):": (6, 2, 0, 0),
     "transient(size_mb)": (7, 1, 0, 300),
     "del kept": (8, 1, -64, 0),
-    "made = b'x' * (size_mb << 20)": (3, 1, 300, 0),
+    "made = b'x' * (size_mb << 20)": (3, 1, 300, 300),
     "return len(made)": (4, 1, 0, 0),
 }
 
@@ -78,10 +78,10 @@ def test_the_acceptance_cell(kernel):
     assert ran.stderr == ""
     shown, kept = table(ran.stdout), recorded(kernel)
     assert set(shown) == set(kept) == set(TRUTH)
-    for source, (lineno, hits, consumed, peaked) in TRUTH.items():
-        assert shown[source] == (lineno, hits, about(consumed), about(peaked)), source
+    for source, (lineno, hits, consumed, needed) in TRUTH.items():
+        assert shown[source] == (lineno, hits, about(consumed), about(needed)), source
         place = f"In [{earlier}]" if f"    {source}\n" in EARLIER else ""
-        assert kept[source] == (place, lineno, hits, about(consumed), about(peaked)), source
+        assert kept[source] == (place, lineno, hits, about(consumed), about(needed)), source
     assert f"\nIn [{earlier}]:\n" in ran.stdout
     assert "(acceptance)" in ran.stdout
     heaviest = f"heaviest line 3 of In [{earlier}]: made = b'x' * (size_mb << 20)  +300 MB of RAM ("
@@ -104,6 +104,6 @@ def test_measure_lines_names_the_cell(kernel):
     assert "ipykernel" not in printed
     assert ".py" not in printed
     assert table(printed) == {
-        "kept = b'x' * (64 << 20)": (4, 1, about(64), 0),
+        "kept = b'x' * (64 << 20)": (4, 1, about(64), about(64)),
         "return len(kept)": (5, 1, 0, 0),
     }

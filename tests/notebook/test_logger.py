@@ -80,7 +80,7 @@ def test_a_second_start_or_stop_changes_nothing(shell, il, capsys):
 
 
 def test_two_loggers_are_each_right(shell, il, capsys, clock):
-    """Two reports; neither time holds the other's settling or printing, and both see the memory."""
+    """Two reports; neither time holds the other's settling or printing, both see the memory; one line says its heads."""
     other = IPyGPULogger(compact=True).start()
     shell.user_ns["clock"] = clock
     capsys.readouterr()
@@ -89,7 +89,8 @@ def test_two_loggers_are_each_right(shell, il, capsys, clock):
         ("len(b'x' * (64 << 20));", 0, 64),
     ):
         run(shell, f"clock.work(1)\n{code}")
-        printed = f"{text.report(il.record)}\n{text.report(other.record, compact=True)}\n"
+        compact = text.report(other.record, compact=True, heads="blob" in code)
+        printed = f"{text.report(il.record)}\n{compact}\n"
         assert capsys.readouterr().out == printed
         for record in (il.record, other.record):
             assert record.time_s == 1
@@ -319,7 +320,7 @@ def test_a_logger_is_not_copied_but_its_records_are(shell, il):
 
 
 def test_a_cell_over_its_budget_is_marked(shell, il, capsys):
-    """The cell whose peak went over says by how much, in text and record; one that did not says nothing."""
+    """The cell that went over says by how much, in text and record; one that did not says nothing."""
     run(shell, "1")
     allowed_mb = il.data.gen_mem_used + 150
     il.budget = f"{allowed_mb}MB"
@@ -328,9 +329,28 @@ def test_a_cell_over_its_budget_is_marked(shell, il, capsys):
         capsys.readouterr()
         run(shell, f"blip({size_mb})")
         peak_mb = round(il.record.gen.peak.lo_bytes / MB)
-        said = f"Over budget on RAM: peak {peak_mb} of {allowed_mb} MB"
+        said = f"Over budget on RAM: highest {peak_mb} of {allowed_mb} MB"
         assert il.record.notes == ((said,) if size_mb == 300 else ())
         assert (capsys.readouterr().out.splitlines()[-1] == said) == (size_mb == 300)
+
+
+def test_a_cell_that_began_over_the_budget_is_not_blamed(shell, il, capsys):
+    """The one that crossed it says so in full; those after it by how much it is still over, until it is not."""
+    run(shell, "1")
+    allowed_mb = il.data.gen_mem_used + 150
+    il.budget = f"{allowed_mb}MB"
+    shell.user_ns["blip"] = blip
+    said = []
+    for code in ("kept = bytearray(b'x') * (300 << 20)", "1", "blip(50)", "del kept", "1"):
+        run(shell, code)
+        over_mb = round((il.record.gen.after_bytes - allowed_mb * MB) / MB)
+        said.append([str(note).partition(":")[0] for note in il.record.notes if "budget" in note])
+        assert (
+            not said[-1] or "still" not in said[-1][0] or said[-1] == [f"still over budget by {over_mb} MB"]
+        )
+    crossed = "Over budget on RAM"
+    assert [note and note[0].partition(" by ")[0] for note in said] == [
+        crossed, "still over budget", crossed, [], []]  # fmt: skip
 
 
 @pytest.mark.parametrize("fault", ["open", "opened", "close", "result"])

@@ -65,7 +65,7 @@ RECORDS = {  # by what happened: the record of so many bytes
     "between cells": lambda size: cell(ram(), between=(("cpu", -size),)),
 }
 
-WARNING = Note(NoteKind.OVER_BUDGET, "Over budget on RAM: peak 9 of 8 MB")
+WARNING = Note(NoteKind.OVER_BUDGET, "Over budget on RAM: highest 9 of 8 MB")
 
 
 def reported(record, quiet=TEN, *, requested=False):

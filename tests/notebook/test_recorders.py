@@ -48,7 +48,7 @@ def test_a_budget_holds_for_each(il):
     """The rank above it says so, in the history and in what is returned."""
     il.budget = "150MB"
     kept = keep([from_rank(rank, 100 * (rank + 1) * MB) for rank in range(2)])
-    assert [record.notes for record in kept] == [(), ("Over budget on RAM: peak 200 of 150 MB",)]
+    assert [record.notes for record in kept] == [(), ("Over budget on RAM: highest 200 of 150 MB",)]
     assert list(il.history) == kept
 
 

@@ -29,18 +29,18 @@ CARD = OutOfMemory(
 @pytest.mark.parametrize(
     ("value", "said"),
     [
-        (GEN, "<RamUsage: consumed 128 MB, peaked 0 MB, used 170 MB>"),
-        (GPU, "<DeviceUsage cuda:0: consumed 2467 MB, peaked at least 1437 MB, used 5465 of 16384 MB>"),
+        (GEN, "<RamUsage: consumed 128 MB, needed 128 MB, used 170 MB>"),
+        (GPU, "<DeviceUsage cuda:0: consumed 2467 MB, needed at least 3904 MB, used 5465 of 16384 MB>"),
         (
             Measurement(label="load", gpus=(GPU,), **COMMON),
             (
-                "<Measurement load, 0.807 s: RAM consumed 128 MB, peaked 0 MB, used 170 MB;"
-                " cuda:0 consumed 2467 MB, peaked at least 1437 MB, used 5465 of 16384 MB>"
+                "<Measurement load, 0.807 s: RAM consumed 128 MB, needed 128 MB, used 170 MB;"
+                " cuda:0 consumed 2467 MB, needed at least 3904 MB, used 5465 of 16384 MB>"
             ),
         ),
         (
             CellRecord(label="In [4]", **COMMON, **CELL),
-            "<CellRecord In [4], 0.807 s, failed: ValueError: RAM consumed 128 MB, peaked 0 MB, used 170 MB>",
+            "<CellRecord In [4], 0.807 s, failed: ValueError: RAM consumed 128 MB, needed 128 MB, used 170 MB>",
         ),
         (History(), "<History: 0 cells>"),
     ],

@@ -34,6 +34,7 @@ def test_consumed_and_peaked_make_what_a_scope_needed(before, after, lo, more):
     assert higher + usage.peaked_bytes == highest
     assert higher + usage.peaked_at_most_bytes == max(higher, lo + more)
     assert before + usage.needed_bytes == highest
+    assert before + usage.needed_at_most_bytes == max(highest, lo + more)
 
 
 @given(SIZES, SIZES)

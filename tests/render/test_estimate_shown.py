@@ -29,11 +29,12 @@ FITS = Estimate(
 def test_text():
     """The headline first, then what it is compared with, the rows, the batches, the notes."""
     assert repr(FITS).splitlines() == [
-        "Needs 9842 MB on cuda:0: fits, 5118 MB left (step)",
-        "  Available: 14960 MB of 16384 MB; 2410 MB of the need is there already.",
+        "Needs 7432 MB on cuda:0: fits, 5118 MB left (step)",
+        "  Available: 12550 MB of 16384 MB.",
+        "  With the 2410 MB already there: highest 9842 MB.",
         "  The allocator would reserve 9900 MB, cached memory included.",
-        *repr(FITS).splitlines()[3:6],
-        "  batch     needs",
+        *repr(FITS).splitlines()[4:7],
+        "  batch   highest",
         "      8   9842 MB  fits, 5118 MB left  <- the largest that fits",
         "     16  14962 MB  2 MB short",
         "    128            cannot be estimated: RuntimeError: shape '[8, 64]' is invali…",
@@ -48,14 +49,17 @@ UNKNOWN = {"fits": None, "short_bytes": None, "available_bytes": None, "unknown"
 @pytest.mark.parametrize(
     ("changed", "headline"),
     [
-        ({"fits": False, "short_bytes": 1204 * MB}, "Needs 9842 MB on cuda:0: 1204 MB short (step)"),
-        (UNKNOWN, "Needs 9842 MB on cuda:0 (step)"),
-        ({"peak_bytes": 3, "available_bytes": 3 + MB}, "Needs <1 MB on cuda:0: fits, 1 MB left (step)"),
-        ({"label": "\x1b[31m<b>&\n"}, "Needs 9842 MB on cuda:0: fits, 5118 MB left (?[31m<b>&?)"),
+        ({"fits": False, "short_bytes": 1204 * MB}, "Needs 7432 MB on cuda:0: 1204 MB short (step)"),
+        (UNKNOWN, "Needs 7432 MB on cuda:0 (step)"),
+        (
+            {"peak_bytes": 3, "held_bytes": 0, "available_bytes": 3 + MB},
+            "Needs <1 MB on cuda:0: fits, 1 MB left (step)",
+        ),
+        ({"label": "\x1b[31m<b>&\n"}, "Needs 7432 MB on cuda:0: fits, 5118 MB left (?[31m<b>&?)"),
     ],
 )
 def test_headline(changed, headline):
-    """One plain line says what is needed and whether it fits; unknown is not said to fit."""
+    """One plain line: what is needed besides what is there, and whether it fits; unknown is not said to fit."""
     lines = repr(replace(FITS, **changed)).splitlines()
     assert lines[0] == headline
     assert max(map(len, lines)) <= 80
@@ -68,7 +72,7 @@ def test_html():
     for one in (made, replace(made, fits=False, short_bytes=7 * MB), replace(made, available_bytes=None)):
         html = one._repr_html_()
         assert "<script" not in html
-        assert "Needs 9.6 GB on cuda:0" in html
+        assert "Needs 7.3 GB on cuda:0" in html
         assert html.count("<div") == html.count("</div>")
     words = re.sub("<[^>]*>", " ", FITS._repr_html_())
     assert "fits, 5.0 GB left" in words

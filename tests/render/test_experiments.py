@@ -29,9 +29,9 @@ def secs2time(secs):
     [
         (record(), None, ["CPU:        128          0        170 MB |"], "CPU: 128/0/170 MB"),
         (record(quality="bounded", peaked=512), device(1, 2, 3, quality="sampled"),
-         ["CPU:        128        512        170 MB |  (peak 682-730)",
-          "GPU:          1          2          3 MB |  (peak at least)"],
-         "CPU: 128/512/170 MB  (peak 682-730) | GPU: 1/2/3 MB  (peak at least)"),
+         ["CPU:        128        512        170 MB |  (peaked 512-560)",
+          "GPU:          1          2          3 MB |  (peaked at least)"],
+         "CPU: 128/512/170 MB  (peaked 512-560) | GPU: 1/2/3 MB  (peaked at least)"),
         (record(), device(1, 2, 3, attributed=False, used_bytes=None),
          ["CPU:        128          0        170 MB |",
           "GPU:        n/a        n/a        n/a MB |  (per-process usage unavailable)"],

@@ -29,7 +29,7 @@ def test_the_whole_of_it():
     assert told(*records, missing=[Missing("rank 3", "no answer within 30 s")], notes=["1 arrived late"]) == [
         "In [4]: 3 of 4 ranks, 12.4 s; MB",
         "                           RAM                    GPU",
-        "         Consumed Peaked  Used  Consumed Peaked  Used   Time",
+        "         Consumed Needed  Used  Consumed Needed  Used   Time",
         "  rank 0        0    100   500         0   2000   900 12.4 s",
         "  rank 1        0    200   500         0   2009   900 12.4 s",
         "* rank 2        0    300   500         0   2018   900 12.4 s",
@@ -53,11 +53,11 @@ def test_hosts_and_tasks_have_columns_where_they_tell_processes_apart():
 def test_how_each_ended():
     """A failure, a budget and a leak are marks; what is not exact is at least."""
     sampled = replace(of(2), gen=RamUsage(0, 0, Peak(7 * MB, None, "sampled")))
-    over = of(1, 7, notes=(Note.read("Over budget on cuda:0: peak 2 of 1 MB"),))
+    over = of(1, 7, notes=(Note.read("Over budget on cuda:0: highest 2 of 1 MB"),))
     lines = told(of(0, 7, status="error", error="ValueError"), over, sampled)
     assert [line[0] for line in lines[2:5]] == ["*", "*", " "]
     assert re.search(r"rank 2 +0 +≥7 ", lines[4])
-    assert lines[-2:] == ["rank 0: failed: ValueError", "rank 1: Over budget on cuda:0: peak 2 of 1 MB"]
+    assert lines[-2:] == ["rank 0: failed: ValueError", "rank 1: Over budget on cuda:0: highest 2 of 1 MB"]
 
 
 def test_of_more_than_sixteen_the_most_notable_are_shown():

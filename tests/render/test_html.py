@@ -23,10 +23,12 @@ from ipygpulogger.records import (
     RamUsage,
     Usage,
 )
-from ipygpulogger.records.units import signed_size_text, size_text, time_text, without_controls
+from ipygpulogger.records.note import NoteKind
+from ipygpulogger.records.units import printable, signed_size_text, size_text, time_text, without_controls
 from ipygpulogger.render import html as render_html
 from ipygpulogger.render import text
 from ipygpulogger.render.growth import between, grew, parts
+from ipygpulogger.render.headline import headline, so_far
 from ipygpulogger.render.markup import bar, sparkline
 
 MB = 2**20
@@ -135,9 +137,9 @@ def test_any_report(given):
     [
         (record(), "0.81 s · RAM 170 MB"),
         (record(gpus=(device(),)), "0.81 s · RAM 170 MB · GPU 5.3 of 16 GB"),
-        (record(3, 1), "0.81 s · RAM +3 MB (peak +4) → 170 MB"),
+        (record(3, 1), "0.81 s · RAM +3 MB, needed 4 → 170 MB"),
         (record(-3), "0.81 s · RAM \u22123 MB → 170 MB"),
-        (record(0, 2), "0.81 s · RAM peak +2 MB → 170 MB"),
+        (record(0, 2), "0.81 s · RAM needed 2 MB → 170 MB"),
         (record(label="load"), "0.81 s · load · RAM 170 MB"),
     ],
 )
@@ -150,7 +152,7 @@ def test_where_nothing_happened_one_grey_line_says_so(one, said):
 
 
 def test_whatever_happened_is_no_grey_line():
-    """Consumed, given back, peaked, failed, noted, nearly full, by children, by others: each unfolds."""
+    """Consumed, given back, needed, failed, noted, nearly full, by children, by others: all stand out."""
     loud = [
         record(5), record(-5), record(0, 5), record(status="interrupted"), record(notes=("x",)),
         record(gpus=(device(1),)), record(gpus=(device(used=16000),)), record(between=(("cpu", 2 * MB),)),
@@ -161,8 +163,52 @@ def test_whatever_happened_is_no_grey_line():
         record(pinned=Usage(0, 0, exact(5))),
     ]  # fmt: skip
     for one in loud:
-        assert render_html.report(one).startswith("<details"), one
+        assert "opacity:.6>" not in render_html.report(one).partition("</")[0], one
         assert render_html.report(one, compact=True).startswith("<div"), one
+
+
+@given(st.integers(-4096, 4096), st.integers(0, 4096), st.sampled_from(["exact", "bounded", "sampled"]))
+def test_where_the_line_says_it_all_nothing_unfolds(consumed, peaked, quality):
+    """A cell of one row and nothing else is its line; whatever else there is to say unfolds."""
+    alone = record(consumed, peaked, 8192, quality=quality)
+    assert "<details" not in render_html.report(alone)
+    more = [{"notes": ("A sentence. " * 9,)}, {"gpus": (device(),)}, {"pinned": Usage(0, 9 * MB, exact(9))}]
+    for fields in more if abs(consumed) > 5 else ():
+        assert render_html.report(replace(alone, **fields)).startswith("<details"), fields
+
+
+def test_lines_begin_where_those_that_unfold_have_their_words():
+    """A quiet line, one that says it all, and what a line unfolds to have the same left edge."""
+    lines = [render_html.report(record(moved)) for moved in (0, 99)]
+    unfolds = render_html.report(record(99, gpus=(device(),)))
+    edges = [re.search(r"padding-left:(\d+px)", page)[1] for page in lines]
+    assert edges == [re.search(r"margin:4px 0 6px (\d+px)", unfolds)[1]] * 2
+
+
+def test_what_holds_for_many_rows_is_said_once():
+    """A remark that several devices have in common names them all."""
+    gpus = tuple(plotted.device(9, 9, 99, index=index, quality="sampled") for index in range(3))
+    words = Reader(render_html.report(record(gpus=gpus))).words
+    assert words.count("(peaked at least)") == words.count("GPU0, GPU1, GPU2: (peaked at least)") == 1
+
+
+@given(st.text(st.characters(categories=["L", "Zs"]), min_size=1, max_size=300).map(str.strip))
+def test_no_sentence_is_cut_in_the_line(note):
+    """A note is in the line as a whole or not at all; one that is urgent, or has no other place, is there."""
+    for one in note, Note(NoteKind.LITTLE_LEFT, note):
+        for whole in True, False:
+            *_, last = headline(record(99, notes=(one,)), whole=whole)
+            assert str(last) == printable(one) or (type(one) is str and not whole and len(one) > 60)
+    assert str(so_far(record(99, notes=(note,)))[-1]) == printable(note)
+
+
+def test_still_over_a_budget_is_grey():
+    """A cell that only began above its budget stays one grey line, which says by how much."""
+    page = render_html.report(record(0, notes=(Note.read("still over budget by 20 MB"),)))
+    assert page.endswith(
+        ";opacity:.6>0.81\N{NO-BREAK SPACE}s\N{NO-BREAK SPACE}· RAM 170\N{NO-BREAK SPACE}MB"
+        "\N{NO-BREAK SPACE}· still over budget by 20\N{NO-BREAK SPACE}MB</div>"
+    )
 
 
 GB16 = {"ram_total_bytes": 16 << 30}
@@ -180,7 +226,7 @@ GB16 = {"ram_total_bytes": 16 << 30}
         (record(gpus=(device(1638),)), {}, False),
         (record(gpus=(device(5, used=16000),)), {}, True),  # little headroom
         (record(status="error", error="ValueError"), {}, False),
-        (record(notes=(Note.read("Over budget on cuda:0: peak 6800 of 5000 MB"),)), {}, True),
+        (record(notes=(Note.read("Over budget on cuda:0: highest 6800 of 5000 MB"),)), {}, True),
         (record(notes=(Note.read("grew in each of its last 3 runs: x"),)), {}, True),
         (record(notes=("the driver does not report energy",)), {}, False),
         (record(gen=RamUsage(0, 9 * MB, Peak(9 * MB, None, "sampled"))), {}, True),
@@ -191,7 +237,7 @@ GB16 = {"ram_total_bytes": 16 << 30}
 )
 def test_what_matters_is_open(given, more, is_open):
     """Over budget, growing, little headroom, an inexact peak, a tenth of the device or of RAM."""
-    page = render_html.report(given, **more)
+    page = render_html.report(replace(given, notes=(*given.notes, "There is more to say. " * 9)), **more)
     assert page.startswith("<details open" if is_open else "<details style"), page
 
 
@@ -203,7 +249,7 @@ def test_what_is_folded_says_how_the_device_is_divided():
     page = render_html.report(given)
     words = Reader(page).words
     for said in ("■ held before 1.0 GB · ■ consumed 5 MB · ■ context and libraries 4.3 GB · free 10.7 GB",
-                 "Children: 2, before 10 MB, now 20 MB, peak in MB 30 to 40", "GPU: peak of tensors and cached 8.8 GB"):  # fmt: skip
+                 "RAM: (+ 2 children 20 MB, highest 30 to 40 MB)", "GPU: tensors and cached, highest 8.8 GB"):  # fmt: skip
         assert said in words, said
     assert [float(share) for share in re.findall(r"width:([\d.]+)%", page)] == pytest.approx(
         [1000 / 163.84, 0.3, 4365 / 163.84], rel=0.01
@@ -214,11 +260,11 @@ def test_what_is_folded_says_how_the_device_is_divided():
     ("children", "said"),
     [
         ({}, " · 1 child 309 MB"),
-        ({"peak": exact(409), "count": 2}, " · 2 children 309 MB (peak 409 MB)"),
+        ({"peak": exact(409), "count": 2}, " · 2 children 309 MB, highest 409 MB"),
         ({"before_bytes": 309 * MB, "after_bytes": 0, "count": 0, "ended": 2}, " · 2 children ended"),
         ({"before_bytes": 309 * MB, "after_bytes": 0, "count": 0}, " · children ended"),
-        ({"peak": Peak(409 * MB, None, "sampled")}, " · 1 child 309 MB (peak at least 409 MB)"),
-        ({"peak": Peak(409 * MB, 630 * MB, "bounded")}, " · 1 child 309 MB (peak 409 MB to 630 MB)"),
+        ({"peak": Peak(409 * MB, None, "sampled")}, " · 1 child 309 MB, highest at least 409 MB"),
+        ({"peak": Peak(409 * MB, 630 * MB, "bounded")}, " · 1 child 309 MB, highest 409 to 630 MB"),
         ({"before_bytes": 307 * MB}, ""),
     ],
 )
@@ -320,7 +366,7 @@ def test_a_long_cell_has_its_time_series_in_both():
     gen = RamUsage(100 * MB, 170 * MB, exact(900), timeline=timeline)
     given = record(gen=gen, time_s=3.0)
     page = render_html.report(given)
-    assert f"{sparkline(timeline)} max 900 MB" in Reader(page).words
+    assert f"{sparkline(timeline)}" in Reader(page).words
     assert text.report(given, timelines=True).splitlines()[1].endswith(f" MB  {sparkline(timeline)}")
     for undrawn in (
         record(gen=gen, time_s=1.9),

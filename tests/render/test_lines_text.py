@@ -36,7 +36,8 @@ def line(lineno, consumed=0, peaked=0, *, source="x = f()", hits=1, time_s=0.5, 
 
 def rows(told):
     """The table's rows: mark and words."""
-    return [(row[0], row[1:].split()) for row in told.splitlines() if re.match(r"[ >] +\d", row)]
+    found = [row for row in told.splitlines() if re.match(r"[ >] +\d", row)]
+    return [(row[0], re.split(" {2,}", row[1:].strip())) for row in found]
 
 
 ON_GPU = line(2, gpus=(gpu(32, 32, index=1),))
@@ -49,13 +50,13 @@ LITTLE = LineUsage(3, "x", 1, 9.0, Usage(0, MB - 1, Peak(MB - 1, MB - 1, "exact"
     [
         # Kept and transient memory count alike; of a line and the one it calls it is the faster, called one.
         ([line(5, 64, 200), line(2, 64, 200, time_s=0.4, place="In [3]", source="make(64)"), line(3, -64)],
-         "heaviest line 2 of In [3]: make(64)  +64 MB, peaked 200 MB of RAM (0.40 s)"),
+         "heaviest line 2 of In [3]: make(64)  +64 MB, needed 264 MB of RAM (0.40 s)"),
         # As much on a GPU as in RAM: the GPU's is told; less there: it is not.
-        ([line(1, 64), ON_GPU], "heaviest line 2: x = f()  +32 MB, peaked 32 MB on GPU1 (0.50 s)"),
+        ([line(1, 64), ON_GPU], "heaviest line 2: x = f()  +32 MB, needed 64 MB on GPU1 (0.50 s)"),
         ([line(1, 64), ON_GPU, line(3, 70)], "heaviest line 3: x = f()  +70 MB of RAM (0.50 s)"),
         # Three runs of 300 MB that never lived together are no 900 MB.
         ([OFTEN, line(4, 350)], "heaviest line 4: x = f()  +350 MB of RAM (0.50 s)"),
-        ([OFTEN, line(4, 250)], "heaviest line 2: x = f()  +900 MB of RAM (3 hits, 0.50 s)"),
+        ([OFTEN, line(4, 250)], "heaviest line 2: x = f()  +900 MB, needed 300 MB of RAM (3 hits, 0.50 s)"),
         ([line(1, -64), line(2), LITTLE], ""),
     ],
 )  # fmt: skip
@@ -69,8 +70,8 @@ def test_the_heaviest_needed_the_most(lines, said):
 def test_a_peak_that_is_not_exact_says_so():
     """A sampled peak is at least so much; one between bounds has both."""
     lines = [LineUsage(1, "x", 1, 0.5, usage(1, 64, quality="sampled"))]
-    assert heaviest(lines) == "heaviest line 1: x  +1 MB, peaked at least 64 MB of RAM (0.50 s)"
-    assert rows(table(lines))[0][1][3:5] == ["1", "64+"]
+    assert heaviest(lines) == "heaviest line 1: x  +1 MB, needed at least 65 MB of RAM (0.50 s)"
+    assert rows(table(lines))[0][1][3:5] == ["1", "65+"]
     assert "+: at least so much." in table(lines)
     bounded = LineUsage(1, "x", 1, 0.5, Usage(0, 0, Peak(64 * MB, 70 * MB, "bounded")))
     assert rows(table([bounded]))[0][1][4] == "64-70"
@@ -86,12 +87,12 @@ def test_the_table():
     ]
     assert table(lines, ["A note."]).splitlines() == [
         "                           RAM MB           GPU0 MB           GPU1 MB",
-        "  Line  Hits  Time s  consumed  peaked  consumed  peaked  consumed  peaked  Source",
-        "     3     1   0.500        64       0         0       0         0       0  kept = f(64)",
-        ">    4    12   0.500         0     200        -8       0         0       0  for i in y:",
-        "     5     1   0.500         0      20         0       0         1       1      g(i)",
+        "  Line  Hits    Time  consumed  needed  consumed  needed  consumed  needed  Source",
+        "     3     1  0.50 s        64      64         0       0         0       0  kept = f(64)",
+        ">    4    12  0.50 s         0     200        -8       0         0       0  for i in y:",
+        "     5     1  0.50 s         0      20         0       0         1       2      g(i)",
         "In [3]:",
-        "     2     1   0.500         0       0         0       0         0       0  return 1",
+        "     2     1  0.50 s         0       0         0       0         0       0  return 1",
         "A note.",
     ]
 
@@ -100,7 +101,7 @@ def test_unknown_is_never_a_zero():
     """Lines whose memory was read at some hits alone: what is known is marked, the rest is n/a."""
     lines = [line(1, 30, complete=False), line(2, gpus=(gpu(5, 0),), complete=False), line(3)]
     told = [words[3:7] for _, words in rows(table(lines))]
-    assert told == [["30*", "n/a", "n/a", "n/a"], ["n/a", "n/a", "5*", "n/a"], ["0", "0", "0", "0"]]
+    assert told == [["30*", "30*", "n/a", "n/a"], ["n/a", "n/a", "5*", "5*"], ["0", "0", "0", "0"]]
     assert "*: of a part of its hits; n/a where those moved nothing." in table(lines)
 
 
@@ -137,11 +138,11 @@ def test_every_line_and_figure_is_there(lines, notes):
     assert [words[0] for _, words in texts] == [str(one.lineno) for one in lines]
     assert [words[1] for _, words in texts] == [str(one.hits) for one in lines]
     wide = [
-        [cell.replace("\N{MINUS SIGN}", "-") for cell in row[:1] + row[2:]]  # without the bar
+        [cell.replace("\N{MINUS SIGN}", "-").replace("\xa0", " ") for cell in row[:1] + row[2:-1]]
         for row in page.rows[1:]
         if len(row) > 1
     ]
-    count = len(wide[0]) - 1
+    count = len(wide[0])  # without the source, which is the second in HTML, and the bar
     assert [words[:count] for _, words in texts] == [row[:count] for row in wide]
     for (_, words), one in zip(texts, lines, strict=True):
         consumed = str(rounded_mb(one.gen.consumed_bytes))
@@ -169,3 +170,33 @@ def test_the_heaviest_is_one_of_them_and_none_is_heavier(lines):
         where = f" of {found.place}" if found.place else ""
         assert sentence.startswith(f"heaviest line {found.lineno}{where}: ")
         assert "\n" not in sentence
+
+
+RUNS = st.lists(
+    st.builds(
+        lambda before, after, *above: (
+            before,
+            after,
+            *(max(before, after) + sum(above[:i]) for i in (1, 2, 3)),
+        ),
+        *[st.integers(0, 99)] * 5,
+    ),
+    min_size=1,
+    max_size=4,
+)
+
+
+@given(RUNS)
+def test_what_a_line_needed_lies_within_what_is_shown(runs):
+    """Of runs in a loop, each with a lower bound, a true highest and an upper bound: what they held at once."""
+    before, after, low, true, high = zip(*runs, strict=True)
+
+    def peaked(tops):
+        return max(top - max(ends) for top, *ends in zip(tops, before, after, strict=True)) * MB
+
+    consumed, lowest = sum(after) - sum(before), min(before)
+    use = Usage.of_runs(before[0] * MB, consumed * MB, (peaked(low), peaked(high)), 0)
+    one = LineUsage(1, "x", len(runs), 0.5, use, risen=(("cpu", (max(low) - lowest) * MB),))
+    least, _, most = rows(table([one]))[0][1][4].partition("-")
+    truth = min(max(true) - lowest, max(0, consumed) + peaked(true) // MB)
+    assert int(least) <= truth <= int(most or least)

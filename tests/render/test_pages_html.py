@@ -80,7 +80,7 @@ def test_one_row_a_holder_one_column_a_device():
     caveats = "There was no time to look everywhere: the named hold at least this much."
     assert plain == [
         "holder                                cuda:0     RAM",
-        "model                                1600 MB   20 MB  also opt, tied, view and 1 more",
+        "model                                1600 MB   20 MB  also opt, tied, view, 1 more",
         "Out[3]                       hidden   800 MB",
         "loss (autograd graph)        hidden   500 MB",
         "last traceback: step.act     hidden            30 MB",
@@ -95,7 +95,7 @@ def test_one_row_a_holder_one_column_a_device():
     markup = owners.html(HELD, used, **more)
     page = read(markup)
     rows = [[cell.replace(",", "") for cell in row if cell] for row in page.rows]
-    assert rows[1] == ["model", "1600", "20", "also opt tied view and 1 more"]
+    assert rows[1] == ["model", "1600", "20", "also opt tied view 1 more"]
     assert [row[0] for row in rows[1:]] == [line.split("  ")[0] for line in plain[1:-2]]
     widths = re.findall(r"width:([\d.]+)%;background:(#\w+)", markup)
     assert widths[:4] == [("98.8", "#4c78a8"), ("1.23", "#9e9e9e"), ("49.4", "#e45756"), ("30.9", "#e45756")]

@@ -35,21 +35,21 @@ def children(before_mb, after_mb, peak, count, **more):
         ({"status": "error", "error": "ValueError"}, "failed: ValueError"),
         ({"status": "interrupted", "error": "X"}, "interrupted"),
         (KEPT, "(120 MB kept by malloc)"),
-        (children(0, 300, Peak(300 * MB, 400 * MB, "bounded"), 2), "(+ 2 children 300 MB, peak 300-400 MB)"),
-        (children(0, 7, EXACT, 1), "(+ 1 child 7 MB, peak 9 MB)"),
-        (children(7, 0, Peak(9 * MB, None, "sampled"), 0), "(children ended, peak at least 9 MB)"),
+        (children(0, 300, Peak(300 * MB, 400 * MB, "bounded"), 2), "(+ 2 children 300 MB, highest 300 to 400 MB)"),
+        (children(0, 7, EXACT, 1), "(+ 1 child 7 MB, highest 9 MB)"),
+        (children(7, 0, Peak(9 * MB, None, "sampled"), 0), "(children ended, highest at least 9 MB)"),
         (children(0, 430, Peak(512 * MB, 630 * MB, "bounded"), 2, largest=LARGEST),
-         "(+ 2 children 430 MB, peak 512-630 MB: python 12 215 MB (peak 315), pt_data_worker 13 215 MB, 2048 MB on GPU)"),
-        (children(0, 2, Peak(2 * MB, 2 * MB, "exact"), 2, largest=LARGEST[2:]), "(+ 2 children 2 MB, peak 2 MB)"),
+         "(+ 2 children 430 MB, highest 512 to 630 MB: python 12 215 MB (highest 315 MB), pt_data_worker 13 215 MB, 2048 MB on GPU)"),
+        (children(0, 2, Peak(2 * MB, 2 * MB, "exact"), 2, largest=LARGEST[2:]), "(+ 2 children 2 MB, highest 2 MB)"),
         # None of them ran, or what they needed is not known: they have what they had.
         (children(7, 7, Peak(7 * MB, 7 * MB, "exact"), 2), "(+ 2 children 7 MB)"),
         (children(7, 7, Peak(7 * MB, 900 * MB, "bounded"), 2, at_least=True), "(+ 2 children at least 7 MB)"),
         (children(0, 9, Peak(90 * MB, None, "sampled"), 1, ended=3, largest=GONE),
-         "(+ 1 child 9 MB, 3 ended, peak at least 90 MB: sh 14 at least 90 MB)"),
+         "(+ 1 child 9 MB, 3 ended, highest at least 90 MB: sh 14 at least 90 MB)"),
         (children(0, 0, Peak(90 * MB, 175 * MB, "bounded"), 0, ended=2, largest=LEFT),
-         "(2 children ended, peak 90-175 MB: python 15 90-95 MB, python 16 80 MB)"),
+         "(2 children ended, highest 90 to 175 MB: python 15 90 to 95 MB, python 16 80 MB)"),
         (children(0, 0, Peak(0, None, "sampled"), 0, ended=1), "(1 child ended)"),
-        (children(0, 0, Peak(9 * MB, None, "sampled"), 0, ended=2), "(2 children ended, peak at least 9 MB)"),
+        (children(0, 0, Peak(9 * MB, None, "sampled"), 0, ended=2), "(2 children ended, highest at least 9 MB)"),
     ],
 )  # fmt: skip
 def test_what_stands_behind_a_row(fields, remark):
@@ -66,11 +66,11 @@ def test_what_stands_behind_a_row(fields, remark):
         (record(-0.3, 0.4, 5), "Gen:        0      0        5 MB"),
         (record(1.6, 2.5, 3.5), "Gen:        2      2        4 MB"),
         (record(123456, 234567, 345678), "Gen:    123456  234567    345678 MB"),
-        (record(0, 342, 170, quality="bounded"), "Gen:        0    342      170 MB  (peak 512-560)"),
-        (record(0, 342, 170, quality="sampled"), "Gen:        0    342      170 MB  (peak at least)"),
+        (record(0, 342, 170, quality="bounded"), "Gen:        0    342      170 MB  (peaked 342-390)"),
+        (record(0, 342, 170, quality="sampled"), "Gen:        0    342      170 MB  (peaked at least)"),
         (record(0, **KEPT), "Gen:        0      0      170 MB"),
         (record(gpus=(device(1, 2, 3), device(4, 5, 6, index=1, quality="sampled"))),
-         f"{ROW}\nGPU0:       1      2        3 MB\nGPU1:       4      5        6 MB  (peak at least)"),
+         f"{ROW}\nGPU0:       1      2        3 MB\nGPU1:       4      5        6 MB  (peaked at least)"),
         (record(gpus=(device(1, 2, 3, context_bytes=500 * MB),)), f"{ROW}\nGPU:        1      2        3 MB  + context 500 MB"),
         (record(gpus=(device(1, 2, 3, used_bytes=None),)), f"{ROW}\nGPU:        1      2      n/a MB"),
         (record(notes=("The driver went away.",)), f"{ROW}\nThe driver went away."),
@@ -88,7 +88,7 @@ def test_the_table(given, printed):
     [
         (record(gpus=(device(2467, 1437, 5465),)), "Gen: 128/0/170 MB | GPU: 2467/1437/5465 MB"),
         (record(), "Gen: 128/0/170 MB"),
-        (record(0, 342, 170, quality="bounded"), "Gen: 0/342/170 MB  (peak 512-560)"),
+        (record(0, 342, 170, quality="bounded"), "Gen: 0/342/170 MB  (peaked 342-390)"),
         (record(gpus=(device(1, 2, 3), device(-4, 5, 6, index=1))),
          "Gen: 128/0/170 MB | GPU0: 1/2/3 MB | GPU1: -4/5/6 MB"),
     ],
@@ -97,6 +97,7 @@ def test_the_line(given, printed):
     """The compact report, letter by letter."""
     line = f"{printed} | 0.807s | In [4] (Consumed/Peaked/Used Total)"
     assert text.report(given, compact=True) == line
+    assert text.report(given, compact=True, heads=False) == line.removesuffix(" (Consumed/Peaked/Used Total)")
     failed = replace(given, status="error", error="ValueError")
     assert text.report(failed, compact=True) == f"{line} | failed: ValueError"
 

@@ -97,7 +97,7 @@ def test_a_note_says_once_that_something_resets_the_mark():
         linux.reset_mark()
         scope.close()
         measurement = scope.result(Measurement, "x")
-        assert "(peak at least)" in text.report(measurement)
+        assert "(peaked at least)" in text.report(measurement)
         said += [note for note in measurement.notes if "clear_refs" in note]
     assert len(said) == 1
     before = len(list(Path("/proc/self/fd").iterdir()))

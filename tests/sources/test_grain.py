@@ -153,9 +153,11 @@ def test_a_coarse_grain_is_told(monkeypatch):
             replace(measurement, gen=replace(gen, peak=peak, precision_bytes=consumed_mb * MB))
         )
 
-    assert "MB  (peak ±96 MB) (consumed ±192 MB)" in told(96, 192)
+    assert "MB  (peaked ±96 MB) (consumed ±192 MB)" in told(96, 192)
     assert "±" not in told(1)
     assert "±" not in told(4, lo_bytes=400 * MB, hi_bytes=400 * MB)
-    assert "(peak ±5 MB)" in told(5, lo_bytes=400 * MB, hi_bytes=400 * MB)
-    assert "(peak at least, ±96 MB)" in told(96, quality="sampled", hi_bytes=None)
-    assert "(peak 400-500 ±96 MB)" in told(96, quality="bounded", lo_bytes=400 * MB, hi_bytes=500 * MB)
+    assert "(peaked ±5 MB)" in told(5, lo_bytes=400 * MB, hi_bytes=400 * MB)
+    assert "(peaked at least, ±96 MB)" in told(96, quality="sampled", hi_bytes=None)
+    top_bytes = max(gen.before_bytes, gen.after_bytes) + 40 * MB
+    bounds = {"lo_bytes": top_bytes, "hi_bytes": top_bytes + 100 * MB}
+    assert "(peaked 40-140 ±96 MB)" in told(96, quality="bounded", **bounds)
