@@ -269,7 +269,7 @@ def _parsers() -> tuple[argparse.ArgumentParser, argparse.ArgumentParser]:
         "program",
         type=Path,
         metavar="NOTEBOOK.ipynb | SCRIPT.py",
-        help="the notebook, which is not changed; or the script, which gets every word behind its name",
+        help="the notebook, which is not changed; or the script, which gets every word after its name",
     )
     run.add_argument(
         "-o", "--output", type=Path, help="the executed notebook (default: NAME.executed.ipynb beside it)"
@@ -315,9 +315,7 @@ def _parsers() -> tuple[argparse.ArgumentParser, argparse.ArgumentParser]:
     )
     report.add_argument("--html", type=Path, metavar="PAGE", help="also write one self-contained HTML page")
 
-    compared = commands.add_parser(
-        "compare", help="exit 1 if a cell goes higher than it did, or fails and did not"
-    )
+    compared = commands.add_parser("compare", help="exit 1 if a cell goes higher than before, or newly fails")
     compared.add_argument("base", type=Path, help="the run before: a log or a saved notebook")
     compared.add_argument("new", type=Path, help="the run now")
     compared.add_argument(
