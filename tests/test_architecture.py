@@ -30,7 +30,7 @@ PACKAGES = {
     "blocks": "breakdown engine lines records render runtime",
     "cluster": "analysis blocks engine records runtime storage",
     "notebook": "analysis breakdown engine lines owners records render runtime sources storage",
-    "cli": "analysis engine records render runtime storage",
+    "cli": "analysis breakdown engine lines records render runtime sources storage",
     "compat": "blocks engine notebook owners records render runtime sources",
     "callbacks": "blocks cluster runtime",
     "utils": "compat",

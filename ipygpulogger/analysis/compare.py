@@ -1,4 +1,4 @@
-"""Two runs of a notebook: which cells correspond, and whose peaks grew."""
+"""Two runs of a notebook: which cells correspond, which of them went higher, and which fail now."""
 
 from __future__ import annotations
 
@@ -18,21 +18,23 @@ if TYPE_CHECKING:
     _Usages = dict[str, Usage | None]  # by RAM or device; None without attributed use
 
 RAM = "RAM"  # the name of general RAM among the names of devices
-TOLERANCE = 0.05  # of the peak before
+TOLERANCE = 0.05  # of the highest before
 FLOOR_BYTES = MB  # less is a page fault, or one more block of an allocator
 _UNTOUCHED = Usage(0, 0, Peak(0, 0, "exact"))  # of a device that a cell did not use
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One peak of a cell, in two runs."""
+    """The highest use of one memory by a cell, in two runs."""
 
     name: str  # "RAM", or the device id: "cuda:0"
     before_bytes: int | None  # None when unknown, 0 for a device that was not used
     after_bytes: int | None
     inherited_bytes: int | None  # how much more was in use when the cell began, because of those before it
-    at_least: bool  # one of the two peaks is not exact
-    regressed: bool
+    at_least: bool  # one of the two is not exact
+    regressed: bool  # it grew beyond the tolerance, and so did what the cell itself needed
+    began_higher: bool = False  # it grew beyond the tolerance, but only because the cell began higher
+    changed: bool = True  # by more than the tolerance, up or down, and not only where the cell began
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +48,13 @@ class Pair:
 
     @property
     def regressed(self) -> bool:
-        """Whether any of its peaks grew beyond the tolerance."""
+        """Whether it went higher on any memory, by its own need."""
         return any(change.regressed for change in self.changes)
+
+    @property
+    def changed(self) -> bool:
+        """Whether anything is worth a look."""
+        return self.after.outcome() != self.before.outcome() or any(one.changed for one in self.changes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +69,20 @@ class Comparison:
 
     @property
     def regressed(self) -> tuple[Pair, ...]:
-        """The cells with a peak that grew beyond the tolerance."""
+        """The cells that went higher beyond the tolerance, by their own need."""
         return tuple(pair for pair in self.pairs if pair.regressed)
+
+    @property
+    def failed(self) -> tuple[CellRecord, ...]:
+        """The cells that fail in the second run and did not in the first, new ones among them."""
+        now = (*(pair.after for pair in self.pairs if pair.before.status == "ok"), *self.new)
+        return tuple(record for record in now if record.status != "ok")
+
+    @property
+    def unexplained(self) -> Pair | None:
+        """The first cell that went higher because it began higher, where no cell of both runs has grown."""
+        higher = (pair for pair in self.pairs if any(change.began_higher for change in pair.changes))
+        return None if self.regressed else next(higher, None)
 
 
 def compare(
@@ -79,9 +98,10 @@ def compare(
     last run counts, as in a saved notebook. A record of another process is compared with that of the same
     rank or worker. Tasks are left out: a scheduler chooses where each runs.
 
-    A peak has grown when the increase exceeds the tolerated fraction of the earlier peak, the floor, and the
-    granularity of both counters. The increase is measured from the upper bound of the earlier peak to the
-    lower bound of the later one, so that it is certain.
+    A cell has grown when its highest use has, by more than the tolerated fraction of what that was, the
+    floor, and the granularity of both counters; and when that much is left without what was there before it.
+    The increase is measured from the upper bound of the earlier one to the lower bound of the later one, so
+    that it is certain.
     """
     was, now = _last_runs(base), _last_runs(new)
     # By what makes the cell recognizable; a number does not.
@@ -159,16 +179,23 @@ def _changes(was: _Usages, now: _Usages, tolerance: float, floor_bytes: int) -> 
 def _change(name: str, was: Usage | None, now: Usage | None, tolerance: float, floor_bytes: int) -> Change:
     if was is None or now is None:
         was_bytes, now_bytes = (None if usage is None else usage.peak.lo_bytes for usage in (was, now))
-        return Change(name, was_bytes, now_bytes, inherited_bytes=None, at_least=False, regressed=False)
+        return Change(
+            name, was_bytes, now_bytes, None, at_least=False, regressed=False, changed=was_bytes != now_bytes
+        )
     before, after = was.peak, now.peak
     before_bytes = before.lo_bytes if before.hi_bytes is None else before.hi_bytes
     grain_bytes = max(before.precision_bytes, after.precision_bytes)
     tolerated_bytes = max(tolerance * before_bytes, floor_bytes, grain_bytes)
+    inherited_bytes = now.before_bytes - was.before_bytes
+    grown_bytes, change_bytes = after.lo_bytes - before_bytes, after.lo_bytes - before.lo_bytes
+    is_own = grown_bytes - max(0, inherited_bytes) > tolerated_bytes
     return Change(
         name,
         before.lo_bytes,
         after.lo_bytes,
-        inherited_bytes=now.before_bytes - was.before_bytes,
+        inherited_bytes,
         at_least=(before.quality, after.quality) != ("exact", "exact"),
-        regressed=after.lo_bytes - before_bytes > tolerated_bytes,
+        regressed=is_own,
+        began_higher=grown_bytes > tolerated_bytes and not is_own,
+        changed=min(abs(change_bytes), abs(change_bytes - inherited_bytes)) > tolerated_bytes,
     )

@@ -61,7 +61,7 @@ class MemoryFit:
     is_line: bool  # the points lie on it, as far as allocators round, and its need at size 0 is not negative
     first: str  # the first run of all, if its size did not run again: it may also have set things up
     hidden: tuple[str, ...]  # runs without a point: they began with larger data than they needed
-    at_least: bool  # some peak is only a lower bound
+    at_least: bool  # the highest use of some run is only a lower bound
     left_bytes: int | None  # the most that the cell can need now; None when unknown
     ends_at: int | None  # the largest size for which there is enough, with a margin; None where unknown
 
@@ -172,7 +172,7 @@ def _missing(runs: Sequence[CellRecord], whole: Sequence[CellRecord]) -> str:
     if not sized:
         return f"{runs[-1].label} has not succeeded yet" if not whole else _NOTHING.format(whole[-1].label)
     name, size = sized[-1].dimensions[0]
-    return f"{sized[-1].label} ran with {name} of {size} only: run it again with another size"
+    return f"{sized[-1].label} ran with one size only ({name}: {size:,}): run it again with another size"
 
 
 def _of_memory(
@@ -247,13 +247,13 @@ def _alone(run: CellRecord, name: str, device: Hashable) -> Point:
 
 
 def _has_point(run: CellRecord, device: Hashable) -> bool:
-    """Return whether a run's peak is what it needed."""
+    """Return whether the highest use of a run is what it needed."""
     usage = leaks.memories(run).get(device)
     return usage is not None and usage.needed_bytes > 0 and not _is_hidden(run, device)
 
 
 def _is_hidden(run: CellRecord, device: Hashable) -> bool:
-    """Return whether a run gave back what was there before it, which may be all of its peak."""
+    """Return whether a run gave back what was there before it, which may be all of its highest use."""
     usage = leaks.memories(run).get(device)
     if usage is None:
         return False
@@ -297,6 +297,6 @@ def _needs(
 
 
 def _highest_bytes(usage: Usage) -> int:
-    """Return the upper bound of a peak, or the lower one if it has no other."""
+    """Return the upper bound of the highest use, or the lower one if it has no other."""
     peak = usage.peak
     return peak.lo_bytes if peak.hi_bytes is None else peak.hi_bytes

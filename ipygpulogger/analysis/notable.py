@@ -21,7 +21,7 @@ _SCARCE = 0.05  # of a device's memory
 def matters(measurement: Measurement, ram_total_bytes: int | None = None) -> bool:
     """Return whether a report is open from the start.
 
-    Failed for lack of memory, over budget, growing in each run, little headroom or RAM left, a peak that is
+    Failed for lack of memory, over budget, growing in each run, little headroom or RAM left, a figure that is
     not exact, or more than a tenth of a device or of the machine's RAM moved.
     """
     if isinstance(measurement, CellRecord) and measurement.out_of_memory:
@@ -55,7 +55,7 @@ def moved_bytes(usage: Usage) -> int:
 
 
 def is_inexact(usage: Usage) -> bool:
-    """Return whether a peak is known less exactly than to a megabyte."""
+    """Return whether the highest use is known less exactly than to a megabyte."""
     lo_bytes, hi_bytes = usage.peak.lo_bytes, usage.peak.hi_bytes
     return usage.peak.quality != "exact" and (
         hi_bytes is None or rounded_mb(lo_bytes) != rounded_mb(hi_bytes)
@@ -94,7 +94,8 @@ def excesses(
     allowed: list[tuple[str, Usage, int | None]] = [("RAM", measurement.gen, ram_bytes)]
     allowed += [(gpu.id, gpu, gpu_bytes) for gpu in measurement.gpus if gpu.attributed]
     for name, usage, budget_bytes in allowed:
-        began_bytes, at_least = usage.before_bytes, usage.peak.quality != "exact"
+        context_bytes = getattr(usage, "context_bytes", 0)  # created within the scope, so not there before it
+        began_bytes, at_least = usage.before_bytes - context_bytes, usage.peak.quality != "exact"
         if budget_bytes is not None and usage.peak.lo_bytes > budget_bytes:
-            is_own = began_bytes <= budget_bytes or usage.needed_bytes >= QUIET_RAM_BYTES
+            is_own = began_bytes <= budget_bytes or usage.peak.lo_bytes - began_bytes >= QUIET_RAM_BYTES
             yield Excess(name, usage.peak.lo_bytes, budget_bytes, at_least, began_bytes, is_own)

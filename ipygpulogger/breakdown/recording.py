@@ -45,6 +45,12 @@ class PeakRecording:
             return
         self._ram.begin()  # last, so that what the other part allocates is not in it
 
+    def torch_imported(self) -> None:
+        """Begin with the devices again, because torch was imported just now."""
+        self._devices.drop()
+        self._devices = DeviceRecording(None, always_named=True)
+        self._devices.begin()
+
     def end(self) -> None:
         """End the recording, and find out what was alive at the peak."""
         try:

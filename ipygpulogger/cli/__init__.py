@@ -4,10 +4,12 @@
 status  meaning
 ======  ====================================================================================
 0       success
-1       a cell failed, exceeded its budget or grew
+1       a cell failed, went over its budget or grew
 2       the request cannot be carried out: one sentence on stderr, and nothing was written
 130     interrupted
 ======  ====================================================================================
+
+A script ends as it does without us, but with 1 where it succeeded and went over its budget.
 """
 
 from __future__ import annotations
@@ -19,25 +21,33 @@ import sys
 from typing import TYPE_CHECKING
 
 from ..runtime.errors import first_line
-from . import report, run
+from . import report, run, script
 from .arguments import BadRequest, parse
 from .streams import aside
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-_COMMANDS = {"run": run.run, "report": report.report, "compare": report.compare, "doctor": report.doctor}
+_COMMANDS = {
+    "run": run.run,
+    "script": script.run_script,
+    "report": report.report,
+    "compare": report.compare,
+    "doctor": report.doctor,
+}
 _DEBUG = "IPYGPULOGGER_DEBUG"  # set in the environment: unforeseen errors are raised, with their traceback
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line with these words, by default those of this process, and return its exit status."""
-    for stream in sys.stdout, sys.stderr:  # a cell may hold characters that the terminal cannot encode
-        with contextlib.suppress(AttributeError):
-            stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     options = parse(sys.argv[1:] if arguments is None else arguments)
+    for stream in () if options.command == "script" else (sys.stdout, sys.stderr):
+        with contextlib.suppress(
+            AttributeError
+        ):  # a cell may hold characters that the terminal cannot encode
+            stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     try:
-        status = _COMMANDS[options.command](options)
+        ended = _COMMANDS[options.command](options)
     except BadRequest as problem:
         aside(f"ipygpulogger: {problem}")
         return 2
@@ -53,4 +63,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
             f" {_DEBUG}=1 in the environment shows where"
         )
         return 2
-    return status
+    if isinstance(ended, BaseException):  # of a script
+        raise ended
+    return ended

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import ast
 import contextlib
 import importlib
 import json
@@ -90,6 +91,16 @@ def read(path: Path) -> dict[str, Any]:
     return found
 
 
+def default_parameters(notebook: Any) -> list[str]:
+    """Return the names that the cell tagged ``parameters`` sets; none if it is absent or no Python."""
+    for cell in notebook.cells:
+        if DEFAULTS in cell.metadata.get("tags", ()):
+            with contextlib.suppress(SyntaxError, ValueError, RecursionError):
+                names = (one for one in ast.walk(ast.parse(cell.source)) if isinstance(one, ast.Name))
+                return list(dict.fromkeys(one.id for one in names if isinstance(one.ctx, ast.Store)))
+    return []
+
+
 def inject(notebook: Any, parameters: Mapping[Any, Any]) -> bool:
     """Put the parameters where papermill does, and return whether the notebook has a cell of either tag.
 
@@ -140,6 +151,8 @@ def _code(value: Any) -> str:
 def read_notebook(path: Path) -> Any:
     """Return a notebook that can be executed, as nbformat represents it."""
     nbformat = installed("nbformat")
+    if path.suffix.lower() != ".ipynb":
+        raise BadRequest(f"{path} is neither a notebook (.ipynb) nor a script (.py)")
     try:
         source = path.read_text(encoding="utf-8")
     except FileNotFoundError as error:
@@ -198,24 +211,66 @@ class _Parser(argparse.ArgumentParser):
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
     """Return the options, with the command's name as `command`; exit with status 2 if they are invalid."""
-    parser = _parser()
+    parser, run = _parsers()
     if arguments[:1] == ["--version"]:
         from importlib.metadata import version  # 50 ms
 
         say(f"{parser.prog} {version('ipygpulogger')}")
         parser.exit()
-    return parser.parse_args(arguments)
+    ours, parameters, theirs = _divided(arguments, run) if arguments[:1] == ["run"] else (arguments, [], None)
+    options = parser.parse_args(ours)
+    if options.command == "run":
+        options.parameters += parameters
+    if theirs is not None:
+        options.command, options.arguments = "script", theirs
+    return options
 
 
-def _parser() -> argparse.ArgumentParser:
+def _divided(
+    arguments: Sequence[str], parser: argparse.ArgumentParser
+) -> tuple[list[str], list[list[str]], list[str] | None]:
+    """Return our words; the parameters, whose values may begin with a dash; and a script's own words.
+
+    These are all behind its name, the first word in ``.py`` that is no option's value; None without one.
+    """
+    actions = [action for action in parser._actions if action.nargs is None]
+    valued = {name for action in actions for name in action.option_strings}
+    ours, parameters, words = list[str](), list[list[str]](), list(arguments)
+    while words:
+        word = words.pop(0)
+        if word in ("-p", "--parameters") and len(words) > 1:
+            parameters.append([words.pop(0), words.pop(0)])
+            continue
+        ours.append(word)
+        if word in valued:
+            ours += words[:1]
+            del words[:1]
+        elif word.lower().endswith(".py") and not word.startswith("-"):
+            return ours, parameters, words
+    return ours, parameters, None
+
+
+def _parsers() -> tuple[argparse.ArgumentParser, argparse.ArgumentParser]:
+    """Return the parser of the command line, and that of the command ``run``."""
     parser = _Parser(
-        prog="ipygpulogger", description="What each cell of a notebook costs in RAM, GPU RAM and time."
+        prog="ipygpulogger",
+        description="What each cell of a notebook, or a script, costs in RAM, GPU RAM and time.",
     )
     parser.add_argument("--version", action="store_true", help="print the version and exit")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
-    run = commands.add_parser("run", help="execute a notebook and report every cell")
-    run.add_argument("notebook", type=Path, help="the notebook; it is not changed")
+    run = commands.add_parser(
+        "run",
+        help="execute a notebook and report every cell, or a script and report it",
+        usage="%(prog)s [OPTION]... NOTEBOOK.ipynb [OPTION]...\n"
+        "       %(prog)s [OPTION]... SCRIPT.py [ARGUMENT]...",
+    )
+    run.add_argument(
+        "program",
+        type=Path,
+        metavar="NOTEBOOK.ipynb | SCRIPT.py",
+        help="the notebook, which is not changed; or the script, which gets every word after its name",
+    )
     run.add_argument(
         "-o", "--output", type=Path, help="the executed notebook (default: NAME.executed.ipynb beside it)"
     )
@@ -224,9 +279,16 @@ def _parser() -> argparse.ArgumentParser:
         "--allow-errors", action="store_true", help="go on after a cell that fails, and exit 0 all the same"
     )
     run.add_argument("--log", type=Path, help="also write the records to this file, one line of JSON a cell")
+    run.add_argument("--lines", action="store_true", help="measure each line")
+    run.add_argument(
+        "--peak", action="store_true", help="list what was alive at the peak; of RAM where no GPU is"
+    )
+    run.add_argument("--peak=all", action="store_const", const="all", dest="peak", help="on GPUs and in RAM")
     run.add_argument("--html", type=Path, metavar="PAGE", help="also write one self-contained HTML page")
-    run.add_argument("--max-gpu", type=_size, metavar="SIZE", help="exit 1 if a cell peaks higher on a GPU")
-    run.add_argument("--max-ram", type=_size, metavar="SIZE", help="exit 1 if a cell peaks higher in RAM")
+    run.add_argument(
+        "--max-gpu", type=_size, metavar="SIZE", help="exit 1 if a cell goes above this on a GPU"
+    )
+    run.add_argument("--max-ram", type=_size, metavar="SIZE", help="exit 1 if a cell goes above this in RAM")
     run.add_argument("--timeout", type=_seconds, metavar="SECONDS", help="stop at a cell that runs longer")
     run.add_argument("--kernel", metavar="NAME", help="use this kernel, not the notebook's own")
     run.add_argument(
@@ -244,10 +306,16 @@ def _parser() -> argparse.ArgumentParser:
 
     report = commands.add_parser("report", help="rank the cells of a log or of a saved notebook")
     report.add_argument("path", type=Path, help="a log (.jsonl, .csv, .parquet) or a saved notebook (.ipynb)")
-    report.add_argument("--by", choices=("peak", "consumed", "time"), default="peak", help="rank by this")
+    report.add_argument(
+        "--by",
+        type=lambda word: "needed" if word == "peak" else word,
+        choices=("needed", "consumed", "highest", "time"),
+        default="needed",
+        help="rank by this (default: needed)",
+    )
     report.add_argument("--html", type=Path, metavar="PAGE", help="also write one self-contained HTML page")
 
-    compared = commands.add_parser("compare", help="exit 1 if a cell peaks higher than it did")
+    compared = commands.add_parser("compare", help="exit 1 if a cell goes higher than before, or newly fails")
     compared.add_argument("base", type=Path, help="the run before: a log or a saved notebook")
     compared.add_argument("new", type=Path, help="the run now")
     compared.add_argument(
@@ -255,19 +323,20 @@ def _parser() -> argparse.ArgumentParser:
         type=_percentage,
         default=TOLERANCE,
         metavar="PERCENT",
-        help="how much a peak may grow by, relative to what it was (default: 5%%)",
+        help="how much higher a cell may go, relative to what it was (default: 5%%)",
     )
     compared.add_argument(
         "--floor",
         type=_size,
         default=FLOOR_BYTES,
         metavar="SIZE",
-        help="how much a peak may always grow by (default: 1MB)",
+        help="how much higher it may always go (default: 1MB)",
     )
+    compared.add_argument("--all", action="store_true", help="show the unchanged cells, too")
 
     doctor = commands.add_parser("doctor", help="say what can be measured here, and how to get the rest")
     doctor.add_argument("--json", action="store_true", help="as JSON")
-    return parser
+    return parser, run
 
 
 def _size(word: str) -> int:

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 # report, whatever report the user's configuration asks for.
 _EXTENSION = "__import__('ipygpulogger.notebook.magics').notebook.magics"
 _START = "__import__('ipygpulogger.notebook.logger').notebook.logger.load(get_ipython(), report='rich')"
+_LOGGER = f"{_EXTENSION}.GpulogMagics.of(get_ipython()).extension"
 _LAST_RECORD = f"{_EXTENSION}.last_record()"
 _PROCESS_RECORDS = f"{_EXTENSION}.process_records({{since}})"
 _LINES, _READ_BYTES = 25, 20_000  # the most that is told of what the kernel's process wrote
@@ -67,6 +68,7 @@ class Execution:
         self._seen: set[datetime] = set()  # when the recorded cells began
         self._since = 0  # in the history of the kernel's logger
         self._notebook = notebook
+        self.options: dict[str, Any] = {}  # of the logger
         self._timeout_s = timeout_s
         self._interrupted = self._late = self._is_ending = False
         self._alarm: asyncio.TimerHandle | None = None  # when the cell has run too long
@@ -217,7 +219,7 @@ class Execution:
         except _NO_ANSWER:  # the kernel died, or the notebook stopped the logger
             return
         if records:
-            self._results.processes_ended(records)
+            self._results.keep(records)  # the tables of them are in the notebook
 
     async def _value_of(self, expression: str) -> Any:
         """Return what an expression in the kernel returns as JSON; raise one of `_NO_ANSWER` if it cannot."""
@@ -241,7 +243,8 @@ class Execution:
     async def _start(self) -> None:
         """Start the logger in the kernel."""
         client = self._client
-        content = await self._request(_START)
+        set_options = (f"; {_LOGGER}.{name} = {value!r}" for name, value in self.options.items() if value)
+        content = await self._request("".join((_START, *set_options)))
         if content["status"] != "ok":
             raise BadRequest(
                 f"the kernel {client.kernel_name!r} cannot load ipygpulogger"

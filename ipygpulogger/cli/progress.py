@@ -13,6 +13,7 @@ import threading
 from typing import TYPE_CHECKING, Any, TextIO
 
 from ..records import MIME, NoteKind
+from ..records.cell_record import main_line_of
 from ..records.note import of_kind
 from ..records.units import clipped, printable, time_text
 from ..render import out_of_memory
@@ -49,22 +50,22 @@ class Columns:
         """Return the place of a cell by its number from 1: "[ 7/21]"."""
         return f"[{number:>{len(str(self.count))}}/{self.count}]"
 
-    def line(self, number: int, time: str, moved: Sequence[str], source: str) -> str:
+    def line(self, number: int, time: str, moved: Sequence[str], source: str, *, failed: bool = False) -> str:
         """Return the line of a cell; of what moved, the first clauses that there is room for."""
         self._time = max(self._time, len(time))
         shown = list(moved)
         while len(shown) > 1 and len(" · ".join(shown)) > _MOVED_AT_MOST:
             shown.pop()
         clauses = " · ".join(shown)
-        self._moved = max(self._moved, min(len(clauses), _MOVED_AT_MOST))
+        if not failed:  # how a cell failed widens no column
+            self._moved = max(self._moved, min(len(clauses), _MOVED_AT_MOST))
         head = f"{self.place(number)}  {time:>{self._time}}"
-        return f"{head}  {clauses:<{self._moved}}  {first_line(source)}"
+        return f"{head}  {clauses:<{self._moved}}  {main_line(source)}"
 
 
-def first_line(source: str) -> str:
-    """Return the first line of a cell's source, `printable` and not endless; empty without one."""
-    lines = source.strip().splitlines()
-    return clipped(printable(lines[0]), _SOURCE) if lines else ""
+def main_line(text: str) -> str:
+    """Return the line that says what a cell does, `printable` and not endless; empty without one."""
+    return clipped(printable(main_line_of(text)), _SOURCE)
 
 
 def moved(record: CellRecord | None) -> list[str]:
@@ -96,7 +97,7 @@ class Transcript:
         if self._columns.count != count:
             self._columns = Columns(count)
         self._number, self._source, self._began_s = number, source, clock.monotonic_s()
-        self._progress.show(first_line(source), f"{self._columns.place(number)} ")
+        self._progress.show(main_line(source), f"{self._columns.place(number)} ")
 
     def output(self, output: Any) -> None:
         """Print an output of the running cell, as nbformat represents it; of a stream the complete lines."""
@@ -129,7 +130,9 @@ class Transcript:
 
     def _line(self, record: CellRecord | None) -> str:
         time_s = clock.monotonic_s() - self._began_s if record is None else record.time_s
-        line = self._columns.line(self._number, time_text(time_s), moved(record), self._source)
+        failed = record is not None and bool(record.outcome())
+        source = self._source if record is None else record.code_line
+        line = self._columns.line(self._number, time_text(time_s), moved(record), source, failed=failed)
         if is_terminal(sys.stdout):
             line = clipped(line, shutil.get_terminal_size().columns)
         style = ""

@@ -51,11 +51,13 @@ def read(path: Path) -> History:
 class Results:
     """The audience of an execution: the records, the source of each one's cell, and what went wrong."""
 
-    def __init__(self, log_path: Path | None, transcript: Transcript) -> None:
+    def __init__(self, log_path: Path | None, transcript: Transcript | None = None) -> None:
         self.history = History()
         self.sources: list[str] = []
+        self.over: list[CellRecord] = []  # that went above a budget by their own need
         self.problems: list[str] = []  # sentences that say why the run does not end with success
-        self._log_path, self._transcript = log_path, transcript
+        self._log_path = log_path
+        self._transcript: Any = transcript  # prints each cell of a notebook
         self._log: Log | None = None
 
     def started(self) -> None:
@@ -80,15 +82,12 @@ class Results:
     def cell_ended(self, record: CellRecord | None, source: str, traceback: Sequence[str]) -> None:
         """Log and print one cell."""
         if record is not None:
-            self._keep([record], source)
+            self.keep([record], source)
         with self.failure("stdout"):
             self._transcript.end(record, traceback)
 
-    def processes_ended(self, records: Sequence[CellRecord]) -> None:
-        """Log what other processes measured; the tables of it are in the notebook."""
-        self._keep(records)
-
-    def _keep(self, records: Sequence[CellRecord], source: str | None = None) -> None:
+    def keep(self, records: Sequence[CellRecord], source: str | None = None) -> None:
+        """Keep and log records: of a cell with this source, or of other processes."""
         self.history.extend(records)
         self.sources += [record.source if source is None else source for record in records]
         if self._log is not None:
@@ -141,13 +140,13 @@ def _sources(path: Path) -> Callable[[CellRecord], str]:
 
 
 def compare(options: argparse.Namespace) -> int:
-    """Print how the peak of each cell changed, and return 1 if one grew beyond the tolerance, else 0."""
+    """Print which cells changed, and return 1 if one went higher than tolerated or fails now, else 0."""
     base, new = read(options.base), read(options.new)
     found = compare_runs(base, new, tolerance=options.tolerance, floor_bytes=options.floor)
     if not found.pairs:
         raise BadRequest(f"{options.base} and {options.new} have no cell in common")
-    say(summary.comparison(found))
-    return 1 if found.regressed else 0
+    say(summary.comparison(found, unchanged=options.all))
+    return 1 if found.regressed or found.failed or found.unexplained else 0
 
 
 def doctor(options: argparse.Namespace) -> int:

@@ -6,8 +6,9 @@ import contextlib
 from typing import TYPE_CHECKING, Any
 
 from ..analysis.notable import excesses
+from ..analysis.totals import Totals
 from ..engine.machine import machine
-from ..records.units import MB, rounded_mb
+from ..records.units import MB, cells_text, rounded_mb, shortened, time_text
 from ..render import summary
 from ..runtime.errors import write_file
 from . import arguments
@@ -15,7 +16,7 @@ from .arguments import BadRequest, check, check_log
 from .execution import Execution
 from .progress import Progress, Transcript
 from .report import Results, write_page
-from .streams import aside, interrupt_held_back
+from .streams import aside, interrupt_held_back, say
 
 if TYPE_CHECKING:
     import argparse
@@ -24,10 +25,12 @@ if TYPE_CHECKING:
 
     from ..records import CellRecord
 
+_LABELS = 5  # that one sentence lists
+
 
 def run(options: argparse.Namespace) -> int:
     """Execute a notebook, and return 1 if a cell failed or exceeded its budget, else 0."""
-    path: Path = options.notebook
+    path: Path = options.program
     output: Path = options.output or path.with_name(f"{path.stem}.executed.ipynb")
     notebook = arguments.read_notebook(path)
     targets = {"the executed notebook": output, "the log": options.log, "the page": options.html}
@@ -50,6 +53,7 @@ def run(options: argparse.Namespace) -> int:
                 timeout_s=options.timeout,
                 allow_errors=options.allow_errors,
             )
+            execution.options = {"lines": options.lines, "peak": options.peak}
             if not execution.has_code:
                 remarks.append(f"{path} has no cell with code, so there is nothing to measure")
             # The logger in the kernel would say it too, but what its start prints is not shown.
@@ -79,6 +83,7 @@ def run(options: argparse.Namespace) -> int:
                     with results.failure(options.html):
                         remarks += results.problems
                         _write_page(options.html, path.stem, results, remarks)
+                _conclude(results)
     return 1 if results.problems else 0
 
 
@@ -91,11 +96,12 @@ def _judge(execution: Execution, results: Results, options: argparse.Namespace) 
     """Add what fails the run as a whole to its problems, and return remarks on the rest."""
     remarks = []
     if options.allow_errors and execution.cells_failed:
-        remarks.append(f"{_cells(execution.cells_failed)} failed; the run went on, because of --allow-errors")
-    for excess in _over_budget(results.history, options.max_ram, options.max_gpu):
-        results.fail(excess)
+        remarks.append(
+            f"{cells_text(execution.cells_failed, 0)} failed; the run went on, because of --allow-errors"
+        )
+    judge(results, options)
     if execution.cells_without_record:
-        cells = _cells(execution.cells_without_record)
+        cells = cells_text(execution.cells_without_record, 0)
         sentence = f"{cells} left no record, because the notebook stopped the logger"
         if options.max_ram is None and options.max_gpu is None:
             remarks.append(sentence)
@@ -106,8 +112,25 @@ def _judge(execution: Execution, results: Results, options: argparse.Namespace) 
     return remarks
 
 
-def _cells(count: int) -> str:
-    return "1 cell" if count == 1 else f"{count} cells"
+def _conclude(results: Results) -> None:
+    """Print the totals of the run, the cells that failed and those that went over a budget, on one line."""
+    from ..render.page import highest_figures
+
+    records = results.history
+    if records:
+        outer = (totals := Totals.of(records)).outer
+        parts = [f"{cells_text(outer.count, 0)} in {time_text(outer.time_s)}", *highest_figures(totals)]
+        failed = [record for record in records if record.outcome()]
+        named = {"failed": failed, "over budget": results.over}
+        parts += [f"{what}: {_few(found)}" for what, found in named.items() if found]
+        with results.failure("stdout"):
+            say(" · ".join(parts))
+
+
+def _few(records: Sequence[CellRecord]) -> str:
+    labels = list(dict.fromkeys(shortened(record.title()) for record in records))
+    more = f" and {len(labels) - _LABELS} more" if len(labels) > _LABELS else ""
+    return f"{', '.join(labels[:_LABELS])}{more}"
 
 
 def _set_parameters(notebook: Any, options: argparse.Namespace) -> Iterator[str]:
@@ -116,32 +139,39 @@ def _set_parameters(notebook: Any, options: argparse.Namespace) -> Iterator[str]
         found = arguments.read(options.parameters_file) if options.parameters_file else {}
         for name, value in options.parameters:
             found[name] = arguments.typed(value)
+        known = arguments.default_parameters(notebook)
         if found and not arguments.inject(notebook, found):
             yield "no cell is tagged 'parameters', so the parameters stand on top"
+        elif known and (unknown := [name for name in found if name not in known]):
+            yield f"the notebook's cell of parameters does not set {', '.join(unknown)}"
     except ValueError as error:
         raise BadRequest(str(error)) from error
 
 
-def _over_budget(
-    records: Sequence[CellRecord], ram_bytes: int | None, gpu_bytes: int | None
-) -> Iterator[str]:
-    """Yield a sentence for each peak above its budget, and for each that cannot be compared with it."""
-    for record in records:
-        for excess in excesses(record, ram_bytes=ram_bytes, gpu_bytes=gpu_bytes):
-            over_bytes = excess.peak_bytes - excess.budget_bytes
-            where = "in RAM" if excess.name == "RAM" else f"on {excess.name}"
-            option = "--max-ram" if excess.name == "RAM" else "--max-gpu"
-            at_least = "at least " if excess.at_least else ""
-            yield (
-                f"{summary.named(record)}: peaked at {at_least}{_size(excess.peak_bytes)} {where},"
-                f" {at_least}{_size(over_bytes)} over {option} {_size(excess.budget_bytes)}"
+def judge(results: Results, options: argparse.Namespace) -> None:
+    """Let each cell that went above a budget fail the run; at last, say which ones only began above it."""
+    still: dict[str, list[CellRecord]] = {}
+    for record in results.history:
+        for excess in excesses(record, ram_bytes=options.max_ram, gpu_bytes=options.max_gpu):
+            where, option = ("in RAM", "ram") if excess.name == "RAM" else (f"on {excess.name}", "gpu")
+            budget, least = f"--max-{option} {_size(excess.budget_bytes)}", "at least " * excess.at_least
+            if not excess.is_own:
+                still.setdefault(f"{budget} {where}", []).append(record)
+                continue
+            began_bytes, over_bytes = (
+                size_bytes - excess.budget_bytes for size_bytes in (excess.began_bytes, excess.peak_bytes)
             )
-        for gpu in record.gpus if gpu_bytes is not None else ():
+            began = f"; it began {_size(began_bytes)} over" if began_bytes > 0 else ""
+            highest = f"highest {least}{_size(excess.peak_bytes)} {where}"
+            over = f"{least}{_size(over_bytes)} over {budget}{began}"
+            results.fail(f"{summary.named(record).rstrip(':')}: {highest}, {over}")
+            results.over.append(record)
+        for gpu in record.gpus if options.max_gpu is not None else ():
             if not gpu.attributed:
-                yield (
-                    f"{summary.named(record)}: --max-gpu cannot be judged on {gpu.id}, where per-process"
-                    " usage is unavailable"
-                )
+                why = f"on {gpu.id}, where per-process usage is unavailable"
+                results.fail(f"{summary.named(record)}: --max-gpu cannot be judged {why}")
+    for budget, found in still.items():
+        results.fail(f"still over {budget} as they began: {_few(found)}")
 
 
 def _size(size_bytes: int) -> str:

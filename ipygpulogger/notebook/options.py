@@ -213,7 +213,7 @@ class Options(Configurable):
     quiet = Text(
         Threshold.parse,
         "a size, a time or both, such as '10MB', '1s' or '10MB 1s'",
-        help="Report no cell under this much memory moved ('10MB'), time ('1s'), or both ('10MB,1s').",
+        help="Report no cell under this much memory moved ('10MB'), time ('1s'), or both ('10MB 1s').",
     )
     devices = Enum(
         *("used", "all"),

@@ -15,7 +15,7 @@ from xml.etree import ElementTree as ET
 
 from ..analysis.totals import ELSEWHERE, RAM, Totals, shown
 from ..records import DeviceUsage
-from ..records.units import size_text, time_text, without_controls
+from ..records.units import shortened, size_text, time_text, without_controls
 from .growth import named_devices
 from .html import line_and_body
 from .markup import BLUE, Part, bar, small
@@ -67,9 +67,9 @@ def _totals(totals: Totals) -> Iterator[str]:
         return
     begin, others = totals.begin.astimezone(timezone.utc), totals.processes
     own = totals.outer.count or totals.every.count - others.count
-    about = [f"{begin:%Y-%m-%d %H:%M} UTC"]
+    about, is_script = [f"{begin:%Y-%m-%d %H:%M} UTC"], not totals.outer.count and own == 1
     if own:
-        about.append("1 cell" if own == 1 else f"{own:,} cells")
+        about.append("1 script" if is_script else "1 cell" if own == 1 else f"{own:,} cells")
         about += [f"{outer.failed} failed"] if outer.failed else []
     if others.count:
         of = "other processes" if own else "processes"
@@ -77,7 +77,8 @@ def _totals(totals: Totals) -> Iterator[str]:
         about += [f"{others.failed:,} of them failed"] if others.failed else []
     yield f"<p class=when>{' · '.join(about)}</p>"
     longest = f"longest {outer.longest.title()}, {time_text(outer.longest.time_s)}"
-    cards = [_card("Time in cells" if own else "Time of all processes", time_text(outer.time_s), longest)]
+    time = "Time" if is_script else "Time in cells" if own else "Time of all processes"
+    cards = [_card(time, time_text(outer.time_s), longest)]
     for key, (name, gpu) in _memories(totals).items():
         memory = totals.memories.get(key)
         if memory is not None and memory.highest is not None:
@@ -85,6 +86,16 @@ def _totals(totals: Totals) -> Iterator[str]:
         elif memory is not None and gpu is not None and gpu.used_bytes is not None:
             cards.append(_card(f"{name}, all processes", size_text(memory.used_bytes), gpu.name))
     yield f"<dl class=totals>{''.join(cards)}</dl>"
+
+
+def highest_figures(totals: Totals) -> Iterator[str]:
+    """Yield the highest use of each memory, and the cell that raised it to that."""
+    for key, (name, _) in _memories(totals).items():
+        memory = totals.memories.get(key)
+        if memory is not None and memory.highest is not None:
+            least = "" if memory.exact else "at least "
+            label = shortened(memory.highest.title())
+            yield f"highest {name} {least}{size_text(memory.peak_bytes)} in {label}"
 
 
 def _memories(totals: Totals) -> dict[Key, tuple[str, DeviceUsage | None]]:
@@ -96,7 +107,7 @@ def _memories(totals: Totals) -> dict[Key, tuple[str, DeviceUsage | None]]:
 
 
 def _highest(name: str, memory: MemoryTotals, label: str, total_bytes: int | None) -> str:
-    """Return the card of the highest peak of one memory."""
+    """Return the card of the highest use of one memory."""
     peak_bytes = memory.peak_bytes
     least = "" if memory.exact else "at least "
     of = f"of {size_text(total_bytes).replace('.0 ', ' ')}, " if total_bytes else ""
@@ -113,12 +124,11 @@ def _cell(record: CellRecord, source: str) -> str:
     line, body = line_and_body(record)
     failed = " failed" if record.outcome() else ""
     count = record.execution_count
-    first = next((text for text in source.splitlines() if text.strip()), "")
     name = "" if count is None else str(count)
     anchor = f' id="cell-id={escape(record.cell_id)}"' if record.cell_id else ""  # the summary's link
     return (
         f'<details class="cell{failed}"><summary><span class=count>{name}</span>'
-        f"<span><code>{escape(first)}</code><span class=line>{line}</span></span></summary>\n"
+        f"<span><code>{escape(record.code_line)}</code><span class=line>{line}</span></span></summary>\n"
         f"<div class=inside{anchor}><pre><code>{escape(source)}</code></pre>\n{body}</div></details>"
     )
 

@@ -245,21 +245,29 @@ def _growth(name: str, sizes: Sequence[int]) -> str:
 
 
 def named(record: CellRecord, between: str = ": ") -> str:
-    """Return a cell's label and main line, by which people recognize it."""
-    return f"{shortened(record.title())}{between}{shortened(record.code_line.strip())}"
+    """Return a cell's label and main line, by which people recognize it; of a script its name."""
+    title, code = shortened(record.title()), shortened(record.code_line.strip())
+    return title if title == code else f"{title}{between}{code}"
 
 
-def comparison(found: Comparison) -> str:
-    """Return two runs compared cell by cell, without a newline at the end; the last line is the verdict."""
-    lines = [f"{'MB':20}{'Before':>8}{'Now':>8}{'Change':>8}"]
-    for pair in found.pairs:
-        lines += _compared(pair)
+def comparison(found: Comparison, *, unchanged: bool = False) -> str:
+    """Return the cells that changed between two runs, or all; the last line is the verdict."""
+    shown = [pair for pair in found.pairs if unchanged or pair.changed or pair is found.unexplained]
+    lines = [f"{'Highest, MB':20}{'Before':>8}{'Now':>8}{'Change':>8}"] if shown else []
+    for pair in shown:
+        lines += _compared(pair, unchanged=unchanged)
     grew, count = len(found.regressed), len(found.pairs)
     shared = {pair.after.source for pair in found.pairs if pair.alike > 1}
     for word, records in (("new", found.new), ("removed", found.removed)):
         for record in records:
             remark = " (or an earlier run of a cell above)" if record.source in shared else ""
-            lines.append(f"{word}: {named(record)}{remark}")
+            lines.append(f"{word}: {named(record)}{remark}{record.outcome() and ', '}{record.outcome()}")
+    if same := len(found.pairs) - len(shown):
+        lines.append(f"{cells_text(same, 0)} not shown: no change of their own (--all shows every cell)")
+    if found.unexplained:
+        lines.append(f"{named(found.unexplained.after)}: began higher, and no cell of both runs grew")
+    if found.failed:
+        lines.append(f"failed now, not before: {'; '.join(map(named, found.failed))}")
     unsure = sum(pair.alike > 1 for pair in found.regressed)
     lines.append(
         f"{grew or 'none'} of {count} {'cell' if count == 1 else 'cells'} grew by more than"
@@ -269,7 +277,7 @@ def comparison(found: Comparison) -> str:
     return printable_lines(lines)
 
 
-def _compared(pair: Pair) -> list[str]:
+def _compared(pair: Pair, *, unchanged: bool) -> list[str]:
     now, was = (
         f"{record.time_s:.3f} s{record.outcome() and ', '}{record.outcome()}"
         for record in (pair.after, pair.before)
@@ -277,17 +285,18 @@ def _compared(pair: Pair) -> list[str]:
     lines = [f"{named(pair.after)}  ({now}; was {was})"]
     if pair.alike > 1:
         lines.append(f"  (matched by its first line, which {pair.alike} cells share)")
-    return [*lines, *map(_changed, pair.changes)]
+    shown = (one for one in pair.changes if unchanged or one.changed or one.began_higher)
+    return [*lines, *map(_changed, shown)]
 
 
 def _changed(change: Change) -> str:
     before, after = change.before_bytes, change.after_bytes
     grown = "n/a" if before is None or after is None else f"{rounded_mb(after - before):+}"
     remarks = ["(at least)"] if change.at_least else []
-    if change.regressed:
-        remarks.append("GREW")
-        if inherited_mb := rounded_mb(change.inherited_bytes or 0):
-            remarks.append(f"({inherited_mb:+} MB of it before the cell began)")
+    remarks += ["GREW"] if change.regressed else []
+    inherited_mb = rounded_mb(change.inherited_bytes or 0)
+    if inherited_mb and (change.regressed or change.began_higher):
+        remarks.append(f"({inherited_mb:+} MB of it before the cell began)")
     figures = f"{mb_text(before):>8}{mb_text(after):>8}{grown:>8}"
     return f"  {change.name:18}{figures}  {' '.join(remarks)}".rstrip()
 

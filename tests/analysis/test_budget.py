@@ -73,9 +73,9 @@ def test_over_is_more_than_the_budget():
     cell = measured(exact(100), device(exact(100), 0), device(exact(101), 1, backend="xpu"))
     assert list(excesses(cell, ram_bytes=100)) == []
     (ram,) = excesses(cell, ram_bytes=99)
-    assert ram == ("RAM", 100, 99, False)
+    assert ram == ("RAM", 100, 99, False, 0, True)
     (gpu,) = excesses(cell, gpu_bytes=100)
-    assert gpu == ("xpu:1", 101, 100, False)
+    assert gpu == ("xpu:1", 101, 100, False, 0, True)
     assert [excess.name for excess in excesses(cell, ram_bytes=1, gpu_bytes=1)] == ["RAM", "cuda:0", "xpu:1"]
     assert list(excesses(cell)) == []
     everybodys = replace(cell, gpus=tuple(replace(gpu, attributed=False) for gpu in cell.gpus))
@@ -89,3 +89,18 @@ def test_a_peak_in_doubt_counts_as_the_least_it_was():
         assert list(excesses(measured(peak), ram_bytes=100)) == []
         (excess,) = excesses(measured(peak), ram_bytes=80)
         assert (excess.peak_bytes, excess.at_least) == (90, True)
+
+
+SIZES = st.integers(0, 60).map(lambda quarters: quarters * MB // 4)
+
+
+@given(SIZES, SIZES, SIZES, SIZES)
+def test_a_cell_is_over_by_its_own_need_or_still_over(before, after, more, budget):
+    """Its own: it began within the budget, or needed 5 MB; else it is still over. What is over is always said."""
+    highest = max(before, after) + more
+    usage = RamUsage(before, after, exact(highest))
+    found = list(excesses(replace(measured(exact(0)), gen=usage), ram_bytes=budget))
+    assert bool(found) == (highest > budget)
+    for excess in found:
+        assert excess.is_own == (before <= budget or highest - before >= 5 * MB)
+        assert excess.began_bytes == before

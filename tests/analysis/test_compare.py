@@ -69,7 +69,9 @@ def test_what_is_certain_to_have_grown(before, after, grew):
     found = compare([cell(peak=before)], [cell(peak=after)])
     assert bool(found.regressed) == grew
     assert found.pairs[0].changes[0].at_least == ({before.quality, after.quality} != {"exact"})
-    assert ("(at least)" in comparison(found)) == ({before.quality, after.quality} != {"exact"})
+    assert ("(at least)" in comparison(found, unchanged=True)) == (
+        {before.quality, after.quality} != {"exact"}
+    )
     assert FLOOR_BYTES == MB
 
 
@@ -111,7 +113,8 @@ def test_a_device_left_untouched_counts_as_empty(size_bytes, before_bytes, name)
     )
     assert (came.before_bytes, came.after_bytes, came.inherited_bytes) == (0, size_bytes, before_bytes)
     assert (went.before_bytes, went.after_bytes, went.inherited_bytes) == (size_bytes, 0, -before_bytes)
-    assert came.regressed == (size_bytes > FLOOR_BYTES)
+    assert came.regressed == (size_bytes - before_bytes > FLOOR_BYTES)
+    assert came.began_higher == (size_bytes > FLOOR_BYTES and not came.regressed)
     assert not went.regressed
 
 
@@ -148,7 +151,7 @@ def test_equal_lines_are_paired_from_the_end():
     new = [cell(source="x", count=i) for i in (11, 12, 13)]
     assert pairs(base, new) == ([(1, 12), (2, 13)], [11], [])
     assert pairs(new, base) == ([(12, 1), (13, 2)], [], [11])
-    told = comparison(compare(base, new))
+    told = comparison(compare(base, new), unchanged=True)
     assert told.count("(matched by its first line, which 3 cells share)") == 2
     assert "new: In [11]: x (or an earlier run of a cell above)" in told
 
@@ -214,9 +217,66 @@ def test_no_cell_is_lost(base, new):
 def test_what_is_said():
     """The figures of both runs, what grew, how much of that was there before, and a verdict."""
     found = compare([cell(100)], [replace(cell(1124, before_mb=1000), status="error", error="ValueError")])
-    head, named, ram, verdict = comparison(found).splitlines()
-    assert head.split() == ["MB", "Before", "Now", "Change"]
+    head, named, ram, failed, verdict = comparison(found).splitlines()
+    assert failed == "failed now, not before: In [1]: x = 1"
+    assert head.split() == ["Highest,", "MB", "Before", "Now", "Change"]
     assert named == "In [1]: x = 1  (1.000 s, failed: ValueError; was 1.000 s)"
     assert ram.split()[:5] == ["RAM", "100", "1124", "+1024", "GREW"]
     assert "(+1000 MB of it before the cell began)" in ram
     assert verdict == "1 of 1 cell grew by more than 5 % and 1 MB"
+
+
+@given(sizes_mb, sizes_mb, sizes_mb, sizes_mb)
+def test_a_cell_that_only_began_higher_has_not_grown(was_mb, needed_mb, now_mb, needs_mb):
+    """Grown: it went higher, and would have without what was there before it. Else it began higher, and exit 1 stays."""
+    before = cell(was_mb + needed_mb, before_mb=was_mb)
+    after = cell(now_mb + needs_mb, before_mb=now_mb)
+    found = compare([before], [after], tolerance=0.0)
+    ((change, *_),) = [pair.changes for pair in found.pairs]
+    higher_mb, own_mb = now_mb + needs_mb - was_mb - needed_mb, needs_mb - needed_mb
+    assert change.regressed == (min(higher_mb, own_mb) > 1)
+    assert change.began_higher == (higher_mb > 1 and own_mb <= 1)
+    assert bool(found.regressed or found.unexplained) == (higher_mb > 1)
+
+
+def test_blame_is_where_memory_was_raised():
+    """After a cell that grew, `del x` that begins higher is shown, not counted; alone it says that nobody grew."""
+    base = [cell(100, source="x = f()"), cell(100, before_mb=100, source="del x")]
+    new = [cell(300, source="x = f()"), cell(300, before_mb=300, source="del x")]
+    found = compare(base, new)
+    assert [pair.after.source for pair in found.regressed] == ["x = f()"]
+    assert found.unexplained is None
+    assert "del x" not in comparison(found)
+    assert "(+200 MB of it before the cell began)" in comparison(found, unchanged=True)
+    assert comparison(found).endswith("1 of 2 cells grew by more than 5 % and 1 MB")
+    alone = compare(base[1:], new[1:])
+    assert "In [1]: del x: began higher, and no cell of both runs grew" in comparison(alone)
+
+
+@given(st.lists(st.tuples(*[st.sampled_from(["ok", "error", "interrupted"])] * 2), min_size=1, max_size=5))
+def test_a_cell_that_fails_now(statuses):
+    """Failed now: not "ok", and "ok" before, or new; it is named."""
+    base, new = (
+        [replace(cell(source=f"f({i})"), status=pair[at], error="E") for i, pair in enumerate(statuses)]
+        for at in (0, 1)
+    )
+    found = compare(base, [*new, replace(cell(source="fresh"), status="error", error="E")])
+    expected = [f"f({i})" for i, (was, now) in enumerate(statuses) if was == "ok" != now]
+    assert [record.source for record in found.failed] == [*expected, "fresh"]
+    assert "failed now, not before: " in comparison(found)
+    assert not compare(base, base).failed
+
+
+@given(records, records)
+def test_changed_cells_alone_are_shown(base, new):
+    """A row for each memory that moved beyond the tolerance, up or down; --all has every row."""
+    found = compare(base, new)
+    told, whole = comparison(found), comparison(found, unchanged=True)
+    changed = [change for pair in found.pairs for change in pair.changes if change.changed]
+    assert told.count("\n  RAM ") == len(changed)
+    assert whole.count("\n  RAM ") == len(found.pairs)
+    for change in changed:
+        moved = abs(change.after_bytes - change.before_bytes)
+        assert moved > max(MB, 0.05 * change.before_bytes)
+    assert ("(--all shows" in told) == any(not pair.changed for pair in found.pairs)
+    assert "--all" not in whole

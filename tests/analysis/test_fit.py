@@ -167,7 +167,7 @@ def test_one_size_is_not_enough():
     assert (session.fit().runs, session.fit().missing[:65]) == ((), f"every cell so far {nothing}"[:65])
     session.step(32)
     session.step(32)
-    assert session.fit().missing == "In [2] ran with x of 32 only: run it again with another size"
+    assert session.fit().missing == "In [2] ran with one size only (x: 32): run it again with another size"
     session.cell("%%time", 0, 0, None)
     for count in (3, 4):
         with pytest.raises(
@@ -391,4 +391,4 @@ def test_runs_without_the_size_are_left_out():
     session = Session(0, 10 * MB)
     for name in ("a", "b"):
         session.step(3, dimensions=((name, 3),), code="aa")
-    assert session.fit().missing == "In [2] ran with b of 3 only: run it again with another size"
+    assert session.fit().missing == "In [2] ran with one size only (b: 3): run it again with another size"

@@ -17,7 +17,7 @@ def test_bad_words():
 
 PAIR = "argument -p/--parameters: expected 2 arguments"
 RUN = [  # the words after the notebook's name, and what is said
-    *((words, PAIR) for words in ("-p x", "-p", "-p5", "--parameters=null", "-p name --fast")),
+    *((words, PAIR) for words in ("-p x", "-p", "-p5", "--parameters=null")),
     ("-p a;b 1", "'a;b' is not a valid name of a variable"),
     ("-f missing.yaml", "missing.yaml cannot be read"),
     ("--max-gpu lots", "'lots' is not a memory size"),

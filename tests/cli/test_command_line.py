@@ -11,15 +11,15 @@ import pytest
 import yaml
 from command_line import MB, command, made, refused, saved
 
-from ipygpulogger.analysis import ranking
 from ipygpulogger.cli import main
 from ipygpulogger.records import Peak, RamUsage
+from ipygpulogger.render import summary
 
 
 def test_our_own_mistakes(tmp_path, monkeypatch, capsys):
     """What we did not foresee exits with 2, for 1 would say that a cell grew; a variable shows where it was."""
     log = saved(tmp_path / "log.jsonl", made())
-    monkeypatch.setattr(ranking, "rank", lambda *_: 1 / 0)
+    monkeypatch.setattr(summary, "summary", lambda *_: 1 / 0)
     assert refused(["report", log], capsys, "ipygpulogger failed: ZeroDivisionError")
     monkeypatch.setenv("IPYGPULOGGER_DEBUG", "1")
     with pytest.raises(ZeroDivisionError):

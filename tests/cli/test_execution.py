@@ -25,7 +25,7 @@ def test_a_failing_cell(notebook, tmp_path):
     assert [(r["status"], r["error"]) for r in records(log)] == [("ok", None), ("error", "ValueError")]
     first = r"\[1/3\]  \d\.\d\d s  .*def f\(\):\n"
     second = r"\[2/3\] │ in f\n\[2/3\]  \d\.\d\d s  failed: ValueError .*f\(\)\n"
-    assert re.fullmatch(first + second, done.stdout)
+    assert re.fullmatch(first + second + r"2 cells in .* · failed: In \[2\]\n", done.stdout)
     assert done.stderr.count("Traceback (most recent call last)") == 1
     assert done.stderr.count("    ValueError: oh\n") == 1
     assert "stopped at the cell that failed: ValueError: oh" in done.stderr
@@ -40,8 +40,8 @@ def test_allowed_errors(notebook, tmp_path):
     done = command("run", path, "--allow-errors", "--log", log)
     assert done.returncode == 0, done.stderr
     assert [record["status"] for record in records(log)] == ["error", "error", "ok"]
-    assert [line.split()[0] for line in done.stdout.splitlines()] == ["[1/3]", "[2/3]", "[3/3]"]
-    assert (done.stdout.count("failed: "), done.stderr.count("Traceback (most")) == (2, 2)
+    assert [line.split()[0] for line in done.stdout.splitlines()[:-1]] == ["[1/3]", "[2/3]", "[3/3]"]
+    assert (done.stdout.count("  failed: "), done.stderr.count("Traceback (most")) == (2, 2)
     assert "2 cells failed; the run went on, because of --allow-errors" in done.stderr
     assert command("run", path, "--allow-errors", "--max-ram", "1MB").returncode == 1
     deadly = notebook("import os; os._exit(1)", "2")

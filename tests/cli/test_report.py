@@ -126,7 +126,7 @@ def test_compare(tmp_path, capsys, before_mb, after_mb, words, status):
     """1 when a peak grew beyond the tolerance and the floor, 0 when it shrank, stayed or grew within them."""
     base = saved(tmp_path / "base.jsonl", made(before_mb))
     new = saved(tmp_path / "new.jsonl", made(after_mb))
-    assert main(["compare", str(base), str(new), *words]) == status
+    assert main(["compare", str(base), str(new), *words, "--all"]) == status
     out = capsys.readouterr().out
     assert ("GREW" in out) == bool(status)
     assert f"{before_mb:8}{after_mb:8}" in out

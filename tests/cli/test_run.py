@@ -4,14 +4,17 @@ import json
 import os
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import nbformat
 import pytest
 from command_line import MB, command, executed, is_executed, made, records, refused
+from sessions import ram
 
 from ipygpulogger import History
 from ipygpulogger.cli import main
-from ipygpulogger.cli.run import _over_budget
+from ipygpulogger.cli.report import Results
+from ipygpulogger.cli.run import judge
 from ipygpulogger.records import MIME, DeviceUsage, Peak
 
 
@@ -27,13 +30,15 @@ def test_run_reports_every_cell(notebook, tmp_path):
     peak = records(log)[1]["gen"]["peak"]
     assert abs(peak["lo_bytes"] - records(log)[1]["gen"]["before_bytes"] - 200 * MB) <= 2 * MB
     assert [r["label"] for r in records(log)] == ["In [1]", "In [2]", "In [3]"]
-    first, second, third = done.stdout.splitlines()
+    first, second, third, end = done.stdout.splitlines()
     figures = r"\[{}/3\]  \d\.\d\d s  {} → \d+ MB +{}"
     assert re.fullmatch(figures.format(1, r"RAM \+96 MB", r"x = bytearray\(b'x'\) \* \(96 << 20\)"), first)
     assert re.fullmatch(figures.format(2, r"RAM needed 20\d MB", r"len\(b'x' \* \(200 << 20\)\)"), second)
     assert re.fullmatch(figures.format(3, "RAM \u221296 MB", "del x"), third)
     assert first.index("x = ") == second.index("len") == third.index("del")
     assert done.stderr.splitlines() == [f"executed notebook: {path.with_name('nb.executed.ipynb')}"]
+    highest = round(peak["lo_bytes"] / MB)
+    assert re.fullmatch(rf"3 cells in \d\.\d\d s · highest RAM {highest} MB in In \[2\]", end)
     assert "Traceback" not in done.stderr
     assert path.read_bytes() == before
     nb = executed(path)
@@ -115,7 +120,7 @@ def test_cells_without_ids(notebook, tmp_path, minor):
     for log in logs:
         done = command("run", path, "--log", log)
         assert (done.returncode, len(done.stderr.splitlines())) == (0, 1), done.stderr
-    compared = command("compare", *logs)
+    compared = command("compare", *logs, "--all")
     assert "of 3 cells" in compared.stdout
     assert compared.stdout.count("(matched by its first line, which 2 cells share)") == 2
     assert "new: " not in compared.stdout
@@ -126,11 +131,14 @@ def test_a_budget_of_ram(notebook, tmp_path):
     path, log = notebook("1", "len(b'x' * (300 << 20))", "2"), tmp_path / "log.jsonl"
     done = command("run", path, "--log", log, "--max-ram", "256MB")
     assert done.returncode == 1
-    (said,) = [line for line in done.stderr.splitlines() if "peaked" in line]
+    (said,) = [line for line in done.stderr.splitlines() if "over --max-ram" in line]
     peak = records(log)[1]["gen"]["peak"]["lo_bytes"]
     assert said == (
-        f"ipygpulogger: In [2]: len(b'x' * (300 << 20)): peaked at {round(peak / MB)} MB in RAM,"
+        f"ipygpulogger: In [2]: len(b'x' * (300 << 20)): highest {round(peak / MB)} MB in RAM,"
         f" {round(peak / MB - 256)} MB over --max-ram 256 MB"
+    )
+    assert done.stdout.splitlines()[-1].endswith(
+        f"highest RAM {round(peak / MB)} MB in In [2] · over budget: In [2]"
     )
     assert len(records(log)) == 3
     assert is_executed(path)
@@ -147,18 +155,65 @@ def test_a_budget_of_gpu_memory(notebook, kernel_env):
     )
     done = command("run", path, "--max-gpu", "1050MB", env=kernel_env)
     assert done.returncode == 1, done.stderr
-    (said,) = [line for line in done.stderr.splitlines() if "peaked" in line]
-    assert said.endswith("peaked at 1100 MB on cuda:0, 50 MB over --max-gpu 1050 MB")
+    (said,) = [line for line in done.stderr.splitlines() if "over --max-gpu" in line]
+    assert said.endswith("highest 1100 MB on cuda:0, 50 MB over --max-gpu 1050 MB")
     assert command("run", path, "--max-gpu", "1100MB", env=kernel_env).returncode == 0
+
+
+def test_a_cell_that_is_still_over(notebook, tmp_path):
+    """The cell that went above the budget is named and counted; those that began above it are told on one line."""
+    path = notebook("x = bytearray(b'x') * (300 << 20)", "y = 1", "del x", "2")
+    page = tmp_path / "page.html"
+    done = command("run", path, "--max-ram", "256MB", "--html", page)
+    assert done.returncode == 1
+    over, still, _, _ = done.stderr.splitlines()
+    assert re.fullmatch(
+        r"ipygpulogger: In \[1\]: x = .*: highest \d+ MB in RAM, \d+ MB over --max-ram 256 MB", over
+    )
+    assert still == "ipygpulogger: still over --max-ram 256 MB in RAM as they began: In [2], In [3]"
+    assert done.stdout.splitlines()[-1].endswith(" in In [1] · over budget: In [1]")
+    assert "<dt>Highest RAM</dt>" in page.read_text()
+    assert re.search(r"<dt>Highest RAM</dt><dd>\d+ MB</dd><dd>in In \[1\]</dd>", page.read_text())
+
+
+def judged(*cells, ram=None, gpu=None):
+    results = Results(None)
+    results.keep(cells)
+    judge(results, SimpleNamespace(max_ram=ram, max_gpu=gpu))
+    return results
+
+
+def test_a_cell_that_began_over_and_needs_more(capsys):
+    """It is an offender too, as it raised memory further, and how far it was over before is said."""
+    first = made(300, gen=ram(100, 300))
+    second = made(gen=ram(300, 320, 500), label="In [2]")
+    results = judged(first, second, ram=200 * MB)
+    one, two = results.problems
+    assert one == "In [1]: x = 1: highest 300 MB in RAM, 100 MB over --max-ram 200 MB"
+    assert two == "In [2]: x = 1: highest 500 MB in RAM, 300 MB over --max-ram 200 MB; it began 100 MB over"
+    assert results.over == [first, second]
+
+
+def test_a_parameter_that_the_notebook_does_not_have(notebook, capsys):
+    """One line on stderr; those that its cell of parameters sets, however it does, are no news."""
+    path = notebook("lr: float = 1.0; a, b = 1, 2\nfor i in []: n = 0", "1", tags={0: "parameters"})
+    known = [word for name in ("lr", "a", "b", "n") for word in ("-p", name, "1")]
+    assert main(["run", str(path), *known, "-p", "rate", "1", "-p", "epoch", "2"]) == 0
+    err = capsys.readouterr().err
+    assert err.splitlines()[0] == "ipygpulogger: the notebook's cell of parameters does not set rate, epoch"
+    assert main(["run", str(path), *known]) == 0
+    assert len(capsys.readouterr().err.splitlines()) == 1
 
 
 def test_a_budget_nobody_can_judge():
     """A device that the process uses, nobody knows how much of: no silent pass."""
     device = DeviceUsage(0, 0, Peak(0, None, "sampled"), index=0, name="x", backend="nvml", attributed=False)
     cell = made(gpus=(device,))
-    (said,) = _over_budget([cell], None, 1)
+    results = judged(cell, gpu=1)
+    (said,) = results.problems
+    assert results.over == []
     assert "--max-gpu cannot be judged on nvml:0" in said
-    assert list(_over_budget([cell], None, None)) == []
+    assert judged(cell).problems == []
 
 
 def test_cells_without_a_record(notebook):
@@ -189,7 +244,7 @@ def test_records_whatever_the_notebook_does(notebook, tmp_path, before):
     assert done.stderr.count("over --max-ram 256 MB") == 1
     assert [r["cell_id"] for r in records(log)] == [cell.id for cell in executed(path).cells]
     assert [r["status"] for r in records(log)] == ["ok", "ok", "error", "ok"]
-    assert [line.split()[0] for line in done.stdout.splitlines()] == [f"[{i}/4]" for i in (1, 2, 3, 4)]
+    assert [line.split()[0] for line in done.stdout.splitlines()[:-1]] == [f"[{i}/4]" for i in (1, 2, 3, 4)]
     assert "not measured" not in done.stdout
 
 
@@ -210,16 +265,16 @@ def test_old_outputs_are_not_new(notebook, tmp_path):
 
 def test_parameters(notebook, tmp_path):
     """-p and -f: a cell after the tagged one, typed as papermill does; -p wins; numbering as it is."""
-    check = "assert (lr, name, n) == (-0.001, '--fast', 7), (lr, name, n)"
-    path = notebook("lr = 1.0; name = 'a'; n = 0", check, tags={0: "parameters"})
+    check = "assert (lr, name, n, x) == (-5000.0, '--fast', 7, '--slow'), (lr, name, n, x)"
+    path = notebook("lr = 1.0; name = 'a'; n = 0; x = 1", check, tags={0: "parameters"})
     before = path.read_bytes()
     values = tmp_path / "values.yaml"
     values.write_text("lr: 5\nn: 7\nname: --fast\n")
-    done = command("run", path, "-p", "lr", "-0.001", "-f", values)
+    done = command("run", path, "-p", "lr", "-5e3", "-f", values, "-p", "x", "--slow")
     assert done.returncode == 0, done.stderr
     injected = executed(path).cells[1]
     assert injected.metadata["tags"] == ["injected-parameters"]
-    assert injected.source == "# Parameters\nlr = -0.001\nn = 7\nname = '--fast'"
+    assert injected.source == "# Parameters\nlr = -5000.0\nn = 7\nname = '--fast'\nx = '--slow'"
     assert path.read_bytes() == before
 
 
@@ -259,7 +314,7 @@ def test_all_processes_are_logged_and_judged(notebook, tmp_path):
     log, page = tmp_path / "log.jsonl", tmp_path / "page.html"
     done = command("run", path, "--log", log, "--html", page, "--max-ram", "8GB")
     assert done.returncode == 1, done.stderr
-    over = "In [1], rank 1: x: peaked at 9500 MB in RAM, 1308 MB over --max-ram 8192 MB"
+    over = "In [1], rank 1: x: highest 9500 MB in RAM, 1308 MB over --max-ram 8192 MB"
     assert over in done.stderr, done.stderr
     assert done.stderr.count("over --max-ram") == 1
     ranks = [one.get("process", {}).get("rank") for one in records(log)]
@@ -268,5 +323,5 @@ def test_all_processes_are_logged_and_judged(notebook, tmp_path):
     done = command("report", log)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("4 cells and 3 records of other processes, ")
-    assert "needed most: In [1], rank 1, 9000 MB of RAM" in done.stdout
+    assert "highest: RAM 9.3 GB in In [1], rank 1" in done.stdout
     assert command("compare", log, log).returncode == 0

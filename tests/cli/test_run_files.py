@@ -29,7 +29,7 @@ def test_a_full_disk(notebook, tmp_path):
         done = command("run", path, option, "/dev/full")
         assert done.returncode == 1
         assert done.stderr.count("/dev/full could not be written: No space left on device") == 1
-        assert len(done.stdout.splitlines()) == 2
+        assert len(done.stdout.splitlines()) == 3
         assert not tracebacks_of_ours(done.stderr)
     log = tmp_path / "log.jsonl"
     done = command("run", path, "--output", "/dev/full", "--log", log)

@@ -43,12 +43,13 @@ def test_the_screen_in_the_end(notebook, columns):
     assert all(line.endswith("…") and len(line) == columns for line in lines[:12]) == (columns == 20)
     assert not ruins(seen)
     if columns == 240:
-        first, second, third, *_, last = lines
+        first, second, third, *_, last, end = lines
         assert re.fullmatch(r"\[ 1/12\]  \d\.\d\d s  RAM \+9\d MB .*→ \d+ MB +x = bytearray\(b'x'\).*", first)
         assert re.fullmatch(r"\[ 2/12\]  \d\.\d\d s  RAM .*x\.append\(1\)", second)
         assert re.fullmatch(r"\[ 3/12\]  \d\.\d\d s  RAM \u22129\d MB → \d+ MB +del x", third)
         assert first.index("x = ") == third.index("del")
-        assert (len(lines), last) == (13, "executed notebook: /dev/null")
+        assert (len(lines), last) == (14, "executed notebook: /dev/null")
+        assert re.fullmatch(r"12 cells in .* · highest RAM \d+ MB in In \[1\]", end)
 
 
 def test_stdout_elsewhere(notebook):
@@ -56,7 +57,9 @@ def test_stdout_elsewhere(notebook):
     seen = on_a_terminal("run", notebook("[bold]=1"), pipes_stdout=True)
     assert seen.status == 1  # bold is no variable, and no style
     assert "\x1b" not in seen.stdout
-    assert re.fullmatch(r"\[1/1\]  \d\.\d\d s  failed: TypeError .*\[bold\]=1\n", seen.stdout), seen.stdout
+    assert re.fullmatch(
+        r"\[1/1\]  \d\.\d\d s  failed: TypeError .*\[bold\]=1\n1 cell in .* · failed: In \[1\]\n", seen.stdout
+    ), seen.stdout
     assert re.search(r"\[1/1\] . +0 s .*\[bold\]=1", "\n".join(seen.states))
     assert "cannot unpack non-iterable int" in seen.text
 
@@ -80,7 +83,7 @@ def test_a_traceback(notebook):
     assert re.fullmatch(r"\[2/3\]  \d\.\d\d s  failed: ValueError +f\(\)", lines[1])
     assert re.fullmatch(r" +ValueError +Traceback \(most recent call last\)", lines[2])
     assert lines.count("    ValueError: oh") == 1
-    assert lines[-2] == "ipygpulogger: stopped at the cell that failed: ValueError: oh"
+    assert lines[-3] == "ipygpulogger: stopped at the cell that failed: ValueError: oh"
     assert not ruins(seen)
 
 
@@ -109,7 +112,7 @@ def test_what_cells_print(notebook):
     ]
     during = next(state for state in seen.states if "epoch 1" in state)
     assert "epoch 2" not in during
-    assert len(lines_of(seen)) == len(marked) + 4
+    assert len(lines_of(seen)) == len(marked) + 5
 
 
 def whole(path, *counts):

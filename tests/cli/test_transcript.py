@@ -25,7 +25,7 @@ def told(capsys, *cells, count=None, traceback=()):
     transcript = Transcript(progress, shows_output=False)
     for number, (record, source) in enumerate(cells, 1):
         transcript.begin(number, count or len(cells), source)
-        transcript.end(record, traceback)
+        transcript.end(record and replace(record, source=source.partition("\n")[0]), traceback)
     progress.close()
     return capsys.readouterr()
 
@@ -73,6 +73,26 @@ def test_a_failed_cell(capsys):
     assert err.splitlines()[:4] == ["    OutOfMemoryError: no?[2J", "", "      room", ""]
     assert err.splitlines()[4].startswith("Out of memory on cuda:0")
     assert err.splitlines()[5] == "  -> Do this."
+
+
+def test_columns_after_a_failed_cell(capsys):
+    """How a cell failed may push its own source aside, and no other's: those before and after are in one column."""
+    quiet = replace(made(), gen=ram(468, 468))
+    failed = replace(
+        quiet, gen=ram(468, 900), status="error", error="AVeryLongNameOfAnErrorThatSomebodyChose"
+    )
+    out = told(capsys, (quiet, "a = 1"), (failed, "step()"), (quiet, "b = 2")).out
+    first, second, third = out.splitlines()
+    assert first.index("a = 1") == third.index("b = 2")
+    assert "failed: AVeryLong" in second
+
+
+def test_a_cell_is_named_by_what_it_does(capsys):
+    """Not by an import, comment, magic or bare `try:`, neither while it runs nor after."""
+    source = "# load\nimport os\ntry:\n    data = load()"
+    assert "data = load()" in told(capsys, (None, source)).out
+    cell = replace(made(source="# load"), main_line="data = load()")
+    assert told(capsys, (cell, source)).out.rstrip().endswith("  data = load()")
 
 
 def test_an_interrupted_cell_needs_no_traceback(capsys):

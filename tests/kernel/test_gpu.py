@@ -89,7 +89,7 @@ def test_the_size_that_fits(kernel):
         return kernel.run(f"batch_size = {size}\nstep(batch_size)").status
 
     ran_with(8)
-    assert "ran with batch_size of 8 only" in kernel.run("%gpulog fit").stdout
+    assert "ran with one size only (batch_size: 8)" in kernel.run("%gpulog fit").stdout
     ran_with(32)
     ran_with(16)
     fit = kernel.run("%gpulog fit").stdout

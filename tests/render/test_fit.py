@@ -65,7 +65,7 @@ def test_what_else_is_said():
     again = rendered.report(told((16, 900), (16, 100), (32, 200)))
     assert "In [1]  " not in again and "First runs" not in again
     assert rendered.report(told((16, 100), (16, 100))) == (
-        "In [1], In [2]: loss = step(batch)\nIn [2] ran with x of 16 only: run it again with another size."
+        "In [1], In [2]: loss = step(batch)\nIn [2] ran with one size only (x: 16): run it again with another size."
     )
     hidden = fit_of(cells(ram(0, 1)), {RAM: Headroom(0, None)})
     assert "its code names no array" in rendered.report(hidden) or "No cell so far" in rendered.report(hidden)
