@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..analysis.notable import excesses
 from ..engine.machine import importing, machine
-from ..records import Note, NoteKind
+from ..records import CPU, Note, NoteKind
 from ..records.units import MB, parse_size, rounded_mb, size_text
 from ..runtime.shell import current_shell
 from ..sources.system.ram_limit import least
@@ -108,8 +108,9 @@ def _budget(record: CellRecord, cell: MeasuredCell) -> CellRecord:
 
 
 def _little_left(record: CellRecord, cell: MeasuredCell) -> CellRecord:
-    seen = None if cell.live is None else cell.live.tightest
-    notes = little_left(record, seen, cell.refused)
+    if cell.oom is not None and cell.oom.device == CPU:
+        return record  # the report of it says what is left
+    notes = little_left(record, None if cell.live is None else cell.live.tightest)
     return _noted(record, *notes) if notes else record
 
 
@@ -179,16 +180,12 @@ def over_budget(measurement: Measurement, budget: str | None) -> tuple[Note, ...
     )
 
 
-def little_left(
-    measurement: Measurement, seen: MemoryLimit | None, refused: MemoryLimit | None = None
-) -> tuple[Note, ...]:
+def little_left(measurement: Measurement, seen: MemoryLimit | None) -> tuple[Note, ...]:
     """Return a note if little RAM is left under a limit, or was at the peak; or less than a cell needs.
 
-    The least was `seen` while the cell ran; an allocation that was `refused` consumed nothing. Child
-    processes live under the same limit, so what they needed counts, too.
+    The least was `seen` while the cell ran. Child processes live under the same limit, so what they needed
+    counts, too.
     """
-    if refused is not None:
-        return (left_note(refused, "; the cell failed for lack of it"),)
     own, children = measurement.gen, measurement.children
     need_bytes = own.needed_bytes + (0 if children is None else children.needed_bytes)
     if need_bytes < _SMALL_BYTES and seen is None:

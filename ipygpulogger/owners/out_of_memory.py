@@ -11,12 +11,15 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..records import OutOfMemory, device_id
+from ..engine.machine import machine
+from ..records import CPU, OutOfMemory, device_id
 from ..records.explained import requested
 from ..records.units import MB, rounded_mb, shortened
 from ..sources import Unavailable
 from .dimensions import find_batch
-from .referents import FRAMEWORKS, first_word, message_of, out_of_memory_in
+from .memory_blocks import array_readers
+from .ram_request import asked_of_ram
+from .referents import FRAMEWORKS, first_word, message_of, out_of_memory_in, ram_error_in
 from .roots import LAST, owners_in
 
 if TYPE_CHECKING:
@@ -76,9 +79,9 @@ def _size_in(found: re.Match[str]) -> tuple[int, int]:
 
 @dataclass(frozen=True)
 class OomSnapshot:
-    """One device right after an allocation on it failed, in bytes; None where unknown."""
+    """One device, or general RAM, right after an allocation there failed, in bytes; None where unknown."""
 
-    device: str  # "cuda:0"
+    device: str  # "cuda:0", "cpu"
     message: OomMessage  # what the message of the error says
     allocated_bytes: int | None  # held by live arrays, as counted after the error
     reserved_bytes: int | None  # held by the framework's allocator, as counted after the error
@@ -88,6 +91,7 @@ class OomSnapshot:
     owners: tuple[Owner, ...]  # the names that the device's arrays are attributed to, the largest first
     complete: bool  # whether the time budget was enough to find all of them
     batch: tuple[str, int] | None  # the batch size of the failed code: a variable and its value
+    left: str = ""  # of general RAM, what is left of which limit, as words
 
     @property
     def free_bytes(self) -> int | None:
@@ -139,7 +143,7 @@ def oom_snapshot(
     """Return the memory that an out-of-memory error left; None if the error is of another kind."""
     cause = out_of_memory_in(error)
     if cause is None:
-        return None
+        return _ram_snapshot(error, shell)
     message = read_message(message_of(cause))
     counter = _counter(cause, message, frameworks)
     device = counter.device.id if counter else device_id("gpu", message.device_index or 0)
@@ -158,6 +162,22 @@ def oom_snapshot(
         found.complete,
         find_batch(error, shell),
     )
+
+
+def _ram_snapshot(error: BaseException | None, shell: Any) -> OomSnapshot | None:
+    """Return the same of general RAM: what its tightest limit leaves, beyond which allocating fails."""
+    cause = ram_error_in(error)
+    if cause is None:
+        return None
+    limit, message = machine().limits.refusing(), read_message(message_of(cause))
+    left_bytes = None if limit is None else limit.left_bytes
+    if message.requested_bytes is None:
+        message = OomMessage(asked_of_ram(cause, shell, left_bytes or 0))
+    found = owners_in(shell, array_readers(), error)
+    owners = tuple(owner for owner in found.owners if owner.device == CPU and owner.size_bytes >= MB)
+    left = "" if limit is None else f", and {limit} are left"
+    nothing = None, None, None
+    return OomSnapshot(CPU, message, *nothing, left_bytes, None, owners, found.complete, None, left)
 
 
 def _counter(
@@ -224,7 +244,8 @@ class _Advice:
     def text(self) -> str:
         """Return the advice, in one or two sentences."""
         if not self._requested:
-            return self._less("Use less at once: it is not known how much was asked for.")
+            left = self._snapshot.left
+            return self._less(f"Use less at once: it is not known how much was asked for{left}.")
         return next(self._steps())
 
     def _if_run_again(self, usage: DeviceUsage | None) -> tuple[int, int, int, int]:
@@ -246,6 +267,7 @@ class _Advice:
             free = min(free, max(0, snapshot.limit_bytes - reserved))
         in_one_piece = max(0, reserved - allocated - (snapshot.unused_in_pieces or 0))
         left = allocated - min(before, max(0, allocated - self._hidden))
+        left = self._hidden if snapshot.device == CPU else left  # of which no allocator counts the rest
         need = live - before + self._requested + self._message.rounding_bytes
         return need, free + in_one_piece + left, left, max(0, before + self._hidden - allocated)
 
@@ -265,6 +287,12 @@ class _Advice:
                 "Run the cell again: there is room for this allocation now.",
                 "Then run the cell again: it fits.",
             )
+        for one in snapshot.owners if snapshot.left else ():
+            is_alone = one.kind == "variable" and one.name.isidentifier() and not one.shared
+            if is_alone and self._available + one.size_bytes >= self._need:
+                yield self._less(
+                    f"`del {one.name}` gives {_mb(one.size_bytes)} back. Then run the cell again."
+                )
         if snapshot.limit_bytes is not None and (snapshot.free_bytes or 0) >= self._requested:
             limit = f"the limit that this process set itself, {_mb(snapshot.limit_bytes)}"
             yield f"Raise {limit}: the device has room."
@@ -293,8 +321,8 @@ class _Advice:
         )
 
     def _missing(self) -> str:
-        if self._free is None:
-            return f"{requested(self._requested)} were asked for"
+        if self._free is None or self._snapshot.left:
+            return f"{requested(self._requested)} were asked for{self._snapshot.left}"
         if self._free >= self._requested:
             return f"{requested(self._requested)} could not be had although {_mb(self._free)} were free"
         about = "about " if self._message.rounding_bytes >= MB else ""

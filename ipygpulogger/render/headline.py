@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 _GPUS = 2  # that are listed one by one
 _OWNERS = 3
 _LABEL = 60  # characters
-_NOTE = 60  # characters
+_NOTE = 80  # characters
 
 
 class Phrase(NamedTuple):
@@ -73,11 +73,17 @@ def headline(measurement: Measurement, *, named: bool = False) -> list[Clause]:
     if moved := between(measurement):
         clauses.append(_clause(moved))
     urgent = of_kind(measurement.notes, *URGENT)
-    clauses += [
-        _clause(clipped(printable(note), _NOTE), "strong" if urgent else "faint")
-        for note in (urgent or measurement.notes)[:1]
-    ]
+    for note in (urgent or measurement.notes)[:1]:
+        if words := _whole(printable(note)):
+            clauses.append(_clause(words, "strong" if urgent else "faint"))
     return clauses
+
+
+def _whole(note: str) -> str:
+    """Return a note, or what of it stands before a semicolon; nothing where that is too long for the line."""
+    parts = note.split("; ")
+    fitting = ["; ".join(parts[:count]) for count in range(len(parts), 0, -1)]
+    return next((words for words in fitting if len(words) <= _NOTE), "")
 
 
 def tells_who_grew(measurement: Measurement) -> bool:
@@ -94,8 +100,8 @@ def so_far(measurement: Measurement) -> list[Clause]:
         clauses.append(_clause(f"{name} {_device_use(gpu)}{_peak_so_far(gpu, gpu.used_bytes)}"))
     gen = measurement.gen
     clauses.append(_clause(f"RAM {size_text(gen.after_bytes)}{_peak_so_far(gen, gen.after_bytes)}"))
-    clauses += [_clause(clipped(printable(note), _NOTE), "strong") for note in measurement.notes]
-    return clauses
+    notes = map(_whole, map(printable, measurement.notes))
+    return [*clauses, *(_clause(words, "strong") for words in notes if words)]
 
 
 def is_quiet(measurement: Measurement) -> bool:
