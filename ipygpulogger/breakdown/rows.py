@@ -97,15 +97,15 @@ class Breakdown:
     def rows(self, device: str, index: int, moment: Moment) -> tuple[AtPeak, ...]:
         """Return the rows of one device, the largest first."""
         kinds, places = Kinds(index, moment.count, self._history, self._names), Places(self._shell)
-        found: list[tuple[Block, Label, Frame | None]] = []
+        found: list[tuple[Block, Label, Frame | None, list[Frame]]] = []
         for block in moment.blocks:
             stack = [] if block.before else frames_of(block.frames)
             line = None if block.before else _line(block, stack, kinds)
-            found.append((block, kinds.label_of(block, stack), line))
-        places.learn(line for _, _, line in found if line is not None)
+            found.append((block, kinds.label_of(block, stack), line, stack))
+        places.learn(line for _, _, line, _ in found if line is not None)
         blocks = (
-            LabelledBlock.of(label, _place(block, line, places), block.size_bytes, alive=block.alive)
-            for block, label, line in found
+            LabelledBlock.of(label, _place(block, line, stack, places), block.size_bytes, alive=block.alive)
+            for block, label, line, stack in found
         )
         return rows_of(device, blocks)
 
@@ -120,11 +120,11 @@ def _line(block: Block, stack: list[Frame], kinds: Kinds) -> Frame | None:
     return waiting or last_resort(stack)
 
 
-def _place(block: Block, line: Frame | None, places: Places) -> Place:
+def _place(block: Block, line: Frame | None, stack: list[Frame], places: Places) -> Place:
     if block.before:
         return _EARLIER
     if line is not None:
-        return places.place_of(line)
+        return places.place_of(line, stack)
     return Place(UNRECORDED, "") if block.lost else NO_STACK
 
 
@@ -165,11 +165,12 @@ _ELSEWHERE = ("", 0, "")  # not below code of the user's: a library's thread, fo
 
 def ram_rows(peak: RamPeak, shell: Any) -> tuple[AtPeak, ...]:
     """Return the rows of "cpu", without what our own code asked for."""
-    lines = {stack: _line_that_asked(peak.askers[stack]) for stack in {block.stack for block in peak.blocks}}
-    lines = {stack: line for stack, line in lines.items() if line is None or not line[0].startswith(_OURS)}
+    stacks = {number: _stack_of(peak.askers[number]) for number in {block.stack for block in peak.blocks}}
+    lines = {number: _line_that_asked(stack) for number, stack in stacks.items()}
+    lines = {number: line for number, line in lines.items() if line is None or not line[0].startswith(_OURS)}
     places = Places(shell)
     places.learn(line for line in lines.values() if line not in (None, _ELSEWHERE))
-    place_of = {stack: _place_of_line(line, places) for stack, line in lines.items()}
+    place_of = {number: _place_of_line(line, stacks[number], places) for number, line in lines.items()}
     blocks = [block for block in peak.blocks if block.stack in lines]
     names = _names_of_blocks(blocks, shell)
     labelled = (
@@ -186,9 +187,12 @@ def _labelled(block: RamBlock, place: Place, name: str) -> LabelledBlock:
     return LabelledBlock(kind, place, name, block.size_bytes, HELD if name else "")
 
 
-def _line_that_asked(event: Event) -> Frame | None:
+def _stack_of(event: Event) -> list[Frame]:
+    return [(file, line, function) for function, file, line in event.stack_trace()]
+
+
+def _line_that_asked(stack: list[Frame]) -> Frame | None:
     """Return the line that asked: the innermost that is the user's or ours, else of a text or elsewhere."""
-    stack = [(file, line, function) for function, file, line in event.stack_trace()]
     user = user_frame(stack)
     for frame in stack:
         if frame is user or frame[0].startswith(_OURS):
@@ -199,10 +203,10 @@ def _line_that_asked(event: Event) -> Frame | None:
     return _ELSEWHERE
 
 
-def _place_of_line(line: Frame | None, places: Places) -> Place:
+def _place_of_line(line: Frame | None, stack: list[Frame], places: Places) -> Place:
     if line is None:
         return NO_STACK
-    return Place("", OTHERS) if line == _ELSEWHERE else places.place_of(line)
+    return Place("", OTHERS) if line == _ELSEWHERE else places.place_of(line, stack)
 
 
 def _names_of_blocks(blocks: Iterable[RamBlock], shell: Any) -> dict[int, str]:

@@ -59,8 +59,12 @@ def test_names_and_lines_are_those_that_the_user_sees(kernel):
     assert rows("model = Net().cuda(); opt = torch.optim.Adam(model.parameters())") == [
         ("parameters", "model", "In [10]:1", 3, 1)
     ]
-    spike = ("temporaries", SPIKE, "In [9]:11", 64, 1)
-    activations = "activations", "return (self.weight * x).sin()", "In [9]:7"
+
+    def called(place):  # `step` and `forward` of an earlier cell, called from a line of this one
+        spike = ("temporaries", SPIKE, f"{place} → step, In [9]:11", 64, 1)
+        return spike, ("activations", "return (self.weight * x).sin()", f"{place} → forward, In [9]:7")
+
+    spike, activations = called("In [11]:1")
     assert rows("step(torch.ones(3 * MB, device='cuda'))") == [
         spike,
         ("parameters", "model", before, 3, 1),
@@ -72,6 +76,7 @@ def test_names_and_lines_are_those_that_the_user_sees(kernel):
         ("parameters", "model", before, 3, 1),
         ("gradients", "model", before, 3, 1),
     ]
+    spike, activations = called("In [12]:3")
     assert rows("for _ in range(2):\n    x = torch.ones(3 * MB, device='cuda')\n    step(x)") == [
         spike,
         *again,
@@ -79,6 +84,7 @@ def test_names_and_lines_are_those_that_the_user_sees(kernel):
         (*activations, 3, 1),
     ]
     # No backward pass comes: the graphs that are alive at the end tell.
+    _, activations = called("In [13]:1")
     found = rows("loss = model(x).cos()\nloss = loss.sum()")
     assert set(found) == {
         *again,
@@ -86,6 +92,7 @@ def test_names_and_lines_are_those_that_the_user_sees(kernel):
         ("variables", "x", before, 3, 1),
         ("temporaries", "loss = model(x).cos()", "In [13]:1", 3, 1),
     }
+    _, activations = called("In [14]:4")
     found = rows("def fails():\n    inner = model(x).cos()\n    1 / 0\nfails()", "error")
     assert set(found) == {
         *again,

@@ -16,6 +16,7 @@ a = np.ones(8 * MB)
 df = pd.DataFrame({c: np.ones(MB) for c in "wxyz"}, copy=False)
 n = len(b'x' * (48 * MB))"""
 PLACELESS = {("others", ""), ("allocated without a Python stack", ""), ("small objects of Python", "")}
+HELPER = "def T(mb):\n    return np.ones(mb << 17)"
 IN_THREADS = """\
 def work():
     return len(b"x" * (24 * MB))
@@ -52,11 +53,18 @@ def test_lines_and_names_are_those_that_the_user_sees(kernel):
     assert rows("def fails():\n    inner = np.ones(4 * MB)\n    1 / 0\nfails()", "error") == [
         ("variables", "last traceback: fails.inner", "In [4]:2", 32.0)
     ]
-    assert rows(IN_THREADS) == [("temporaries", 'return len(b"x" * (24 * MB))', "In [5]:2", 24.0)]
+    kernel.run(HELPER)
+    helped = "return np.ones(mb << 17)"
+    assert rows("big = T(24)\nlen([T(8), T(9)])") == [
+        ("variables", "big", "In [6]:1 → T, In [5]:2", 24.0),
+        ("temporaries", helped, "In [6]:2 → T, In [5]:2", 17.0),
+    ]
+    assert rows("%%time\nmore = T(32)") == [("variables", "more", "In [7]:2 → T, In [5]:2", 32.0)]
+    assert rows(IN_THREADS) == [("temporaries", 'return len(b"x" * (24 * MB))', "In [8]:2", 24.0)]
     # A name stands for what it holds; what else lives stands under the line.
     assert rows("w = np.ones(2 * MB); rest = {i: bytes(60_000) for i in range(201)}") == [
-        ("variables", "w", "In [6]:1", 16.0),
-        ("variables", "w = np.ones(2 * MB); rest = {i: bytes(60_000) for i in range(201)}", "In [6]:1", 11.5),
+        ("variables", "w", "In [9]:1", 16.0),
+        ("variables", "w = np.ones(2 * MB); rest = {i: bytes(60_000) for i in range(201)}", "In [9]:1", 11.5),
     ]
     # What IPython asks for to show an error is not the cell's, and what its threads ask for has no place; `%%prun` hides stacks.
     kernel.run("raise ValueError('x')")
