@@ -45,6 +45,11 @@ def is_users(file: str) -> bool:
     return is_users_file(file) and not file.startswith((_OURS, *_torch_folder())) and not is_shells(file)
 
 
+def is_top(frame: Frame) -> bool:
+    """Return whether a frame runs the lines of a cell or a file of the user's, rather than a function."""
+    return (frame[2] == "<module>" or frame[2].startswith("<cell line")) and is_users(frame[0])
+
+
 def is_shells(file: str) -> bool:
     """Return whether a file is one of IPython's or its kernel's."""
     return any(folder in file for folder in _SHELLS)
@@ -128,8 +133,7 @@ class Places:
 
     def _is_cells(self, frame: Frame) -> bool:
         """Return whether a frame runs the lines of a cell, rather than a function."""
-        is_outermost = frame[2] == "<module>" or frame[2].startswith("<cell line")
-        return self._below_magic(frame) is not None or (is_outermost and self._cell(frame[0]) is not None)
+        return self._below_magic(frame) is not None or (is_top(frame) and self._cell(frame[0]) is not None)
 
     def _place(self, frame: Frame) -> Place:
         file, line, _ = frame

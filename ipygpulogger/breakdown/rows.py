@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from bisect import bisect_right
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -14,12 +15,13 @@ from ..records.device_usage import CPU
 from ..records.explained import BEFORE, OTHERS, UNRECORDED, AtPeak, folded
 from ..runtime.errors import is_from_a_handler, named
 from ..runtime.shell import current_shell
+from .deleted import DELETED, Deleted
 from .kinds import Kinds, TrainingHistory
-from .names import Labels, Search, names_at_end
+from .names import Label, Labels, Search, names_at_end
 from .training import training
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from memray import AllocationRecord as Event
 
@@ -27,12 +29,12 @@ if TYPE_CHECKING:
     from ..allocator.places import Frame
     from ..allocator.replay import Block, Moment
     from ..records.explained import Kind
-    from .names import Label
     from .ram import RamBlock, RamPeak
 
 _MOST_ROWS = 100  # of one device
 _NAMES = 3  # in one row
 _NAMELESS, _FREED = "no name found", "freed since"
+_TEMPORARY = Label("temporaries")
 _EARLIER = Place(BEFORE, "")
 NO_STACK = Place("", "allocated without a Python stack")
 HELD = "held"  # `LabelledBlock.apart` of what names hold, in a row that is called after them
@@ -51,7 +53,7 @@ class LabelledBlock(NamedTuple):
     @classmethod
     def of(cls, label: Label, place: Place, size_bytes: int, *, alive: bool) -> LabelledBlock:
         """Return a block of a device; alive: whether it still was at the end."""
-        apart = label.name if label.kind == "temporaries" else ""
+        apart = label.name if label.kind == "temporaries" or label.name.endswith(DELETED) else ""
         if place.place in (BEFORE, UNRECORDED):
             apart = label.name or (_NAMELESS if alive else _FREED)
         return cls(label.kind, place, label.name, size_bytes, apart)
@@ -98,16 +100,26 @@ class Breakdown:
         """Return the rows of one device, the largest first."""
         kinds, places = Kinds(index, moment.count, self._history, self._names), Places(self._shell)
         found: list[tuple[Block, Label, Frame | None, list[Frame]]] = []
+        latest = sorted(moment.blocks, key=attrgetter("count"), reverse=True)
+        deleted = Deleted((frames_of(block.frames) for block in latest), _names_of(self._shell))
         for block in moment.blocks:
             stack = [] if block.before else frames_of(block.frames)
             line = None if block.before else _line(block, stack, kinds)
-            found.append((block, kinds.label_of(block, stack), line, stack))
+            label = kinds.label_of(block, stack)
+            if label == _TEMPORARY and not block.alive and (name := deleted.name_of(stack)):
+                label = Label("variables", name)
+            found.append((block, label, line, stack))
         places.learn(line for _, _, line, _ in found if line is not None)
         blocks = (
             LabelledBlock.of(label, _place(block, line, stack, places), block.size_bytes, alive=block.alive)
             for block, label, line, stack in found
         )
         return rows_of(device, blocks)
+
+
+def _names_of(shell: Any) -> Mapping[str, Any]:
+    names: Mapping[str, Any] = vars(sys.modules["__main__"]) if shell is None else shell.user_ns
+    return names
 
 
 def _line(block: Block, stack: list[Frame], kinds: Kinds) -> Frame | None:
@@ -171,20 +183,25 @@ def ram_rows(peak: RamPeak, shell: Any) -> tuple[AtPeak, ...]:
     places = Places(shell)
     places.learn(line for line in lines.values() if line not in (None, _ELSEWHERE))
     place_of = {number: _place_of_line(line, stacks[number], places) for number, line in lines.items()}
+    deleted = Deleted((stacks[block.stack] for block in reversed(peak.blocks)), _names_of(shell))
     blocks = [block for block in peak.blocks if block.stack in lines]
     names = _names_of_blocks(blocks, shell)
     labelled = (
-        _labelled(block, place_of[block.stack], names.get(block.address, "") if block.alive else "")
+        _labelled(
+            block,
+            place_of[block.stack],
+            names.get(block.address, "") if block.alive else deleted.name_of(stacks[block.stack]),
+        )
         for block in blocks
     )
     return rows_of(CPU, labelled, _NOTABLE_SHARE * peak.size_bytes)
 
 
 def _labelled(block: RamBlock, place: Place, name: str) -> LabelledBlock:
-    kind: Kind = "variables" if block.alive else "temporaries"
+    kind: Kind = "variables" if block.alive or name else "temporaries"
     place = Place(place.place, _SMALL_OBJECTS) if block.is_arena else place
     # What names hold is not one with the rest of its line.
-    return LabelledBlock(kind, place, name, block.size_bytes, HELD if name else "")
+    return LabelledBlock(kind, place, name, block.size_bytes, (HELD if block.alive else name) if name else "")
 
 
 def _stack_of(event: Event) -> list[Frame]:
