@@ -5,21 +5,23 @@ Only numbers and names are kept, so that no memory of the user's is kept alive.
 
 from __future__ import annotations
 
+import linecache
 import os
 import re
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..engine.machine import machine
 from ..records import CPU, OutOfMemory, device_id
 from ..records.explained import requested
-from ..records.units import MB, rounded_mb, shortened
+from ..records.units import MB, rounded_mb, shortened, size_text
 from ..sources import Unavailable
 from .dimensions import find_batch
 from .memory_blocks import array_readers
 from .ram_request import asked_of_ram
-from .referents import FRAMEWORKS, first_word, message_of, out_of_memory_in, ram_error_in
+from .referents import FRAMEWORKS, first_word, frames_of, message_of, out_of_memory_in, ram_error_in
 from .roots import LAST, owners_in
 
 if TYPE_CHECKING:
@@ -91,7 +93,8 @@ class OomSnapshot:
     owners: tuple[Owner, ...]  # the names that the device's arrays are attributed to, the largest first
     complete: bool  # whether the time budget was enough to find all of them
     batch: tuple[str, int] | None  # the batch size of the failed code: a variable and its value
-    left: str = ""  # of general RAM, what is left of which limit, as words
+    limit: str = ""  # of general RAM the tightest, as words
+    mentioned: frozenset[str] = frozenset()  # the words of the cells that failed for lack of it
 
     @property
     def free_bytes(self) -> int | None:
@@ -175,9 +178,11 @@ def _ram_snapshot(error: BaseException | None, shell: Any) -> OomSnapshot | None
         message = OomMessage(asked_of_ram(cause, shell, left_bytes or 0))
     found = owners_in(shell, array_readers(), error)
     owners = tuple(owner for owner in found.owners if owner.device == CPU and owner.size_bytes >= MB)
-    left = "" if limit is None else f", and {limit} are left"
-    nothing = None, None, None
-    return OomSnapshot(CPU, message, *nothing, left_bytes, None, owners, found.complete, None, left)
+    said = "" if limit is None else f"the limit is {size_text(limit.limit_bytes)} ({limit.name})"
+    cells = {frame.f_code.co_filename for frame in frames_of(cause) if frame.f_globals is shell.user_ns}
+    mentioned = frozenset(re.findall(r"\w+", " ".join(chain(*map(linecache.getlines, cells)))))
+    sizes = None, None, None, left_bytes, None
+    return OomSnapshot(CPU, message, *sizes, owners, found.complete, None, said, mentioned)
 
 
 def _counter(
@@ -244,8 +249,8 @@ class _Advice:
     def text(self) -> str:
         """Return the advice, in one or two sentences."""
         if not self._requested:
-            left = self._snapshot.left
-            return self._less(f"Use less at once: it is not known how much was asked for{left}.")
+            limit = f", and {self._snapshot.limit}" if self._snapshot.limit else ""
+            return self._less(f"Use less at once: it is not known how much was asked for{limit}.")
         return next(self._steps())
 
     def _if_run_again(self, usage: DeviceUsage | None) -> tuple[int, int, int, int]:
@@ -287,9 +292,13 @@ class _Advice:
                 "Run the cell again: there is room for this allocation now.",
                 "Then run the cell again: it fits.",
             )
-        for one in snapshot.owners if snapshot.left else ():
-            is_alone = one.kind == "variable" and one.name.isidentifier() and not one.shared
-            if is_alone and self._available + one.size_bytes >= self._need:
+        for one in snapshot.owners if snapshot.limit else ():
+            is_spare = one.kind == "variable" and one.name.isidentifier() and not one.shared
+            if (
+                is_spare
+                and one.name not in snapshot.mentioned
+                and self._available + one.size_bytes >= self._need
+            ):
                 yield self._less(
                     f"`del {one.name}` gives {_mb(one.size_bytes)} back. Then run the cell again."
                 )
@@ -321,8 +330,8 @@ class _Advice:
         )
 
     def _missing(self) -> str:
-        if self._free is None or self._snapshot.left:
-            return f"{requested(self._requested)} were asked for{self._snapshot.left}"
+        if self._free is None or self._snapshot.limit:
+            return self._snapshot.limit or f"{requested(self._requested)} were asked for"
         if self._free >= self._requested:
             return f"{requested(self._requested)} could not be had although {_mb(self._free)} were free"
         about = "about " if self._message.rounding_bytes >= MB else ""

@@ -90,7 +90,7 @@ def test_what_is_not_certain_is_not_told(failed, shell, code):
     card = failed(code).out_of_memory
     shell.user_ns.pop("bytearray", None)
     assert card.asked_bytes is None
-    assert "not known how much was asked for" in card.advice
+    assert "not known how much was asked for, and the limit is" in card.advice
 
 
 HOLDS = "def f(big):\n    return bytearray(10**15)\nf(bytearray(40 << 20))"
@@ -118,17 +118,18 @@ def test_who_holds_memory_and_the_next_step(failed, shell):
         assert "the cell fail" not in page
 
 
-def test_a_variable_that_makes_enough_room_is_named(failed, monkeypatch, shell):
-    """Where what is free and what one variable holds are enough; an alias of it would keep it."""
+def test_a_variable_that_makes_enough_room_is_named(run, failed, monkeypatch):
+    """Where that and what is free are enough; not one that the cell needs or makes, nor one with an alias."""
     from ipygpulogger.engine.machine import machine
     from ipygpulogger.sources.system.ram_limit import MemoryLimit
 
     limit = MemoryLimit("this machine", "x", 4 * PETA, 4 * PETA - (PETA - 20 * MB))
     monkeypatch.setattr(machine().limits, "refusing", lambda: limit)
-    advice = failed("kept = bytearray(30 << 20)\nx = bytearray(10**15)").out_of_memory.advice
-    assert advice == "`del kept` gives 30 MB back. Then run the cell again."
-    advice = failed("other = kept\nx = bytearray(10**15)").out_of_memory.advice
-    assert "del" not in advice
+    fails = "x = bytearray(10**15)"
+    run("kept = bytearray(30 << 20)")
+    assert failed(fails).out_of_memory.advice == "`del kept` gives 30 MB back. Then run the cell again."
+    for cell in (f"kept\n{fails}", f"kept = bytearray(30 << 20)\n{fails}", f"other = kept\n{fails}", fails):
+        assert "del" not in failed(cell).out_of_memory.advice, cell
 
 
 def test_nothing_is_kept_alive(failed, shell):
