@@ -21,7 +21,7 @@ from .names import Label, Labels, Search, names_at_end
 from .training import training
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable
 
     from memray import AllocationRecord as Event
 
@@ -101,7 +101,7 @@ class Breakdown:
         kinds, places = Kinds(index, moment.count, self._history, self._names), Places(self._shell)
         found: list[tuple[Block, Label, Frame | None, list[Frame]]] = []
         latest = sorted(moment.blocks, key=attrgetter("count"), reverse=True)
-        deleted = Deleted((frames_of(block.frames) for block in latest), _names_of(self._shell))
+        deleted = Deleted((frames_of(block.frames) for block in latest), self._shell)
         for block in moment.blocks:
             stack = [] if block.before else frames_of(block.frames)
             line = None if block.before else _line(block, stack, kinds)
@@ -115,11 +115,6 @@ class Breakdown:
             for block, label, line, stack in found
         )
         return rows_of(device, blocks)
-
-
-def _names_of(shell: Any) -> Mapping[str, Any]:
-    names: Mapping[str, Any] = vars(sys.modules["__main__"]) if shell is None else shell.user_ns
-    return names
 
 
 def _line(block: Block, stack: list[Frame], kinds: Kinds) -> Frame | None:
@@ -183,14 +178,15 @@ def ram_rows(peak: RamPeak, shell: Any) -> tuple[AtPeak, ...]:
     places = Places(shell)
     places.learn(line for line in lines.values() if line not in (None, _ELSEWHERE))
     place_of = {number: _place_of_line(line, stacks[number], places) for number, line in lines.items()}
-    deleted = Deleted((stacks[block.stack] for block in reversed(peak.blocks)), _names_of(shell))
+    deleted = Deleted((stacks[block.stack] for block in reversed(peak.blocks)), shell)
+    name_of = {number: deleted.name_of(stacks[number]) for number in lines}
     blocks = [block for block in peak.blocks if block.stack in lines]
     names = _names_of_blocks(blocks, shell)
     labelled = (
         _labelled(
             block,
             place_of[block.stack],
-            names.get(block.address, "") if block.alive else deleted.name_of(stacks[block.stack]),
+            names.get(block.address, "") if block.alive else name_of[block.stack],
         )
         for block in blocks
     )
@@ -198,6 +194,7 @@ def ram_rows(peak: RamPeak, shell: Any) -> tuple[AtPeak, ...]:
 
 
 def _labelled(block: RamBlock, place: Place, name: str) -> LabelledBlock:
+    name = "" if block.is_arena else name
     kind: Kind = "variables" if block.alive or name else "temporaries"
     place = Place(place.place, _SMALL_OBJECTS) if block.is_arena else place
     # What names hold is not one with the rest of its line.
