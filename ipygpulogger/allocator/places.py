@@ -45,6 +45,11 @@ def is_users(file: str) -> bool:
     return is_users_file(file) and not file.startswith((_OURS, *_torch_folder())) and not is_shells(file)
 
 
+def is_top(frame: Frame) -> bool:
+    """Return whether a frame runs the lines of a cell or a file of the user's, rather than a function."""
+    return (frame[2] == "<module>" or frame[2].startswith("<cell line")) and is_users(frame[0])
+
+
 def is_shells(file: str) -> bool:
     """Return whether a file is one of IPython's or its kernel's."""
     return any(folder in file for folder in _SHELLS)
@@ -114,8 +119,23 @@ class Places:
             if self._cell(file) is None:
                 self._files.setdefault(os.path.basename(file), set()).add(file)  # noqa: PTH119
 
-    def place_of(self, frame: Frame) -> Place:
-        """Return how a user would write the line of a frame."""
+    def place_of(self, frame: Frame, stack: Sequence[Frame] = ()) -> Place:
+        """Return how a user would write the line of a frame; of a helper, first the cell's that called it.
+
+        That is looked up in the frame's stack, and left out where the helper stands in the same cell.
+        """
+        place = self._place(frame)
+        callers = stack[stack.index(frame) :] if frame in stack else []
+        caller = next((one for one in callers if self._is_cells(one)), frame)
+        if caller[0] == frame[0]:
+            return place
+        return place._replace(place=f"{self._place(caller).place} → {frame[2]}, {place.place}")
+
+    def _is_cells(self, frame: Frame) -> bool:
+        """Return whether a frame runs the lines of a cell, rather than a function."""
+        return self._below_magic(frame) is not None or (is_top(frame) and self._cell(frame[0]) is not None)
+
+    def _place(self, frame: Frame) -> Place:
         file, line, _ = frame
         cell = self._cell(file) or self._below_magic(frame)
         if cell is not None:

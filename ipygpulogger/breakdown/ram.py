@@ -46,7 +46,7 @@ class RamPeak(NamedTuple):
     """The moment when most was asked for."""
 
     size_bytes: int  # the sum of the blocks
-    blocks: list[RamBlock]  # what was asked for since the beginning and not freed then
+    blocks: list[RamBlock]  # what was asked for since the beginning and not freed then, the latest last
     askers: dict[int, Event]  # by `RamBlock.stack`, an event that has this stack
 
 
@@ -57,7 +57,7 @@ def peak_of(
     free, mmap, munmap = calls
     counted = {number: counts(ranges) for number, ranges in _mapped_at_end(events(), calls).items()}
     blocks: dict[int, tuple[int, RamBlock]] = {}  # by address, with the number of its event
-    freed: list[RamBlock] = []  # since the peak, of what was alive then
+    freed: list[tuple[int, RamBlock]] = []  # since the peak, of what was alive then
     askers: dict[int, Event] = {}
     total_bytes = peak_bytes = peak_at = 0
     for number, event in enumerate(events(), 1):
@@ -72,7 +72,7 @@ def peak_of(
             born, block = gone
             total_bytes -= block.size_bytes
             if born <= peak_at:
-                freed.append(block._replace(alive=False))
+                freed.append((born, block._replace(alive=False)))
         if kind in (free, munmap):
             continue
         blocks[key] = number, RamBlock(address, size_bytes, event.stack_id, is_arena, alive=True)
@@ -81,8 +81,8 @@ def peak_of(
         if total_bytes > peak_bytes:
             peak_bytes, peak_at = total_bytes, number
             freed.clear()
-    found = freed + [block for born, block in blocks.values() if born <= peak_at]
-    return RamPeak(peak_bytes, [block for block in found if block.size_bytes], askers)
+    found = sorted(freed + [one for one in blocks.values() if one[0] <= peak_at])
+    return RamPeak(peak_bytes, [block for _, block in found if block.size_bytes], askers)
 
 
 def _mapped_at_end(events: Iterable[Event], calls: Calls) -> dict[int, list[Range]]:

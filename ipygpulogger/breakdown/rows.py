@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from bisect import bisect_right
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -14,8 +15,9 @@ from ..records.device_usage import CPU
 from ..records.explained import BEFORE, OTHERS, UNRECORDED, AtPeak, folded
 from ..runtime.errors import is_from_a_handler, named
 from ..runtime.shell import current_shell
+from .deleted import DELETED, Deleted
 from .kinds import Kinds, TrainingHistory
-from .names import Labels, Search, names_at_end
+from .names import Label, Labels, Search, names_at_end
 from .training import training
 
 if TYPE_CHECKING:
@@ -27,12 +29,12 @@ if TYPE_CHECKING:
     from ..allocator.places import Frame
     from ..allocator.replay import Block, Moment
     from ..records.explained import Kind
-    from .names import Label
     from .ram import RamBlock, RamPeak
 
 _MOST_ROWS = 100  # of one device
 _NAMES = 3  # in one row
 _NAMELESS, _FREED = "no name found", "freed since"
+_TEMPORARY = Label("temporaries")
 _EARLIER = Place(BEFORE, "")
 NO_STACK = Place("", "allocated without a Python stack")
 HELD = "held"  # `LabelledBlock.apart` of what names hold, in a row that is called after them
@@ -51,7 +53,7 @@ class LabelledBlock(NamedTuple):
     @classmethod
     def of(cls, label: Label, place: Place, size_bytes: int, *, alive: bool) -> LabelledBlock:
         """Return a block of a device; alive: whether it still was at the end."""
-        apart = label.name if label.kind == "temporaries" else ""
+        apart = label.name if label.kind == "temporaries" or label.name.endswith(DELETED) else ""
         if place.place in (BEFORE, UNRECORDED):
             apart = label.name or (_NAMELESS if alive else _FREED)
         return cls(label.kind, place, label.name, size_bytes, apart)
@@ -97,15 +99,20 @@ class Breakdown:
     def rows(self, device: str, index: int, moment: Moment) -> tuple[AtPeak, ...]:
         """Return the rows of one device, the largest first."""
         kinds, places = Kinds(index, moment.count, self._history, self._names), Places(self._shell)
-        found: list[tuple[Block, Label, Frame | None]] = []
+        found: list[tuple[Block, Label, Frame | None, list[Frame]]] = []
+        latest = sorted(moment.blocks, key=attrgetter("count"), reverse=True)
+        deleted = Deleted((frames_of(block.frames) for block in latest), self._shell)
         for block in moment.blocks:
             stack = [] if block.before else frames_of(block.frames)
             line = None if block.before else _line(block, stack, kinds)
-            found.append((block, kinds.label_of(block, stack), line))
-        places.learn(line for _, _, line in found if line is not None)
+            label = kinds.label_of(block, stack)
+            if label == _TEMPORARY and not block.alive and (name := deleted.name_of(stack)):
+                label = Label("variables", name)
+            found.append((block, label, line, stack))
+        places.learn(line for _, _, line, _ in found if line is not None)
         blocks = (
-            LabelledBlock.of(label, _place(block, line, places), block.size_bytes, alive=block.alive)
-            for block, label, line in found
+            LabelledBlock.of(label, _place(block, line, stack, places), block.size_bytes, alive=block.alive)
+            for block, label, line, stack in found
         )
         return rows_of(device, blocks)
 
@@ -120,11 +127,11 @@ def _line(block: Block, stack: list[Frame], kinds: Kinds) -> Frame | None:
     return waiting or last_resort(stack)
 
 
-def _place(block: Block, line: Frame | None, places: Places) -> Place:
+def _place(block: Block, line: Frame | None, stack: list[Frame], places: Places) -> Place:
     if block.before:
         return _EARLIER
     if line is not None:
-        return places.place_of(line)
+        return places.place_of(line, stack)
     return Place(UNRECORDED, "") if block.lost else NO_STACK
 
 
@@ -165,30 +172,41 @@ _ELSEWHERE = ("", 0, "")  # not below code of the user's: a library's thread, fo
 
 def ram_rows(peak: RamPeak, shell: Any) -> tuple[AtPeak, ...]:
     """Return the rows of "cpu", without what our own code asked for."""
-    lines = {stack: _line_that_asked(peak.askers[stack]) for stack in {block.stack for block in peak.blocks}}
-    lines = {stack: line for stack, line in lines.items() if line is None or not line[0].startswith(_OURS)}
+    stacks = {number: _stack_of(peak.askers[number]) for number in {block.stack for block in peak.blocks}}
+    lines = {number: _line_that_asked(stack) for number, stack in stacks.items()}
+    lines = {number: line for number, line in lines.items() if line is None or not line[0].startswith(_OURS)}
     places = Places(shell)
     places.learn(line for line in lines.values() if line not in (None, _ELSEWHERE))
-    place_of = {stack: _place_of_line(line, places) for stack, line in lines.items()}
+    place_of = {number: _place_of_line(line, stacks[number], places) for number, line in lines.items()}
+    deleted = Deleted((stacks[block.stack] for block in reversed(peak.blocks)), shell)
+    name_of = {number: deleted.name_of(stacks[number]) for number in lines}
     blocks = [block for block in peak.blocks if block.stack in lines]
     names = _names_of_blocks(blocks, shell)
     labelled = (
-        _labelled(block, place_of[block.stack], names.get(block.address, "") if block.alive else "")
+        _labelled(
+            block,
+            place_of[block.stack],
+            names.get(block.address, "") if block.alive else name_of[block.stack],
+        )
         for block in blocks
     )
     return rows_of(CPU, labelled, _NOTABLE_SHARE * peak.size_bytes)
 
 
 def _labelled(block: RamBlock, place: Place, name: str) -> LabelledBlock:
-    kind: Kind = "variables" if block.alive else "temporaries"
+    name = "" if block.is_arena else name
+    kind: Kind = "variables" if block.alive or name else "temporaries"
     place = Place(place.place, _SMALL_OBJECTS) if block.is_arena else place
     # What names hold is not one with the rest of its line.
-    return LabelledBlock(kind, place, name, block.size_bytes, HELD if name else "")
+    return LabelledBlock(kind, place, name, block.size_bytes, (HELD if block.alive else name) if name else "")
 
 
-def _line_that_asked(event: Event) -> Frame | None:
+def _stack_of(event: Event) -> list[Frame]:
+    return [(file, line, function) for function, file, line in event.stack_trace()]
+
+
+def _line_that_asked(stack: list[Frame]) -> Frame | None:
     """Return the line that asked: the innermost that is the user's or ours, else of a text or elsewhere."""
-    stack = [(file, line, function) for function, file, line in event.stack_trace()]
     user = user_frame(stack)
     for frame in stack:
         if frame is user or frame[0].startswith(_OURS):
@@ -199,10 +217,10 @@ def _line_that_asked(event: Event) -> Frame | None:
     return _ELSEWHERE
 
 
-def _place_of_line(line: Frame | None, places: Places) -> Place:
+def _place_of_line(line: Frame | None, stack: list[Frame], places: Places) -> Place:
     if line is None:
         return NO_STACK
-    return Place("", OTHERS) if line == _ELSEWHERE else places.place_of(line)
+    return Place("", OTHERS) if line == _ELSEWHERE else places.place_of(line, stack)
 
 
 def _names_of_blocks(blocks: Iterable[RamBlock], shell: Any) -> dict[int, str]:

@@ -82,6 +82,19 @@ def _garbage(record: CellRecord, cell: MeasuredCell) -> CellRecord:
     return _noted(record, *notes) if notes else record
 
 
+def _freed(record: CellRecord, cell: MeasuredCell) -> CellRecord:
+    """Add what the cell freed, and who holds what it dropped, if it gave memory back or dropped a name."""
+    before: Any = cell.before
+    names, usages = current_shell().user_ns, record.memories()
+    dropped = {name for name in before.snapshot.named if names.get(name) is None}
+    if not dropped and all(usage.consumed_bytes > -MB for usage in usages.values()):
+        return record
+    with importing():
+        from ..owners.freed import freed_notes
+    after = cell.growth.since(before.snapshot)
+    return _noted(record, *freed_notes(before.snapshot, after, dropped, usages, names))
+
+
 def _at_peak(record: CellRecord, cell: MeasuredCell) -> CellRecord:
     """Add what was alive at the peak, and as an allocation failed, if allocations were recorded."""
     recording: Any = cell.recording
@@ -120,8 +133,9 @@ def _budget(record: CellRecord, cell: MeasuredCell) -> CellRecord:
 
 
 def _little_left(record: CellRecord, cell: MeasuredCell) -> CellRecord:
-    seen = None if cell.live is None else cell.live.tightest
-    notes = little_left(record, seen, cell.refused)
+    if cell.oom is not None and cell.oom.device == CPU:
+        return record  # the report of it says what is left
+    notes = little_left(record, None if cell.live is None else cell.live.tightest)
     return _noted(record, *notes) if notes else record
 
 
@@ -138,6 +152,7 @@ _FIGURES: tuple[tuple[str, str, Enricher], ...] = (
 )
 _ONCE: tuple[tuple[str, str, Enricher], ...] = (
     (_GARBAGE, "garbage", _garbage),
+    ("tell what the cell freed", "before", _freed),
     ("tell what was alive at the peak", "recording", _at_peak),
     ("tell how large its data was", "scope", _dimensions),
     ("tell who holds memory", "history", lambda record, cell: cell.history.marked(record)),
@@ -194,16 +209,12 @@ def over_budget(measurement: Measurement, budget: str | None) -> tuple[Note, ...
     return tuple(notes)
 
 
-def little_left(
-    measurement: Measurement, seen: MemoryLimit | None, refused: MemoryLimit | None = None
-) -> tuple[Note, ...]:
+def little_left(measurement: Measurement, seen: MemoryLimit | None) -> tuple[Note, ...]:
     """Return a note if little RAM is left under a limit, or was at the peak; or less than a cell needs.
 
-    The least was `seen` while the cell ran; an allocation that was `refused` consumed nothing. Child
-    processes live under the same limit, so what they needed counts, too.
+    The least was `seen` while the cell ran. Child processes live under the same limit, so what they needed
+    counts, too.
     """
-    if refused is not None:
-        return (left_note(refused, "; the cell failed for lack of it"),)
     own, children = measurement.gen, measurement.children
     need_bytes = own.needed_bytes + (0 if children is None else children.needed_bytes)
     if need_bytes < _SMALL_BYTES and seen is None:

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from ..owners.growth import Before, Growth
     from ..owners.out_of_memory import OomSnapshot
     from ..records import Sizes
-    from ..sources.system.ram_limit import MemoryLimit
     from ..storage.history import History
     from .cell import Cell
     from .cell_lines import CellLines
@@ -128,7 +127,6 @@ class MeasuredCell:
     budget: str | None = None  # the option, as the cell ends
     freed: Freed | None = None  # by a full collection after it, if there was one
     oom: OomSnapshot | None = None  # the memory as an out-of-memory error left it, if that ended the cell
-    refused: MemoryLimit | None = None  # the limit of RAM that made an allocation fail, if that ended it
     reported: bool = False  # it has its record
     over: bool = False  # everything of it has ended
 
@@ -170,14 +168,12 @@ class MeasuredCell:
     def examine(self, shell: Any) -> None:
         """Examine the memory as an out-of-memory error left it, before memory is settled."""
         with importing():
-            from ..owners.referents import failed_for_ram, out_of_memory_in
+            from ..owners.referents import out_of_memory_in, ram_error_in
         error = self.cell.exception
-        if out_of_memory_in(error) is not None:
+        if (out_of_memory_in(error) or ram_error_in(error)) is not None:
             with importing():  # 10 ms, which few cells need
                 from ..owners.out_of_memory import oom_snapshot
             self.oom = oom_snapshot(error, shell, machine().frameworks.imported())
-        elif failed_for_ram(error):
-            self.refused = machine().limits.refusing()
 
     def record(self) -> CellRecord:
         """Return the figures of the cell, which has ended, as they are now."""

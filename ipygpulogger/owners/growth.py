@@ -6,6 +6,7 @@ nothing here keeps a value of the user's alive.
 
 from __future__ import annotations
 
+import itertools
 import sys
 import weakref
 from collections import Counter
@@ -22,7 +23,7 @@ from ..runtime.collector import undisturbed
 from ..sources import Unavailable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Hashable, Iterator, Mapping
+    from collections.abc import Callable, Collection, Container, Hashable, Iterator, Mapping
     from contextlib import AbstractContextManager
 
     from .address_space import LibrariesNow
@@ -114,6 +115,13 @@ class Growth:
                 names, most_bytes = libraries_since(before.loaded)
                 record = record.with_libraries(names, most_bytes) if names else record
             return record
+
+    def since(self, before: Snapshot) -> Snapshot:
+        """Return the last walk after this one; if there was none, walk now."""
+        if self._last is None or self._last is before:
+            with undisturbed():
+                self._last = self._take(self._used())
+        return self._last
 
     def rebound(self, before: Snapshot) -> set[str]:
         """Return the names of large blocks that are bound to something else than before, or to nothing."""
@@ -232,7 +240,7 @@ class OwnedBlock(NamedTuple):
     @property
     def plain_name(self) -> str:
         """The name without what the walk adds."""
-        return _plain(self.name)
+        return plain_name(self.name)
 
     def is_freed(self) -> bool:
         """Return whether it has certainly been freed."""
@@ -249,8 +257,8 @@ class Snapshot(NamedTuple):
     bound: Mapping[str, int]  # by name, the `id` of what it was bound to
     large: frozenset[str]  # the names that hold large blocks
     alive: tuple[weakref.ref[Any], ...]  # weak references that die with large blocks, where these are known
-    # by name of a large block, a weak reference to its value, where the value takes one
-    values: Mapping[str, weakref.ref[Any]] = {}
+    values: Mapping[str, weakref.ref[Any]] = {}  # by name of a large block, to its value if that takes one
+    named: Collection[str] = ()  # the variables that hold or share large blocks
 
     def sizes(self) -> Counter[str]:
         """Return what names hold, in bytes by device."""
@@ -278,7 +286,7 @@ def snapshot_of(
         for (name, device, kind), sizes in found.blocks.items()
         for key, size_bytes in sizes.items()
     }
-    large = frozenset(_plain(block.name) for block in blocks.values() if block.size_bytes >= MB)
+    large = frozenset(plain_name(block.name) for block in blocks.values() if block.size_bytes >= MB)
     weak = {}
     array = getattr(sys.modules.get("numpy"), "ndarray", ())
     for name in large & values.keys():
@@ -286,7 +294,9 @@ def snapshot_of(
         if not issubclass(type(values[name]), array):
             with suppress(TypeError):
                 weak[name] = weakref.ref(values[name])
-    return Snapshot(blocks, found.complete, found.cut_short, used, bound, large, tuple(alive.values()), weak)
+    named = values.keys() & large.union(map(plain_name, itertools.chain(*found.shared.values())))
+    weakly = tuple(alive.values())
+    return Snapshot(blocks, found.complete, found.cut_short, used, bound, large, weakly, weak, named)
 
 
 def growth(
@@ -296,8 +306,8 @@ def growth(
 
     Of devices where so many bytes more are in use (`grown`); `anew` are the names bound since.
     """
-    gains, gone_bytes = _gains(before, after, anew, grown), dict.fromkeys(grown, 0)
-    for was, went_bytes in _gone(before, after, grown):
+    gains, gone_bytes = gained(before, after, anew, grown), dict.fromkeys(grown, 0)
+    for was, went_bytes in gone(before, after, grown):
         lost_bytes = went_bytes
         for name in (was.name, *was.shared):
             one = gains.get((name, was.device))
@@ -328,7 +338,7 @@ class _Gain:
     shared: dict[str, None] = field(default_factory=dict)
 
 
-def _gains(
+def gained(
     before: Snapshot, after: Snapshot, anew: Container[str], grown: Container[str]
 ) -> dict[tuple[str, str], _Gain]:
     """Return what each name gained: blocks that are new, and blocks that have grown."""
@@ -337,9 +347,9 @@ def _gains(
         if now.device not in grown:
             continue
         was = before.blocks.get(key)
-        if was is not None and _is_same(was, now):
+        if was is not None and is_same(was, now):
             gained_bytes = now.size_bytes - was.size_bytes
-        elif before.complete or _plain(now.name) in anew or _was_visited_whole(before, now.name):
+        elif before.complete or plain_name(now.name) in anew or _was_visited_whole(before, now.name):
             gained_bytes = now.size_bytes
         else:
             continue  # it may have been there before
@@ -350,17 +360,17 @@ def _gains(
     return found
 
 
-def _gone(before: Snapshot, after: Snapshot, grown: Container[str]) -> Iterator[tuple[OwnedBlock, int]]:
+def gone(before: Snapshot, after: Snapshot, grown: Container[str]) -> Iterator[tuple[OwnedBlock, int]]:
     """Yield the blocks that were freed or became smaller, with the bytes that are gone."""
     for key, was in before.blocks.items():
         if was.device in grown:
             now = after.blocks.get(key)
-            kept_bytes = now.size_bytes if now is not None and _is_same(was, now) else 0
+            kept_bytes = now.size_bytes if now is not None and is_same(was, now) else 0
             if kept_bytes < was.size_bytes:
                 yield was, was.size_bytes - kept_bytes
 
 
-def _is_same(was: OwnedBlock, now: OwnedBlock) -> bool:
+def is_same(was: OwnedBlock, now: OwnedBlock) -> bool:
     """Return whether a block may be the one with the same key before, as a list that grew at its address."""
     if was.alive is not None:
         return not was.is_freed()
@@ -370,10 +380,10 @@ def _is_same(was: OwnedBlock, now: OwnedBlock) -> bool:
 
 def _was_visited_whole(snapshot: Snapshot, name: str) -> bool:
     """Return whether everything reachable from a name was visited."""
-    return _plain(name) in snapshot.bound and not {name, _plain(name)} & snapshot.cut_short
+    return plain_name(name) in snapshot.bound and not {name, plain_name(name)} & snapshot.cut_short
 
 
-def _plain(name: str) -> str:
+def plain_name(name: str) -> str:
     """Return a name without what the walk adds: "loss (autograd graph)", "last traceback: step.act"."""
     return name.partition(" (")[0].partition(": ")[0]
 

@@ -5,18 +5,23 @@ Only numbers and names are kept, so that no memory of the user's is kept alive.
 
 from __future__ import annotations
 
+import linecache
 import os
 import re
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..records import OutOfMemory, device_id
+from ..engine.machine import machine
+from ..records import CPU, OutOfMemory, device_id
 from ..records.explained import requested
-from ..records.units import MB, rounded_mb, shortened
+from ..records.units import MB, rounded_mb, shortened, size_text
 from ..sources import Unavailable
 from .dimensions import find_batch
-from .referents import FRAMEWORKS, first_word, message_of, out_of_memory_in
+from .memory_blocks import array_readers
+from .ram_request import asked_of_ram
+from .referents import FRAMEWORKS, first_word, frames_of, message_of, out_of_memory_in, ram_error_in
 from .roots import LAST, owners_in
 
 if TYPE_CHECKING:
@@ -76,9 +81,9 @@ def _size_in(found: re.Match[str]) -> tuple[int, int]:
 
 @dataclass(frozen=True)
 class OomSnapshot:
-    """One device right after an allocation on it failed, in bytes; None where unknown."""
+    """One device, or general RAM, right after an allocation there failed, in bytes; None where unknown."""
 
-    device: str  # "cuda:0"
+    device: str  # "cuda:0", "cpu"
     message: OomMessage  # what the message of the error says
     allocated_bytes: int | None  # held by live arrays, as counted after the error
     reserved_bytes: int | None  # held by the framework's allocator, as counted after the error
@@ -88,6 +93,8 @@ class OomSnapshot:
     owners: tuple[Owner, ...]  # the names that the device's arrays are attributed to, the largest first
     complete: bool  # whether the time budget was enough to find all of them
     batch: tuple[str, int] | None  # the batch size of the failed code: a variable and its value
+    limit: str = ""  # of general RAM the tightest, as words
+    mentioned: frozenset[str] = frozenset()  # the words of the cells that failed for lack of it
 
     @property
     def free_bytes(self) -> int | None:
@@ -139,7 +146,7 @@ def oom_snapshot(
     """Return the memory that an out-of-memory error left; None if the error is of another kind."""
     cause = out_of_memory_in(error)
     if cause is None:
-        return None
+        return _ram_snapshot(error, shell)
     message = read_message(message_of(cause))
     counter = _counter(cause, message, frameworks)
     device = counter.device.id if counter else device_id("gpu", message.device_index or 0)
@@ -158,6 +165,24 @@ def oom_snapshot(
         found.complete,
         find_batch(error, shell),
     )
+
+
+def _ram_snapshot(error: BaseException | None, shell: Any) -> OomSnapshot | None:
+    """Return the same of general RAM: what its tightest limit leaves, beyond which allocating fails."""
+    cause = ram_error_in(error)
+    if cause is None:
+        return None
+    limit, message = machine().limits.refusing(), read_message(message_of(cause))
+    left_bytes = None if limit is None else limit.left_bytes
+    if message.requested_bytes is None:
+        message = OomMessage(asked_of_ram(cause, shell, left_bytes or 0))
+    found = owners_in(shell, array_readers(), error)
+    owners = tuple(owner for owner in found.owners if owner.device == CPU and owner.size_bytes >= MB)
+    said = "" if limit is None else f"the limit is {size_text(limit.limit_bytes)} ({limit.name})"
+    cells = {frame.f_code.co_filename for frame in frames_of(cause) if frame.f_globals is shell.user_ns}
+    mentioned = frozenset(re.findall(r"\w+", " ".join(chain(*map(linecache.getlines, cells)))))
+    sizes = None, None, None, left_bytes, None
+    return OomSnapshot(CPU, message, *sizes, owners, found.complete, None, said, mentioned)
 
 
 def _counter(
@@ -224,7 +249,8 @@ class _Advice:
     def text(self) -> str:
         """Return the advice, in one or two sentences."""
         if not self._requested:
-            return self._less("Use less at once: it is not known how much was asked for.")
+            limit = f", and {self._snapshot.limit}" if self._snapshot.limit else ""
+            return self._less(f"Use less at once: it is not known how much was asked for{limit}.")
         return next(self._steps())
 
     def _if_run_again(self, usage: DeviceUsage | None) -> tuple[int, int, int, int]:
@@ -246,6 +272,7 @@ class _Advice:
             free = min(free, max(0, snapshot.limit_bytes - reserved))
         in_one_piece = max(0, reserved - allocated - (snapshot.unused_in_pieces or 0))
         left = allocated - min(before, max(0, allocated - self._hidden))
+        left = self._hidden if snapshot.device == CPU else left  # of which no allocator counts the rest
         need = live - before + self._requested + self._message.rounding_bytes
         return need, free + in_one_piece + left, left, max(0, before + self._hidden - allocated)
 
@@ -265,6 +292,16 @@ class _Advice:
                 "Run the cell again: there is room for this allocation now.",
                 "Then run the cell again: it fits.",
             )
+        for one in snapshot.owners if snapshot.limit else ():
+            is_spare = one.kind == "variable" and one.name.isidentifier() and not one.shared
+            if (
+                is_spare
+                and one.name not in snapshot.mentioned
+                and self._available + one.size_bytes >= self._need
+            ):
+                yield self._less(
+                    f"`del {one.name}` gives {_mb(one.size_bytes)} back. Then run the cell again."
+                )
         if snapshot.limit_bytes is not None and (snapshot.free_bytes or 0) >= self._requested:
             limit = f"the limit that this process set itself, {_mb(snapshot.limit_bytes)}"
             yield f"Raise {limit}: the device has room."
@@ -293,8 +330,8 @@ class _Advice:
         )
 
     def _missing(self) -> str:
-        if self._free is None:
-            return f"{requested(self._requested)} were asked for"
+        if self._free is None or self._snapshot.limit:
+            return self._snapshot.limit or f"{requested(self._requested)} were asked for"
         if self._free >= self._requested:
             return f"{requested(self._requested)} could not be had although {_mb(self._free)} were free"
         about = "about " if self._message.rounding_bytes >= MB else ""

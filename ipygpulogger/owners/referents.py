@@ -281,12 +281,14 @@ def out_of_memory_in(error: BaseException | None) -> BaseException | None:
     return next((one for one in exception_chain(error) if _is_out_of_memory(one)), None)
 
 
-def failed_for_ram(error: BaseException | None) -> bool:
-    """Return whether general RAM could not be allocated; asked of errors without one of a device."""
-    return any(
-        isinstance(one, MemoryError)
-        or (isinstance(one, (RuntimeError, OSError)) and any(word in message_of(one) for word in _OF_RAM))
-        for one in exception_chain(error)
+def ram_error_in(error: BaseException | None) -> BaseException | None:
+    """Return the error that general RAM could not be allocated; asked where none of a device is found."""
+    return next((one for one in exception_chain(error) if _is_out_of_ram(one)), None)
+
+
+def _is_out_of_ram(error: BaseException) -> bool:
+    return isinstance(error, MemoryError) or (
+        isinstance(error, (RuntimeError, OSError)) and any(word in message_of(error) for word in _OF_RAM)
     )
 
 

@@ -92,7 +92,7 @@ class CellRecord(Measurement):
         owners_complete: Whether there was time to search everything.
         unexplained: By device, what was consumed beyond the owners, where that is notable; may be negative.
         lines: What each line used, in the order of the text; empty unless requested.
-        out_of_memory: What is known when the cell failed for lack of device memory.
+        out_of_memory: What is known when the cell failed for lack of memory.
         between: By device, how much memory moved since the end of the previous cell, if over 1 MB and known.
         gpulog_only: Whether the cell contains only this package's own magics, such as ``%gpulog free``.
         dimensions: By name in the code, batch sizes and leading dimensions of arrays; of few cells empty.

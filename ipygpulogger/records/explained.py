@@ -165,10 +165,10 @@ _GIB = 1024 * MB
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class OutOfMemory(Displayed, Value):
-    """A device at the moment when an allocation on it failed; each figure is None when unknown.
+    """A device, or general RAM, when an allocation there failed; each figure is None when unknown.
 
     Attributes:
-        device: "cuda:0".
+        device: "cuda:0"; "cpu" for general RAM, of which only what was asked for and is free is known.
         asked_bytes: The size of the allocation that failed; above 1 GiB off by up to 5 MB.
         free_bytes: Free on the device.
         live_bytes: In live tensors of this process.

@@ -6,6 +6,7 @@ from html import escape
 from itertools import cycle
 from typing import TYPE_CHECKING
 
+from ..records import CPU
 from ..records.explained import requested
 from ..records.units import (
     MB,
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from ..records import DeviceUsage, OutOfMemory, Owner
 
 _FIRST = "asked", "free"
+_RAM_FAILED = "An allocation of RAM failed"
 _TRACEBACK = "last traceback: "
 _ADVICE = 400  # bytes
 _ALIVE = "alive then"  # when the allocation failed
@@ -42,7 +44,8 @@ def report(card: OutOfMemory) -> str:
     figures = rows(card)
     first = _listed(row for row in figures if row[0] in _FIRST)
     others = _listed(row for row in figures if row[0] not in _FIRST)
-    lines = [f"Out of memory on {card.device}{first and ': '}{first}", f"  -> {card.advice}"]
+    failed = _RAM_FAILED if card.device == CPU else f"Out of memory on {card.device}"
+    lines = [f"{failed}{first and ': '}{first}", f"  -> {card.advice}"]
     lines += [f"  {others}"] if others else []
     if card.owners:
         lines.append(f"  held by: {_listed((owner.name, _mb(owner.size_bytes)) for owner in card.owners)}")
@@ -105,6 +108,8 @@ def _headline(card: OutOfMemory) -> str:
     if asked is not None and free is not None and asked - free >= MB:
         words += f": {size_text(asked - free)} short"
     words = f" {words}." if words else ""
+    if card.device == CPU:
+        return f"{_RAM_FAILED}.</b>{words}"
     return f"{escape(clipped(name, _NAME))} is out of memory.</b>{words}"
 
 

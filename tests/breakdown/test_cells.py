@@ -59,8 +59,12 @@ def test_names_and_lines_are_those_that_the_user_sees(kernel):
     assert rows("model = Net().cuda(); opt = torch.optim.Adam(model.parameters())") == [
         ("parameters", "model", "In [10]:1", 3, 1)
     ]
-    spike = ("temporaries", SPIKE, "In [9]:11", 64, 1)
-    activations = "activations", "return (self.weight * x).sin()", "In [9]:7"
+
+    def called(place):  # `step` and `forward` of an earlier cell, called from a line of this one
+        spike = ("temporaries", SPIKE, f"{place} → step, In [9]:11", 64, 1)
+        return spike, ("activations", "return (self.weight * x).sin()", f"{place} → forward, In [9]:7")
+
+    spike, activations = called("In [11]:1")
     assert rows("step(torch.ones(3 * MB, device='cuda'))") == [
         spike,
         ("parameters", "model", before, 3, 1),
@@ -72,6 +76,7 @@ def test_names_and_lines_are_those_that_the_user_sees(kernel):
         ("parameters", "model", before, 3, 1),
         ("gradients", "model", before, 3, 1),
     ]
+    spike, activations = called("In [12]:3")
     assert rows("for _ in range(2):\n    x = torch.ones(3 * MB, device='cuda')\n    step(x)") == [
         spike,
         *again,
@@ -79,6 +84,7 @@ def test_names_and_lines_are_those_that_the_user_sees(kernel):
         (*activations, 3, 1),
     ]
     # No backward pass comes: the graphs that are alive at the end tell.
+    _, activations = called("In [13]:1")
     found = rows("loss = model(x).cos()\nloss = loss.sum()")
     assert set(found) == {
         *again,
@@ -86,6 +92,7 @@ def test_names_and_lines_are_those_that_the_user_sees(kernel):
         ("variables", "x", before, 3, 1),
         ("temporaries", "loss = model(x).cos()", "In [13]:1", 3, 1),
     }
+    _, activations = called("In [14]:4")
     found = rows("def fails():\n    inner = model(x).cos()\n    1 / 0\nfails()", "error")
     assert set(found) == {
         *again,
@@ -99,3 +106,30 @@ def test_names_and_lines_are_those_that_the_user_sees(kernel):
     for _ in range(3):
         rows("pass")
     assert kernel.value("[r.between for r in il.history][-3:]") == [[], [], []]
+
+
+DELETED = {  # a cell, and what the 24 MB of its `a` were at the peak
+    "deleted": ("a = torch.zeros(24 * MB, device='cuda')\nb = a * 2\ndel a", ("a (deleted)", "{}:1")),
+    "of a helper": ("a = T(24)\nb = a * 2\na = None", ("a (deleted)", "{}:1 → T, In [1]:2")),
+    "kept by a graph": (
+        (
+            "a = torch.zeros(24 * MB, device='cuda', requires_grad=True) * 1\nb = (a * a).sum()\ndel a\n"
+            "c = torch.zeros(48 * MB, device='cuda')\ndel b"
+        ),
+        None,
+    ),
+    "a list": ("a = [T(12), T(12)]\nb = a[0] * 2\ndel a", None),
+}
+
+
+@pytest.mark.kernel(gpu=True, begin=BEGIN)
+def test_a_variable_that_the_cell_deleted(kernel):
+    """It is named where the cell's text proves that the name held the memory at the peak."""
+    kernel.run("def T(mb):\n    return torch.zeros(mb * MB, device='cuda')")
+    for law, (code, named) in DELETED.items():
+        assert kernel.run(code).status == "ok"
+        found = [tuple(row)[1:3] for row in kernel.value(ROWS) if row[0] == "variables"]
+        place = kernel.value("il.record.label")
+        told = [row for row in found if "(deleted)" in row[0]]
+        assert told == ([(named[0], named[1].format(place))] if named else []), (law, found)
+        kernel.run("b = c = None")

@@ -94,8 +94,13 @@ def test_a_cell_that_failed_for_lack_of_ram(shell, il, box, code, is_told):
     """The allocation consumed nothing; a container's limit would have killed, so that is not why."""
     box(8000 * MB)
     run(shell, code)
-    told = "RAM left: 60.0 GB of 64.0 GB (this machine); the cell failed for lack of it"
-    assert (told in il.record.notes) == is_told
+    card = il.record.out_of_memory
+    said = card and (card.device, card.free_bytes, card.advice)
+    told = (
+        "Use less at once: it is not known how much was asked for, and the limit is 64.0 GB (this machine)."
+    )
+    assert (said == ("cpu", 60 * GB, told)) == is_told
+    assert not any("left" in note for note in il.record.notes)
 
 
 def test_a_long_cell_is_warned_while_it_runs(box, running):

@@ -79,7 +79,7 @@ LEAVES = (
 
 
 def garbage_notes(record):
-    return [str(note) for note in record.notes if "garbage" in str(note) or "free" in str(note)]
+    return [str(note) for note in record.notes if "garbage" in str(note) or "not yet free" in str(note)]
 
 
 # -- when a full collection runs --------------------------------------------------------------------

@@ -9,7 +9,7 @@ from made import plain
 
 from ipygpulogger import History
 from ipygpulogger.blocks.measure import Measure
-from ipygpulogger.notebook.enrichers import little_left, over_budget
+from ipygpulogger.notebook.enrichers import left_note, over_budget
 from ipygpulogger.records import Note, NoteKind, Peak, RamUsage
 from ipygpulogger.records.note import of_kind
 from ipygpulogger.sources.system.ram_limit import MemoryLimit
@@ -42,7 +42,7 @@ MADE = {
         plain(gen=RamUsage(9 * MB, 9 * MB, Peak(9 * MB, 9 * MB, "exact"))), "1MB"
     ),
     NoteKind.LITTLE_LEFT: [
-        little_left(plain(), None, MemoryLimit("a limit", "", 9, 8, memory))[0]
+        left_note(MemoryLimit("a limit", "", 9, 8, memory))
         for memory in ("RAM", "Address space", "Data memory")
     ],
     NoteKind.GREW: grown(),
