@@ -74,6 +74,7 @@ def headline(measurement: Measurement, *, named: bool = False, whole: bool = Fal
     if moved := between(measurement):
         clauses.append(_clause(moved))
     urgent = of_kind(measurement.notes, *URGENT)
+    clauses += [
         _clause(printable(note), "strong" if urgent else "faint")
         for note in (urgent or measurement.notes)[:1]
         if whole or urgent or len(note) <= _NOTE
