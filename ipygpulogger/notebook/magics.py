@@ -7,10 +7,12 @@ import re
 import sys
 import weakref
 from contextlib import suppress
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from IPython.core.error import UsageError
+from IPython.core.magic import no_var_expand
 from IPython.display import display
 
 from ..engine.machine import importing, machine
@@ -19,12 +21,13 @@ from ..runtime.shell import cells_behind, current_shell
 from ..sources import Unavailable
 from . import completion
 from .cell import options_of, request_in, split_words
-from .options import ASKS_FOR_HELP, COMMANDS, FAILED, HELP, RANKED_BY
+from .options import ASKS_FOR_HELP, COMMANDS, FAILED, HELP, RANKED_BY, did_you_mean
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Sequence
+    from collections.abc import Sequence
 
     from ..records import DeviceUsage
+    from ..storage.history import History
     from .logger import IPyGPULogger
 
 
@@ -89,7 +92,7 @@ class GpulogMagics:
         if filled is None:  # the magic refuses it; without the empty line IPython would
             return [first.rstrip("\n") + "\n", "\n"]
         try:
-            request_in(options)
+            self._understand(options)
         except ValueError:  # the magic will say so
             return lines
         self.logger.expect()
@@ -98,10 +101,16 @@ class GpulogMagics:
     # So that IPython skips it when it asks whether a cell is complete.
     first_line.has_side_effects = True  # type: ignore[attr-defined]
 
+    @no_var_expand  # of a statement; else as IPython does it
     def gpulog(self, line: str, cell: str | None = None) -> Any:
         """Run a command of ``%gpulog``, or the cell below ``%%gpulog``."""
+        __tracebackhide__ = True
         if cell is not None:
             return self._cell(line, cell)
+        command, _, statement = line.strip().partition(" ")
+        if command == "measure" and statement.strip() not in ASKS_FOR_HELP:
+            return self._measure(statement.strip())
+        line = self.shell.var_expand(line, 2)
         try:
             command, *words = split_words(line) or ["status"]
         except ValueError as error:
@@ -109,7 +118,7 @@ class GpulogMagics:
         if command in ASKS_FOR_HELP or any(word in ASKS_FOR_HELP for word in words):
             return self._help()
         if command not in COMMANDS:
-            raise _refusal(f"%gpulog has no {command!r}; it has {', '.join(COMMANDS)}")
+            raise _refusal(_no_command(command))
         if words and not COMMANDS[command]:
             raise _refusal(f"%gpulog {command} takes no options")
         try:
@@ -117,9 +126,10 @@ class GpulogMagics:
         except (Unavailable, ImportError, ValueError) as reason:
             raise _refusal(f"%gpulog {command}: {reason}") from reason
         except OSError as error:
-            if command not in ("save", "snapshot"):
+            if command not in ("save", "load", "snapshot"):
                 raise
-            said = f"cannot write {words[-1]}: {error.strerror or error}"
+            verb = "read" if command == "load" else "write"
+            said = f"cannot {verb} {words[-1]}: {error.strerror or error}"
             raise _refusal(f"%gpulog {command}: {said}") from error
 
     gpulog.__doc__ = HELP  # `%gpulog?` shows it
@@ -132,20 +142,33 @@ class GpulogMagics:
         if not cell.strip():
             raise _refusal("%%gpulog has nothing to measure: write the cell's code below this line")
         try:
-            request_in(line)
+            self._understand(line)
         except ValueError as error:
             raise _refusal(f"%%gpulog: {error}") from error
         raise _refusal("%%gpulog: write it in the first line of the cell, above other magics")
 
+    def _understand(self, options: str) -> None:
+        """Raise a `ValueError` for options of a cell that make no sense here."""
+        request = request_in(options)
+        if not isinstance(request.lines, bool):
+            with importing():
+                from .cell_lines import chosen
+            chosen(request, self.shell.user_ns)
+
     def _start(self, *options: str) -> None:
+        logger = self.logger
+        _check_spaces(options)
         given = dict(map(_option, options))
         try:
-            self.logger.check(given)
+            logger.check(given)
         except TypeError as error:  # an unknown option
             raise ValueError(str(error)) from error
+        changed = [f"{name}={value!r}" for name, value in given.items() if getattr(logger, name) != value]
         for name, value in given.items():
-            setattr(self.logger, name, value)
-        self.logger.start()
+            setattr(logger, name, value)
+        if logger.running and changed and logger.report != "none":
+            print(printable(f"ipygpulogger goes on with {', '.join(changed)}."))
+        logger.start()
 
     def _stop(self) -> None:
         logger = self.logger  # which may have no other holder than the offer, withdrawn now
@@ -184,52 +207,45 @@ class GpulogMagics:
     def _fit(self, *words: str) -> None:
         count, name = _cell_and_size(words)
         with importing():
-            from ..analysis.fit import RAM, Headroom, fit_of
-            from ..engine.scope import measured_now
-            from ..render import fit
-            from ..sources.system.ram_limit import least
-        now = measured_now(reset_peaks=self.logger.reset_peaks)
-        left: dict[Hashable, Headroom] = {
-            gpu.key: Headroom(gpu.after_bytes, gpu.headroom_bytes) for gpu in now.gpus if gpu.attributed
-        }
-        limit = least(one for one in machine().limits.all() if one.memory == "RAM")
-        left[RAM] = Headroom(now.gen.after_bytes, None if limit is None else limit.left_bytes)
-        found = fit_of(self.logger.history, left, count, name)
-        self._show(fit.report(found), fit.html(found))
+            from . import commands
+        self._show(*commands.fit(self.logger, count, name))
 
     def _save(self, *words: str) -> None:
         path, history = _path("save", words), self.logger.history
         history.save(path)
         print(printable(f"{history.counted()} written to {path}"))
 
+    def _load(self, *words: str) -> History:
+        path = _path("load", words)
+        with importing():
+            from . import commands
+        history, problems, *page = commands.load(path)
+        for problem in problems:
+            print(problem)
+        self._show(*page)
+        return history
+
+    def _measure(self, statement: str) -> None:
+        """Run a statement as a cell would, without its value, and print what it used."""
+        __tracebackhide__ = True
+        if not statement:
+            raise _not_taken("measure", ())
+        with importing():
+            from . import commands
+        try:
+            measured = commands.Statement(self.shell, statement, reset_peaks=self.logger.reset_peaks)
+        except Unavailable as reason:
+            raise _refusal(f"%gpulog measure: {reason}") from reason
+        measured.run()
+        print(measured.line())
+
     def _snapshot(self, *words: str) -> None:
         """Write torch's snapshot as it is now, or of the last recorded cell in which an allocation failed."""
         of_failure = words[:1] == (FAILED,)
-        path, kept = _path("snapshot", words[of_failure:]), machine().failed_snapshot
+        path = _path("snapshot", words[of_failure:])
         with importing():
-            from ..runtime.errors import write_file
-            from ..sources.torch.snapshot import snapshot_file
-        if of_failure and kept is None:
-            raise Unavailable(
-                f"{FAILED} is for the last recorded cell in which a GPU ran out of memory, and there is none:"
-                " run it under %%gpulog --peak"
-            )
-        found = kept if of_failure and kept is not None else snapshot_file()
-        write_file(path, found.content)
-        content = f"{found.blocks:,} block{'s' * (found.blocks != 1)}"
-        if found.events is not None:
-            content += f" and {found.events:,} event{'s' * (found.events != 1)} of torch's memory history"
-        written = f"{content} written to {path}, for https://pytorch.org/memory_viz."
-        told = [f"The out-of-memory error in {found.where}: {written}" if of_failure else written]
-        if kept is not None and not of_failure:
-            earlier = f"The out-of-memory error in {kept.where}: %gpulog snapshot {FAILED} PATH"
-            told.append(f"That is the present. {earlier}")
-        elif found.events is None:
-            told.append(
-                "It has no history, as torch recorded none: for that, run this command at the end of a cell"
-                " under %%gpulog --peak."
-            )
-        print("\n".join(map(printable, told)))
+            from . import commands
+        print("\n".join(map(printable, commands.snapshot(path, of_failure=of_failure))))
 
     def _vars(self) -> None:
         with importing():
@@ -301,6 +317,23 @@ def _cell_and_size(words: Sequence[str]) -> tuple[int | None, str | None]:
     return int(count) if count else None, found[3]
 
 
+def _no_command(command: str) -> str:
+    """Return that there is no such command, and what may be meant."""
+    if command.startswith("--"):
+        return f"%gpulog has no {command!r}; the options of a cell are in its first line: %%gpulog --lines"
+    return f"%gpulog has no {command!r}{did_you_mean(command, COMMANDS)}; it has {', '.join(COMMANDS)}"
+
+
+def _check_spaces(words: Sequence[str]) -> None:
+    """Raise a `ValueError` for a value with a space in it, such as ``budget=100 MB``."""
+    for first, second in pairwise(words):
+        name, equals, value = first.partition("=")
+        if equals and value and "=" not in second:
+            number = re.fullmatch(r"[\d.]+", value)
+            meant = f"{value}{second}" if number else f"'{value} {second}'"
+            raise ValueError(f"write {name}={meant}, not {first} {second}")
+
+
 def _option(word: str) -> tuple[str, Any]:
     name, equals, value = word.partition("=")
     if not equals:
@@ -318,7 +351,7 @@ def unload(shell: Any) -> None:
     magics = GpulogMagics.of(shell)
     logger, magics.extension = magics.extension, None
     if logger is not None:
-        logger.stop()
+        logger._stop()
         if shell.user_ns.get("il") is logger:
             del shell.user_ns["il"]
 
@@ -331,9 +364,9 @@ def _logger() -> IPyGPULogger:
 
 
 def last_record() -> str:
-    """Return the last record of the extension as JSON, null before the first; ``ipygpulogger run`` asks."""
-    record = _logger().record
-    return json.dumps(record and record.to_dict())
+    """Return the last record of the extension, or null, and the kind of its report; ``run`` asks, in JSON."""
+    logger = _logger()
+    return json.dumps([logger.record and logger.record.to_dict(), logger.report])
 
 
 def process_records(since: int) -> str:

@@ -191,7 +191,7 @@ class MeasuredCell:
             status=cell.status,
             error=cell.error,
             current_gpu=machine().frameworks.current_index(),
-            gpulog_only=cell.gpulog_only,
+            gpulog_only=cell.gpulog_only and not cell.measures,
         )
 
     def drop(self) -> None:
