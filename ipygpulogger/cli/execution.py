@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 # In the kernel, where the notebook may have given our names to something else. The records travel in the rich
 # report, whatever report the user's configuration asks for.
 _EXTENSION = "__import__('ipygpulogger.notebook.magics').notebook.magics"
-_START = "__import__('ipygpulogger.notebook.logger').notebook.logger.load(get_ipython(), report='rich')"
+_START = "__import__('ipygpulogger').load(get_ipython(), report='rich')"
 _LAST_RECORD = f"{_EXTENSION}.last_record()"
 _PROCESS_RECORDS = f"{_EXTENSION}.process_records({{since}})"
 _LINES, _READ_BYTES = 25, 20_000  # the most that is told of what the kernel's process wrote

@@ -11,9 +11,11 @@ from __future__ import annotations
 
 import builtins
 import linecache
+import operator
 import re
 from dataclasses import replace
 from inspect import CO_NEWLOCALS
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from ..lines.line_profiler import LineProfiler, code_of
@@ -35,24 +37,18 @@ def chosen(request: Request, namespace: dict[str, Any]) -> list[CodeType]:
     Raises:
         ValueError: A name is none of the user's, or of something that has no Python code.
     """
-    return [] if isinstance(request.lines, bool) else [_code(name, namespace) for name in request.lines]
-
-
-def _code(name: str, namespace: dict[str, Any]) -> CodeType:
-    first, *attributes = name.split(".")
-    try:
-        found = namespace[first] if first in namespace else vars(builtins)[first]
-        for attribute in attributes:
-            found = getattr(found, attribute)
-    except Exception:  # a property of the user's may raise anything
-        why = "--lines=f measures functions that are defined before the cell runs"
-        raise ValueError(f"there is no {name} here; {why}") from None
-    code = code_of(found)
-    if code is None:
-        raise ValueError(
-            f"{name} has no lines of Python; --lines=f,Model.forward takes functions and methods"
-        )
-    return code
+    found = []
+    for name in () if isinstance(request.lines, bool) else request.lines:
+        try:
+            code = code_of(operator.attrgetter(name)(SimpleNamespace(**vars(builtins) | namespace)))
+        except Exception:  # a property of the user's may raise anything
+            raise ValueError(
+                f"there is no {name} yet; --lines={name} needs it before the cell runs"
+            ) from None
+        if code is None:
+            raise ValueError(f"{name} is no function or method with lines of Python")
+        found.append(code)
+    return found
 
 
 class CellLines:

@@ -102,14 +102,16 @@ class IPyGPULogger(Options):
 
         ``%gpulog`` then controls this logger, unless the extension is loaded, which has one of its own.
         """
-        return self._start("ipygpulogger started.")
+        if not self._running:
+            self._reporter.say_that("started")
+        self._start()
+        return self
 
-    def _start(self, said: str = "") -> IPyGPULogger:
+    def _start(self) -> None:
         self._only = None  # first: subscribing begins the running cell, which else would end it all
         if not self._running:
             try:
-                if not self._reporter.say_what_is_missing():
-                    self._reporter.say_that_it(said)
+                self._reporter.say_what_is_missing()
                 self._reporter.say_what_options_lack(self.peak)
                 self._magics.offer(self)
                 self._preload()
@@ -118,7 +120,6 @@ class IPyGPULogger(Options):
             except BaseException:  # interrupted half way
                 self._stop()
                 raise
-        return self
 
     def expect(self) -> None:
         """Measure only the next cell on this thread, which begins with ``%%gpulog``, while stopped."""
@@ -149,7 +150,7 @@ class IPyGPULogger(Options):
         was_running = self._running
         self._stop()
         if was_running:
-            self._reporter.say_that_it(f"ipygpulogger stopped: {self._history.counted()} recorded.")
+            self._reporter.say_that(f"stopped: {self._history.counted()} recorded")
 
     def _stop(self) -> None:
         self._magics.withdraw(self)
@@ -254,8 +255,6 @@ class IPyGPULogger(Options):
         # The cell that only loads the extension has no report: it does not wait for the first walk.
         if self._growth.has_walked or not cell.gpulog_only:
             measured.before = self._attempt("tell who holds memory", self._growth.begin)
-        if measured.recording is not None:
-            self._reporter.say_what_options_lack(cell.request.peak or self.peak)
         measured.begin()
 
     def _measured(self, cell: Cell, gap: Gap | None) -> MeasuredCell:
@@ -277,6 +276,7 @@ class IPyGPULogger(Options):
             with suppress(ValueError):  # a name means nothing: the magic refuses the cell, and says why
                 measured.lines = CellLines(self._shell, cell, reset_peaks=self.reset_peaks)
         if peak := cell.request.peak or self.peak:
+            self._reporter.say_what_options_lack(peak)
             with importing():
                 from ..breakdown.recording import PeakRecording
             # Only a cell that asks for the table shows what was held before.
@@ -352,12 +352,10 @@ class IPyGPULogger(Options):
         if self._log is not None:
             self._reporter.write(self._log, record)
         shown: list[Callable[[], object]] = []
-        only_ours = measured.cell.gpulog_only and not request.explicit
-        if not only_ours and is_reported(record, self._threshold, requested=request.explicit):
+        if not measured.cell.measures and is_reported(record, self._threshold, requested=request.explicit):
             shown.append(partial(self._show, record, measured))
-        if request.lines:
-            lines = [] if measured.lines is None else measured.lines.indented(record.lines)
-            shown.append(partial(self._reporter.show_lines, lines, publisher))
+        if request.lines and measured.lines is not None:
+            shown.append(partial(self._reporter.show_lines, measured.lines.indented(record.lines), publisher))
         if request.peak:
             shown.append(partial(self._reporter.show_peak, record, publisher))
         for show in shown if self.report == "text" else reversed(shown):  # a rich report comes last
@@ -379,27 +377,3 @@ class IPyGPULogger(Options):
     def _reports(self, group: Group) -> bool:
         """Return whether they have a table; `cluster.watcher` calls this."""
         return has_table(group, self._threshold, requested=self._last.requested)
-
-
-def load(shell: Any, report: str | None = None) -> None:
-    """Start a logger in IPython's shell, as ``il`` if that name is free; loading twice changes nothing.
-
-    Without a kind of report, which ``ipygpulogger run`` gives, it is the configured one, else the rich one.
-    """
-    from .magics import GpulogMagics, unload
-
-    magics = GpulogMagics.of(shell)
-    if magics.extension is not None:
-        return
-    by_run = report is not None
-    if report is None and "report" not in shell.config.IPyGPULogger:
-        report = "rich"
-    logger = magics.extension = IPyGPULogger(report=report) if report else IPyGPULogger()
-    logger._reporter.keeps_metadata = by_run
-    try:
-        magics.offer(logger)
-        shell.user_ns.setdefault("il", logger)
-        logger._start()
-    except BaseException:
-        unload(shell)
-        raise

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import json
-import re
 import sys
 import weakref
 from contextlib import suppress
-from itertools import pairwise
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from IPython.core.error import UsageError
 from IPython.core.magic import no_var_expand
 from IPython.display import display
 
@@ -21,10 +17,12 @@ from ..runtime.shell import cells_behind, current_shell
 from ..sources import Unavailable
 from . import completion
 from .cell import options_of, request_in, split_words
-from .options import ASKS_FOR_HELP, COMMANDS, FAILED, HELP, RANKED_BY, did_you_mean
+from .completion import cell_and_size_in, no_command, not_taken, options_in, path_in, rank_in, refusal
+from .measured_cell import measured_statement
+from .options import ASKS_FOR_HELP, COMMANDS, FAILED, HELP, RANKED_BY
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Hashable, Sequence
 
     from ..records import DeviceUsage
     from ..storage.history import History
@@ -114,23 +112,23 @@ class GpulogMagics:
         try:
             command, *words = split_words(line) or ["status"]
         except ValueError as error:
-            raise _refusal(f"%gpulog: {error}: {line}") from error
+            raise refusal(f"%gpulog: {error}: {line}") from error
         if command in ASKS_FOR_HELP or any(word in ASKS_FOR_HELP for word in words):
             return self._help()
         if command not in COMMANDS:
-            raise _refusal(_no_command(command))
+            raise refusal(no_command(command))
         if words and not COMMANDS[command]:
-            raise _refusal(f"%gpulog {command} takes no options")
+            raise refusal(f"%gpulog {command} takes no options")
         try:
             return getattr(self, f"_{command}")(*words)
         except (Unavailable, ImportError, ValueError) as reason:
-            raise _refusal(f"%gpulog {command}: {reason}") from reason
+            raise refusal(f"%gpulog {command}: {reason}") from reason
         except OSError as error:
             if command not in ("save", "load", "snapshot"):
                 raise
             verb = "read" if command == "load" else "write"
             said = f"cannot {verb} {words[-1]}: {error.strerror or error}"
-            raise _refusal(f"%gpulog {command}: {said}") from error
+            raise refusal(f"%gpulog {command}: {said}") from error
 
     gpulog.__doc__ = HELP  # `%gpulog?` shows it
 
@@ -140,12 +138,12 @@ class GpulogMagics:
             self._help()
             return
         if not cell.strip():
-            raise _refusal("%%gpulog has nothing to measure: write the cell's code below this line")
+            raise refusal("%%gpulog has nothing to measure: write the cell's code below this line")
         try:
             self._understand(line)
         except ValueError as error:
-            raise _refusal(f"%%gpulog: {error}") from error
-        raise _refusal("%%gpulog: write it in the first line of the cell, above other magics")
+            raise refusal(f"%%gpulog: {error}") from error
+        raise refusal("%%gpulog: write it in the first line of the cell, above other magics")
 
     def _understand(self, options: str) -> None:
         """Raise a `ValueError` for options of a cell that make no sense here."""
@@ -157,8 +155,7 @@ class GpulogMagics:
 
     def _start(self, *options: str) -> None:
         logger = self.logger
-        _check_spaces(options)
-        given = dict(map(_option, options))
+        given = options_in(options)
         try:
             logger.check(given)
         except TypeError as error:  # an unknown option
@@ -166,8 +163,8 @@ class GpulogMagics:
         changed = [f"{name}={value!r}" for name, value in given.items() if getattr(logger, name) != value]
         for name, value in given.items():
             setattr(logger, name, value)
-        if logger.running and changed and logger.report != "none":
-            print(printable(f"ipygpulogger goes on with {', '.join(changed)}."))
+        if logger.running and changed:
+            logger._reporter.say_that(f"goes on with {', '.join(changed)}")
         logger.start()
 
     def _stop(self) -> None:
@@ -192,7 +189,7 @@ class GpulogMagics:
         self._show(growth.status(*page), growth.status_html(*page))
 
     def _summary(self, *words: str) -> None:
-        by = _by(words)
+        by = rank_in(words)
         with importing():
             from ..render import summary
         history = self.logger.history
@@ -205,47 +202,70 @@ class GpulogMagics:
         return plot.figure(self.logger.history)
 
     def _fit(self, *words: str) -> None:
-        count, name = _cell_and_size(words)
+        count, name = cell_and_size_in(words)
         with importing():
-            from . import commands
-        self._show(*commands.fit(self.logger, count, name))
+            from ..analysis.fit import RAM, Headroom, fit_of
+            from ..engine.scope import measured_now
+            from ..render import fit
+            from ..sources.system.ram_limit import least
+        now = measured_now(reset_peaks=self.logger.reset_peaks)
+        left: dict[Hashable, Headroom] = {
+            gpu.key: Headroom(gpu.after_bytes, gpu.headroom_bytes) for gpu in now.gpus if gpu.attributed
+        }
+        limit = least(one for one in machine().limits.all() if one.memory == "RAM")
+        left[RAM] = Headroom(now.gen.after_bytes, None if limit is None else limit.left_bytes)
+        found = fit_of(self.logger.history, left, count, name)
+        self._show(fit.report(found), fit.html(found))
 
     def _save(self, *words: str) -> None:
-        path, history = _path("save", words), self.logger.history
+        path, history = path_in("save", words), self.logger.history
         history.save(path)
         print(printable(f"{history.counted()} written to {path}"))
 
     def _load(self, *words: str) -> History:
-        path = _path("load", words)
         with importing():
-            from . import commands
-        history, problems, *page = commands.load(path)
-        for problem in problems:
-            print(problem)
-        self._show(*page)
+            from ..render import summary
+            from ..storage.history import History
+        history = History.load(path_in("load", words))
+        ranked = history.rank(), RANKED_BY[0], history.suspects()
+        self._show(summary.summary(*ranked), summary.html(*ranked))
         return history
 
     def _measure(self, statement: str) -> None:
-        """Run a statement as a cell would, without its value, and print what it used."""
+        """Run a statement, and print what it used."""
         __tracebackhide__ = True
         if not statement:
-            raise _not_taken("measure", ())
-        with importing():
-            from . import commands
-        try:
-            measured = commands.Statement(self.shell, statement, reset_peaks=self.logger.reset_peaks)
-        except Unavailable as reason:
-            raise _refusal(f"%gpulog measure: {reason}") from reason
-        measured.run()
-        print(measured.line())
+            raise not_taken("measure", ())
+        print(measured_statement(self.shell, statement, reset_peaks=self.logger.reset_peaks))
 
     def _snapshot(self, *words: str) -> None:
         """Write torch's snapshot as it is now, or of the last recorded cell in which an allocation failed."""
         of_failure = words[:1] == (FAILED,)
-        path = _path("snapshot", words[of_failure:])
+        path, kept = path_in("snapshot", words[of_failure:]), machine().failed_snapshot
         with importing():
-            from . import commands
-        print("\n".join(map(printable, commands.snapshot(path, of_failure=of_failure))))
+            from ..runtime.errors import write_file
+            from ..sources.torch.snapshot import snapshot_file
+        if of_failure and kept is None:
+            raise Unavailable(
+                f"{FAILED} is for the last recorded cell in which a GPU ran out of memory, and there is none:"
+                " run it under %%gpulog --peak"
+            )
+        found = kept if of_failure and kept is not None else snapshot_file()
+        write_file(path, found.content)
+        content = f"{found.blocks:,} block{'s' * (found.blocks != 1)}"
+        if found.events is not None:
+            content += f" and {found.events:,} event{'s' * (found.events != 1)} of torch's memory history"
+        written = f"{content} written to {path}, for https://pytorch.org/memory_viz."
+        told = [f"The out-of-memory error in {found.where}: {written}" if of_failure else written]
+        if kept is not None and not of_failure:
+            earlier = f"The out-of-memory error in {kept.where}: %gpulog snapshot {FAILED} PATH"
+            told.append(f"That is the present. {earlier}")
+        elif found.events is None:
+            told.append(
+                "It has no history, as torch recorded none: for that, run this command at the end of a cell"
+                " under %%gpulog --peak."
+            )
+        print("\n".join(map(printable, told)))
 
     def _vars(self) -> None:
         with importing():
@@ -279,68 +299,6 @@ class GpulogMagics:
 
     def _help(self) -> None:
         print(HELP)
-
-
-def _path(command: str, words: Sequence[str]) -> Path:
-    """Return the one path that a command takes."""
-    if len(words) != 1:
-        raise _not_taken(command, words)
-    return Path(words[0]).expanduser()
-
-
-def _refusal(sentence: str) -> UsageError:
-    """Return an error that IPython prints as one sentence, without a traceback."""
-    return UsageError(printable(sentence))
-
-
-def _not_taken(command: str, words: Sequence[str]) -> UsageError:
-    given = repr(" ".join(words)) if words else "nothing"
-    return _refusal(f"%gpulog {command} takes {COMMANDS[command]}, not {given}")
-
-
-def _by(words: Sequence[str]) -> str:
-    given = [part for word in words for part in word.split("=", 1)]
-    if not given:
-        return RANKED_BY[0]
-    if len(given) != 2 or given[0] != "--by" or given[1] not in RANKED_BY:
-        raise _not_taken("summary", words)
-    return given[1]
-
-
-def _cell_and_size(words: Sequence[str]) -> tuple[int | None, str | None]:
-    """Return the number of a cell, of "4", "In[4]" or "In [4]", and the name of a size; None for either."""
-    cell, name = r"(?:(\d{1,18})|In ?\[(\d{1,18})\])?", r"([^\W\d][\w.()]*)?"
-    found = re.fullmatch(f"{cell} ?{name}", " ".join(words), re.ASCII)
-    if found is None:
-        raise _not_taken("fit", words)
-    count = found[1] or found[2]
-    return int(count) if count else None, found[3]
-
-
-def _no_command(command: str) -> str:
-    """Return that there is no such command, and what may be meant."""
-    if command.startswith("--"):
-        return f"%gpulog has no {command!r}; the options of a cell are in its first line: %%gpulog --lines"
-    return f"%gpulog has no {command!r}{did_you_mean(command, COMMANDS)}; it has {', '.join(COMMANDS)}"
-
-
-def _check_spaces(words: Sequence[str]) -> None:
-    """Raise a `ValueError` for a value with a space in it, such as ``budget=100 MB``."""
-    for first, second in pairwise(words):
-        name, equals, value = first.partition("=")
-        if equals and value and "=" not in second:
-            number = re.fullmatch(r"[\d.]+", value)
-            meant = f"{value}{second}" if number else f"'{value} {second}'"
-            raise ValueError(f"write {name}={meant}, not {first} {second}")
-
-
-def _option(word: str) -> tuple[str, Any]:
-    name, equals, value = word.partition("=")
-    if not equals:
-        raise ValueError(f"write options as name=value, not {word!r}")
-    if name == "metrics":
-        return name, tuple(filter(None, value.split(",")))
-    return name, {"True": True, "False": False, "None": None}.get(value, value)
 
 
 # -- the extension, and what ``ipygpulogger run`` asks it in a kernel ---------------------------------------

@@ -15,12 +15,9 @@ from traitlets.config import Configurable
 
 from ..engine.device_scope import METRICS
 from ..records.units import parse_size
-from ..runtime.objects import walk_tb
-from ..runtime.shell import is_shell_code, place_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
-    from types import FrameType
 
     from ..storage.log import Log
 
@@ -130,21 +127,10 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     return "".join(f" (did you mean {one!r}?)" for one in get_close_matches(word, list(known), 1))
 
 
-def _is_users(frame: FrameType) -> bool:
-    """Return whether a frame runs neither our code nor IPython's or traitlets'."""
-    return not (is_shell_code(frame) or str(frame.f_globals.get("__name__")).startswith("traitlets."))
-
-
 class _OneLine(Exception):  # noqa: N818 - the user's mistake, reported in one sentence
-    """What IPython shows without a traceback, which would be traitlets'."""
-
     def _render_traceback_(self) -> list[str]:
-        """Return the error, and where it is if that is not in the cell itself; called by IPython."""
-        where, users = "", [link for link in walk_tb(self.__traceback__) if _is_users(link.tb_frame)]
-        if len(users) > 1:
-            place, above = place_of(users[-1].tb_frame.f_code.co_filename)
-            where = f" ({place}:{users[-1].tb_lineno + above})"
-        return [f"{type(self).__name__}: {self}{where}"]
+        """Return what IPython shows instead of a traceback, which would be traitlets'."""
+        return [f"{type(self).__name__}: {self}"]
 
 
 class BadOption(_OneLine, TraitError, ValueError):  # noqa: N818

@@ -129,10 +129,10 @@ class Reporter:
         if not isinstance(error, Unavailable):
             self.warn_once(f"ipygpulogger could not {what}: {why(error)}")
 
-    def say_that_it(self, changed: str) -> None:
-        """Say that the reports start or stop, unless nothing is to be reported."""
-        if changed and self.announces and self._options.report != "none":
-            say(changed)
+    def say_that(self, changed: str) -> None:
+        """Say that the reports start, stop or change, unless nothing is to be reported."""
+        if self.announces and self._options.report != "none":
+            say(printable(f"ipygpulogger {changed}."))
 
     def say_what_options_lack(self, peak: object) -> None:
         """Say once what is asked for and is not there, before it is missed."""
@@ -146,47 +146,40 @@ class Reporter:
         if report == "metadata" and not self.keeps_metadata and machine().notes.is_new(NOT_KEPT):
             say(NOT_KEPT)
 
-    def say_what_is_missing(self) -> bool:
-        """Say in one sentence that no cell can be measured, or that there is no GPU; and what was killed.
-
-        Return whether there was something to say.
-        """
-        said = False
+    def say_what_is_missing(self) -> None:
+        """Say in one sentence that no cell can be measured, or that there is no GPU; and what was killed."""
         try:
             machine().ram.observe()
         except Unavailable as reason:
             self.cannot_measure(reason)
-            said = True
         else:
             if self.announces:
-                said = self.say_if_no_gpu()
+                self.say_if_no_gpu()
         if self._options.report == "none":
-            return said
-        news = None
+            return
         try:
             with importing():  # which processes were killed, such as an earlier kernel; each is said once
                 news = machine().limits.new_oom_kills()
         except Exception as error:
             self.cannot_explain("tell what was killed for lack of memory", error)
-        if news:
-            say(printable(news))
-        return said or bool(news)
+        else:
+            if news:
+                say(printable(news))
 
-    def say_if_no_gpu(self) -> bool:
+    def say_if_no_gpu(self) -> None:
         """Say once per shell that there is no GPU, and why, unless nothing is to be reported."""
         seen = machine().nvml.devices()  # always: NVML's library is loaded now, not by the first cell's hook
         shell, silent = self._options.parent, self._options.report == "none"
         if silent or shell in _shells_warned or machine().frameworks.current_index() is not None:
-            return False
+            return
         if not seen:
             why_not = machine().nvml.diagnose().says
         elif machine().devices.all_hidden() and self._options.devices != "all":
             why_not = "CUDA_VISIBLE_DEVICES hides them all"
         else:
-            return False
+            return
         if not say(printable(f"No GPU here ({why_not}): RAM only.")):
             _shells_warned.add(shell)
-        return True
 
     def _display(self, bundle: dict[str, Any], publisher: Any) -> None:
         try:
