@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import IPython.core.completer
 from IPython.core.error import UsageError
+from IPython.utils.generics import complete_object
 
 from ..records.units import printable
 from .cell import OPTIONS
@@ -22,6 +23,7 @@ from .options import ASKS_FOR_HELP, COMMANDS, FAILED, RANKED_BY, Options, did_yo
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+complete_object.register(Options, lambda logger, _: dir(logger))  # without jedi it has what the class has
 _SUPPRESSES = hasattr(IPython.core.completer, "SimpleCompletion")  # IPython 8.6 and later
 _LINE = r"\s*(?:\w+ *= *(?=%))?(?P<magic>%{0,2}gpulog)(?P<rest>\s.*)"
 _WORD = r"""(?:[^\s'"]|'[^']*(?:'|$)|"[^"]*(?:"|$))+"""
@@ -172,7 +174,7 @@ def no_command(command: str) -> str:
 def options_in(words: Sequence[str]) -> dict[str, Any]:
     """Return the options of ``%gpulog start`` by name; a `ValueError` says how to write what is not one."""
     found: dict[str, Any] = {}
-    for word, following in zip(words, [*words[1:], "="], strict=True):
+    for word, following in zip(words, (*words[1:], "="), strict=False):
         name, equals, value = word.partition("=")
         if not equals:
             raise ValueError(f"write options as name=value, not {word!r}")

@@ -131,7 +131,7 @@ class Reporter:
 
     def say_that(self, changed: str) -> None:
         """Say that the reports start, stop or change, unless nothing is to be reported."""
-        if self.announces and self._options.report != "none":
+        if self.announces and self._options.report not in SILENT:
             say(printable(f"ipygpulogger {changed}."))
 
     def say_what_options_lack(self, peak: object) -> None:

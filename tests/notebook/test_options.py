@@ -3,6 +3,7 @@
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
+from IPython.core.completer import provisionalcompleter
 from reports import run
 from traitlets import TraitError
 
@@ -50,7 +51,10 @@ def test_percent_config_changes_a_running_logger(shell, il, capsys):
     """It lists what each option takes; a change works on the next report; a bad value changes nothing."""
     run(shell, "%config IPyGPULogger")
     listed = capsys.readouterr().out
-    for name, words in {"report": "['text', 'rich', 'none']", "devices": "['used', 'all']"}.items():
+    for name, words in {
+        "report": "['text', 'rich', 'metadata', 'none']",
+        "devices": "['used', 'all']",
+    }.items():
         assert f"IPyGPULogger.{name}=<Enum>\n" in listed
         assert f"Choices: any of {words}\n" in listed
     run(shell, "%config IPyGPULogger.compact = True")
@@ -107,6 +111,42 @@ def test_a_bad_value_is_refused_in_the_same_words_everywhere(shell, name, value)
     assert sentences.pop().startswith(f"{name} takes " if name not in ("budget", "quiet", "log") else name)
     assert not machine().scopes.loggers
     assert il.trait_values(config=True) == before
+
+
+IMPORT = "from ipygpulogger import IPyGPULogger"
+SET_WRONGLY = {
+    "il.compact = 'maybe'": "BadOption: compact takes True or False, not 'maybe'",
+    f"{IMPORT}\nIPyGPULogger(compct=True)": "UnknownOption: IPyGPULogger has no option 'compct' (did you mean 'compact'?)",
+    "def f():\n    il.quiet = 3\nf()": "BadOption: quiet takes a size",
+    "il.bugdet = '1GB'": "UnknownOption: IPyGPULogger has no option 'bugdet' (did you mean 'budget'?)",
+}
+
+
+@pytest.mark.parametrize("code", SET_WRONGLY)
+def test_an_option_set_wrongly_is_one_line_not_a_traceback(shell, capsys, code):
+    """By attribute or in a call, the cell fails with one line that says what the option takes."""
+    shell.user_ns["il"] = IPyGPULogger()
+    result = run(shell, code)
+    assert not result.success
+    (line,) = "".join(capsys.readouterr()).splitlines()
+    assert line.startswith(SET_WRONGLY[code])
+
+
+def test_the_tab_key_offers_what_users_need(shell):
+    """Of an instance: its options, and what they call and read; every other attribute works, and the class has it."""
+    il = IPyGPULogger()
+    methods = {"start", "stop", "free", "owners"}
+    values = {"data", "history", "lifetime_peak_bytes", "record", "running"}
+    assert set(dir(il)) == {*IPyGPULogger.class_trait_names(config=True), *methods, *values}
+    assert il.trait_names()
+    assert il.observe
+    assert "trait_names" in dir(IPyGPULogger)
+    shell.user_ns["il"] = il
+    for jedi in (True, False):
+        shell.Completer.use_jedi = jedi
+        with provisionalcompleter():
+            offered = {one.text.rpartition(".")[2] for one in shell.Completer.completions("il.", 3)}
+        assert offered == set(dir(il))
 
 
 def test_the_nearest_option_is_told(shell):
