@@ -1,34 +1,40 @@
-"""Cells ranked by what they used, and what a summary says of a run: the highest cells and figures."""
+"""Cells ranked by what they used, and which of them raised memory to its highest."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from ..records.cell_record import process_of
-from ..records.units import MB, rounded_mb
+from ..records.units import MB
+from ..records.usage import notable
 from .leaks import memories
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from ..records.cell_record import CellRecord
-    from ..records.device_usage import DeviceUsage
     from ..records.usage import Usage
 
-FIRST = 20  # cells that a summary shows
-SUSPECTS = 5  # cells that may leak that it shows
+T = TypeVar("T")
+FIGURES = "consumed", "needed", "highest"
 
 
-def by_peak(record: CellRecord) -> tuple[int, int]:
-    """Return the rank of a cell by "peak"; `History.rank` has the rule."""
-    on_devices = max((gpu.needed_bytes for gpu in record.gpus if gpu.attributed), default=0)
-    return on_devices if on_devices >= MB else 0, record.gen.needed_bytes
+def size_of(usage: Usage, figure: str) -> int:
+    """Return one of the `FIGURES` in bytes; of a peak that is not exact its lower bound."""
+    if figure == "consumed":
+        return usage.consumed_bytes
+    return usage.needed_bytes if figure == "needed" else usage.peak.lo_bytes
+
+
+def by_need(record: CellRecord, figure: str = "needed") -> tuple[int, int]:
+    """Return the rank of a cell by "needed", or by another figure; `History.rank` has the rule."""
+    on_devices = max((size_of(gpu, figure) for gpu in record.gpus if gpu.attributed), default=0)
+    return on_devices if on_devices >= MB else 0, size_of(record.gen, figure)
 
 
 _RANKS: dict[str, Callable[[CellRecord], Any]] = {
-    "peak": by_peak,
+    "needed": by_need,
     "consumed": lambda record: max(usage.consumed_bytes for usage in memories(record).values()),
+    "highest": lambda record: by_need(record, "highest"),
     "time": lambda record: record.time_s,
 }
 
@@ -39,71 +45,18 @@ def rank(records: Iterable[CellRecord], by: str) -> list[CellRecord]:
     Raises:
         ValueError: `by` is none of the words.
     """
+    by = "needed" if by == "peak" else by  # as earlier versions called it
     if by not in _RANKS:
         raise ValueError(f"rank by {', '.join(map(repr, _RANKS))}, not {by!r}")
     return sorted((record for record in records if not record.gpulog_only), key=_RANKS[by], reverse=True)
 
 
-class Worst(NamedTuple):
-    """The cell with the highest figure of RAM, or of any device."""
+def raising(found: Sequence[tuple[T, Usage]]) -> tuple[T, Usage] | None:
+    """Return the one that raised memory to its highest, if any did, of any with what they used of it.
 
-    figure: str  # "needed" or "consumed"
-    record: CellRecord
-    usage: Usage  # of the record's RAM or one of its devices
-
-
-@dataclass(frozen=True, slots=True)
-class Ranked:
-    """What a summary says of a run."""
-
-    by: str  # "peak", "consumed" or "time"
-    count: int  # of the cells, with the records of other processes
-    processes_count: int  # of these records
-    first: tuple[CellRecord, ...]
-    worst: tuple[Worst, ...]
-    longest: CellRecord
-    coarse_bytes: int  # the coarsest granularity of RAM's peaks that is worth a remark; 0 without one
-    devices: tuple[DeviceUsage, ...]  # one for each key, as the ranked cells of the kernel name them
-    suspects: Sequence[Sequence[CellRecord]]  # the runs of the first cells that may leak
-    suspects_count: int  # of all such cells
-
-
-def ranked(records: Sequence[CellRecord], by: str, suspects: Sequence[Sequence[CellRecord]]) -> Ranked | None:
-    """Return what a summary says of cells; None without a cell."""
-    if not records:
-        return None
-    devices: dict[Any, DeviceUsage] = {}
-    for record in records:
-        for gpu in record.gpus if process_of(record) is None else ():
-            devices.setdefault(gpu.key, gpu)
-    return Ranked(
-        by,
-        len(records),
-        sum(process_of(record) is not None for record in records),
-        tuple(records[:FIRST]),
-        tuple(_worst(records)),
-        max(records, key=lambda record: record.time_s),
-        max((one.gen.peak.precision_bytes for one in records if one.gen.peak.coarse), default=0),
-        tuple(devices.values()),
-        suspects[:SUSPECTS],
-        len(suspects),
-    )
-
-
-def _worst(records: Sequence[CellRecord]) -> Iterator[Worst]:
-    """Yield the highest figures in whole MB, of RAM and of any device; of equal ones the first that began."""
-    for figure in ("needed", "consumed"):
-        for memory in ("RAM", "device"):
-            sizes = [
-                (size_bytes, Worst(figure, record, usage))
-                for record in records
-                for usage in _usages(record, memory)
-                if (size_bytes := getattr(usage, f"{figure}_bytes")) >= MB
-            ]
-            most_mb = rounded_mb(max((size_bytes for size_bytes, _ in sizes), default=0))
-            first = (one for size_bytes, one in sizes if rounded_mb(size_bytes) == most_mb)
-            yield from sorted(first, key=lambda one: one.record.started_at)[:1]
-
-
-def _usages(record: CellRecord, memory: str) -> Sequence[Usage]:
-    return (record.gen,) if memory == "RAM" else [gpu for gpu in record.gpus if gpu.attributed]
+    A cell that only ran while memory was there did not. So of those that came within 1 MB or 1 % of the
+    highest it is the one that needed most.
+    """
+    highest_bytes = max((usage.peak.lo_bytes for _, usage in found), default=0)
+    near = [one for one in found if not notable(highest_bytes - one[1].peak.lo_bytes, highest_bytes)]
+    return max(near, key=lambda one: one[1].needed_bytes) if highest_bytes >= MB else None

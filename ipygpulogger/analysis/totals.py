@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import heapq
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ..records.cell_record import process_of
-from .ranking import by_peak
+from .ranking import by_need, raising
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -53,19 +53,31 @@ class MemoryTotals:
     """One memory over a run."""
 
     latest: Usage  # as the last cell left it
-    highest: CellRecord | None = None  # has the highest peak; None where the use is attributed to no process
-    exact: bool = True  # all peaks are
     used_bytes: int = 0  # the most in use by all processes at the end of a cell; 0 when that is unknown
-    peak_bytes: int = -1  # the highest
+    uses: list[tuple[CellRecord, Usage]] = field(default_factory=list)  # as far as attributed to processes
 
     def add(self, usage: Usage, record: CellRecord) -> None:
         """Add the memory over one cell."""
         self.latest = usage
         self.used_bytes = max(self.used_bytes, getattr(usage, "used_bytes", None) or 0)
         if getattr(usage, "attributed", True):
-            self.exact = self.exact and usage.peak.quality == "exact"
-            if self.highest is None or usage.peak.lo_bytes > self.peak_bytes:
-                self.peak_bytes, self.highest = usage.peak.lo_bytes, record
+            self.uses.append((record, usage))
+
+    @property
+    def highest(self) -> CellRecord | None:
+        """The cell that raised the memory to its highest; None where no use is attributed to a process."""
+        found = raising(self.uses)
+        return found and found[0]
+
+    @property
+    def peak_bytes(self) -> int:
+        """The highest of all cells."""
+        return max((usage.peak.lo_bytes for _, usage in self.uses), default=0)
+
+    @property
+    def exact(self) -> bool:
+        """Whether all of its peaks are."""
+        return all(usage.peak.quality == "exact" for _, usage in self.uses)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +109,7 @@ class Totals:
 
 def shown(records: Sequence[CellRecord]) -> list[CellRecord]:
     """Return the cells to show: of very many, those that needed most."""
-    most = heapq.nlargest(MOST, range(len(records)), key=lambda number: by_peak(records[number]))
+    most = heapq.nlargest(MOST, range(len(records)), key=lambda number: by_need(records[number]))
     return [records[number] for number in sorted(most)]
 
 

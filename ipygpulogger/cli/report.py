@@ -116,7 +116,7 @@ def write_page(
     """Write the page, whole or not at all, and say where it is."""
     from ..render.page import page
 
-    ranked = summary.html(cells.rank(), "peak", cells.suspects())
+    ranked = summary.html(cells)
     write_file(path, page(title, cells, source=source, ranked=ranked, said=said))
     aside(f"page: {path}")
 
@@ -125,7 +125,7 @@ def report(options: argparse.Namespace) -> int:
     """Print the ranked cells, write the page if asked, and return the exit status 0."""
     check({"the page": options.html}, options.path, "the log")
     cells = read(options.path)
-    say(summary.summary(cells.rank(options.by), options.by, cells.suspects()))
+    say(summary.summary(cells, options.by))
     if options.html:
         write_page(options.html, options.path.stem, cells, _sources(options.path))
     return 0

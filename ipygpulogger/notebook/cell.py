@@ -18,6 +18,7 @@ import weakref
 from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
+from ..records.cell_record import main_line_of
 from ..runtime import collector
 from ..runtime.shell import cells_behind, error_of, first_line, was_interrupted
 from .options import did_you_mean
@@ -143,7 +144,8 @@ class Cell:
         self.gpulog_only = is_gpulog_only(self.raw)
         # %gpulog measure runs a statement of the user's, so the cell counts; its report is the statement's.
         self.measures = self.gpulog_only and bool(_compiled(r"gpulog +measure +[^-]").search(self.raw))
-        self.source = first_line(body_of(self.raw))
+        body = body_of(self.raw)
+        self.source, self.main_line = first_line(body), first_line(main_line_of(body))
         self.nested = 0  # cells within it that have begun and not ended
         self.status: Status = "ok"
         self.error: str | None = None  # the class of the exception that ended the cell

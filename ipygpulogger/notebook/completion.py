@@ -149,7 +149,7 @@ def rank_in(words: Sequence[str]) -> str:
     given = [part for word in words for part in word.split("=", 1)]
     if not given:
         return RANKED_BY[0]
-    if len(given) != 2 or given[0] != "--by" or given[1] not in RANKED_BY:
+    if len(given) != 2 or given[0] != "--by" or given[1] not in (*RANKED_BY, "peak"):
         raise not_taken("summary", words)
     return given[1]
 

@@ -6,6 +6,7 @@ import json
 import sys
 import weakref
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from IPython.core.magic import no_var_expand
@@ -19,7 +20,7 @@ from . import completion
 from .cell import options_of, request_in, split_words
 from .completion import cell_and_size_in, no_command, not_taken, options_in, path_in, rank_in, refusal
 from .measured_cell import measured_statement
-from .options import ASKS_FOR_HELP, COMMANDS, FAILED, HELP, RANKED_BY
+from .options import ASKS_FOR_HELP, COMMANDS, FAILED, HELP
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Sequence
@@ -174,10 +175,14 @@ class GpulogMagics:
 
     def _status(self) -> None:
         logger = self.logger
-        options = ", ".join(
-            f"{name}={getattr(logger, name)!r}" for name in sorted(logger.class_trait_names(config=True))
-        )
         state = f"{'running' if logger.running else 'stopped'}, {logger.history.counted()} recorded"
+        for name, option in sorted(logger.traits(config=True).items()):
+            value = getattr(logger, name)
+            if value != option.default() and (name, value) != (
+                "report",
+                "rich",
+            ):  # as the extension has it
+                state += f", {name}={value!r}"
         with importing():
             from ..engine.scope import measured_now
             from ..render import growth
@@ -185,21 +190,29 @@ class GpulogMagics:
         gpus: Sequence[DeviceUsage] = ()
         with suppress(Unavailable):  # the diagnoses say so
             gpus = measured_now(reset_peaks=logger.reset_peaks).gpus
-        page = state, options, found, gpus
-        self._show(growth.status(*page), growth.status_html(*page))
+        self._show(growth.status(state, found, gpus), growth.status_html(state, found, gpus))
 
     def _summary(self, *words: str) -> None:
         by = rank_in(words)
         with importing():
             from ..render import summary
         history = self.logger.history
-        ranked = history.rank(by=by), by, history.suspects()
-        self._show(summary.summary(*ranked), summary.html(*ranked))
+        self._show(summary.summary(history, by), summary.html(history, by))
 
     def _plot(self) -> Any:
         with importing():
-            from ..render import plot
-        return plot.figure(self.logger.history)
+            from ..render import plot, terminal_plot
+        history = self.logger.history
+        if hasattr(self.shell, "kernel"):
+            return plot.figure(history)
+        text = terminal_plot.drawing(history)
+        try:
+            drawn, show = plot.in_terminal(history)
+        except ImportError:
+            print(text)
+            return None
+        drawn._ipython_display_ = show or partial(print, f"\n{text}")  # IPython calls it
+        return drawn
 
     def _fit(self, *words: str) -> None:
         count, name = cell_and_size_in(words)
@@ -227,8 +240,7 @@ class GpulogMagics:
             from ..render import summary
             from ..storage.history import History
         history = History.load(path_in("load", words))
-        ranked = history.rank(), RANKED_BY[0], history.suspects()
-        self._show(summary.summary(*ranked), summary.html(*ranked))
+        self._show(summary.summary(history), summary.html(history))
         return history
 
     def _measure(self, statement: str) -> None:

@@ -195,6 +195,7 @@ class MeasuredCell:
             error=cell.error,
             current_gpu=machine().frameworks.current_index(),
             gpulog_only=cell.gpulog_only and not cell.measures,
+            main_line="" if cell.main_line == cell.source else cell.main_line,
         )
 
     def drop(self) -> None:

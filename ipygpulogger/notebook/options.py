@@ -28,7 +28,7 @@ COMMANDS = {  # the subcommands, and what follows each
     "start": "options as name=value",
     "stop": "",
     "status": "",
-    "summary": "--by peak, --by consumed or --by time",
+    "summary": "--by needed, --by consumed, --by highest or --by time",
     "plot": "",
     "measure": "a statement",
     "fit": "nothing, the number of one cell, such as 4, and the name of a size",
@@ -40,7 +40,7 @@ COMMANDS = {  # the subcommands, and what follows each
     "doctor": "",
     "help": "",
 }
-RANKED_BY = ("peak", "consumed", "time")
+RANKED_BY = ("needed", "consumed", "highest", "time")
 FAILED = "--failed"
 ASKS_FOR_HELP = ("-h", "--help")
 SILENT = ("none", "metadata")  # the reports that show nothing
@@ -54,8 +54,8 @@ Control the report that follows every cell, and look at the cells so far.
   %gpulog stop                      stop the reports
   %gpulog status                    whether it runs, with which options, what is exact
                                     here, and how each device's memory is divided
-  %gpulog summary [--by peak]       the cells, ranked by peak, consumed or time, and
-                                    those that may leak
+  %gpulog summary [--by needed]     the cells, ranked by needed, consumed, highest or
+                                    time, and those that may leak
   %gpulog plot                      memory over the time in the cells, as a figure
   %gpulog measure STATEMENT         run a statement, and tell on one line what it used
   %gpulog fit [CELL] [NAME]         how the memory of a cell, such as 4, grows with its

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
@@ -22,6 +23,22 @@ GROUP_MIME = "application/vnd.ipygpulogger.group.v1+json"  # the same of the tab
 
 LIBRARIES = "libraries loaded"  # the owner of what imports allocated: "libraries loaded: torch"
 Status = Literal["ok", "error", "interrupted"]
+
+# Lines that do not say what a cell does: comments, imports, bare keywords, magics around code.
+_SAYS_NOTHING = (
+    r"#.*|[!@?].*|[)\]}]+|'''|\"\"\"|(?:import|from)\s[^;]*|[\w, ]+,|(?:try|else|finally):|pass|\.\.\."
+    r"|%(?!%|(?:time|timeit|prun|memit)\s).*|%%(?:time|timeit|prun|memit|capture|px|gpulog)\b.*"
+)
+
+
+def main_line_of(text: str) -> str:
+    """Return the first line of a cell that says what it does: no import, comment, magic or bare ``try:``.
+
+    Without such a line it is the first one. What stands below another magic, such as ``%%bash``, is no code
+    of the cell: there it is the magic.
+    """
+    lines = list(filter(None, map(str.strip, text.splitlines())))
+    return next((line for line in lines if not re.fullmatch(_SAYS_NOTHING, line)), lines[0] if lines else "")
 
 
 class Data(NamedTuple):
@@ -80,6 +97,8 @@ class CellRecord(Measurement):
         gpulog_only: Whether the cell contains only this package's own magics, such as ``%gpulog free``.
         dimensions: By name in the code, batch sizes and leading dimensions of arrays; of few cells empty.
         code: A fingerprint of the code without its numbers and comments; empty where `dimensions` is.
+        main_line: The line that says what the cell does, if it is not `source`: the one that allocated most
+            of what was alive at the peak, where that was recorded, else that of `main_line_of`.
     """
 
     execution_count: int | None
@@ -97,6 +116,14 @@ class CellRecord(Measurement):
     gpulog_only: bool = False
     dimensions: tuple[tuple[str, int], ...] = later(())
     code: str = later("")
+    main_line: str = later("")
+
+    @property
+    def code_line(self) -> str:
+        """The line by which reports name the cell: its heaviest one where known, else what it begins with."""
+        needs = [(_most_needed(line), line.source) for line in self.lines if not line.place]
+        most, source = max(needs, key=lambda one: one[0], default=((0, 0), ""))
+        return source if max(most) >= MB else self.main_line or self.source
 
     def outcome(self) -> str:
         """Return how the cell ended if it did not succeed: "failed: ValueError" or "interrupted"."""
@@ -144,6 +171,15 @@ class CellRecord(Measurement):
             truncated_mb(gpu.used_bytes or 0) if gpu else 0,
             self.time_s,
         )
+
+
+def _most_needed(line: LineUsage) -> tuple[int, int]:
+    """Return the most that a line can have held at once on a device, and in RAM; below 1 MB it is nothing."""
+    risen = dict(line.risen)
+    on_devices = [min(gpu.needed_bytes, risen.get(gpu.id, gpu.needed_bytes)) for gpu in line.gpus]
+    ram_bytes = min(line.gen.needed_bytes, risen.get(CPU, line.gen.needed_bytes))
+    most = max(on_devices, default=0)
+    return most if most >= MB else 0, ram_bytes
 
 
 def process_of(record: CellRecord) -> Process | None:

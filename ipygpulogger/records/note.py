@@ -57,12 +57,12 @@ class Diagnosis(NamedTuple):
 
     Attributes:
         source: "RAM", "NVML", "torch", ...
-        state: How good its figures are here: "exact", "bounded", "sampled" or "absent".
+        state: How good its figures are here: "exact", "bounded", "sampled", "absent" or "not imported yet".
         says: What it reads, or why it cannot, in one sentence.
         remedy: What to do about it; None when nothing can be done.
     """
 
     source: str
-    state: Literal["exact", "bounded", "sampled", "absent"]
+    state: Literal["exact", "bounded", "sampled", "absent", "not imported yet"]
     says: str
     remedy: str | None = None

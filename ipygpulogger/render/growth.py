@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from ..records import CPU, DRIVER, CellRecord
 from ..records.units import MB, printable_lines, rounded_mb, shortened, size_text, without_controls
-from .markup import BLUE, GREY, PALE, PURPLE, RED, Part, Strong, bar, folded, legend, line, small
+from .markup import BLUE, GREY, PALE, PURPLE, RED, Part, Strong, bar, legend, line, small
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -227,19 +227,23 @@ def _diagnoses(found: Sequence[Diagnosis]) -> Table:
     columns = Column("Source", "words", least=12), Column("Peaks", "words", gap=1, least=8)
     table = Table([*columns, Column("What it reads, or why it cannot", "words", gap=1)])
     for one in found:
-        state = one.state if one.state in ("exact", "absent") else Strong(one.state)
+        state = one.state if one.state in ("exact", "absent", "not imported yet") else Strong(one.state)
         table.add(one.source, state, one.says)
         if one.remedy:
             table.add("", "", f"-> {one.remedy}")
     return table
 
 
-def status(state: str, options: str, found: Sequence[Diagnosis], gpus: Sequence[DeviceUsage]) -> str:
-    """Return what a logger does, what each source reports, and how each device's memory is divided."""
-    return "\n".join([f"{state}; {options}", diagnoses(found), *([ladders(gpus)] if gpus else [])])
+def status(state: str, found: Sequence[Diagnosis], gpus: Sequence[DeviceUsage]) -> str:
+    """Return what a logger does, how exact each source is, and how each device's memory is divided."""
+    return "\n".join([state, printable_lines([_states(found)]), *([ladders(gpus)] if gpus else [])])
 
 
-def status_html(state: str, options: str, found: Sequence[Diagnosis], gpus: Sequence[DeviceUsage]) -> str:
-    """Return the same as HTML: the devices first, the options folded."""
-    page = line(f"<b>{escape(state)}</b>") + bars(gpus) + diagnoses_html(found)
-    return without_controls(page + folded("Options", small(options)))
+def status_html(state: str, found: Sequence[Diagnosis], gpus: Sequence[DeviceUsage]) -> str:
+    """Return the same as HTML."""
+    return without_controls(line(f"<b>{escape(state)}</b>") + bars(gpus) + line(small(_states(found))))
+
+
+def _states(found: Sequence[Diagnosis]) -> str:
+    states = ", ".join(f"{one.source} {one.state}" for one in found)
+    return f"{states}; %gpulog doctor has the reasons"

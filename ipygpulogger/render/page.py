@@ -115,10 +115,11 @@ def _cell(record: CellRecord, source: str) -> str:
     count = record.execution_count
     first = next((text for text in source.splitlines() if text.strip()), "")
     name = "" if count is None else str(count)
+    anchor = f' id="cell-id={escape(record.cell_id)}"' if record.cell_id else ""  # the summary's link
     return (
         f'<details class="cell{failed}"><summary><span class=count>{name}</span>'
         f"<span><code>{escape(first)}</code><span class=line>{line}</span></span></summary>\n"
-        f"<div class=inside><pre><code>{escape(source)}</code></pre>\n{body}</div></details>"
+        f"<div class=inside{anchor}><pre><code>{escape(source)}</code></pre>\n{body}</div></details>"
     )
 
 

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import heapq
 import io
+import os
+import sys
 import warnings
 from datetime import timezone
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from ..records.units import MB, clipped, size_text
+from ..records.units import MB, clipped, in_mb, size_text
 from .markup import BLUE, RED
 from .plot_data import OWN, WHOLE, Axis, panels
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from matplotlib.figure import Figure
 
@@ -34,23 +36,24 @@ _ABOVE_IN, _BELOW_IN = 0.34, 0.68  # above a panel, below all
 _TITLE_IN, _NUMBERS_IN = 0.3, 0.2  # of the figure; of the cells, above the first panel
 _COLORS, _OCTREE = 128, 2  # of the PNG: how many, and the only way that keeps transparency
 _FEW = 4  # panels that get their full height
-_TOP = 1.18  # above the highest, for its label
+_TOP = 1.1  # above the highest
 _IN_VIEW = 2.5  # times the highest use: a limit above has no line
 _MARKED = 24  # peaks of a panel
 _NOTABLE = 0.06  # of the panel's height: a peak that rises by less above its cell is not marked
 _SHADED_COLUMNS = 120  # parts of the axis; narrower cells are not shaded alternately
 _SIZES = {"MB": 1, "GB": 1024}
+_WINDOWLESS = {"agg", "cairo", "pdf", "pgf", "ps", "svg", "template", "inline"}  # backends of matplotlib
 _TIMES = {"s": 1, "min": 60, "h": 3600}
 
 
-def figure(records: Iterable[CellRecord]) -> Figure:
+def figure(records: Iterable[CellRecord], make: Callable[..., Figure] | None = None) -> Figure:
     """Return a figure of memory over the time in the cells: general RAM, and each device that was used.
 
     Each cell is a band with its number, red if it failed. Of a device it has what this process held, and what
     was in use in all. The highest peaks are bars over their cells, with a triangle if they are lower bounds.
     One process alone is drawn: the notebook's own or, without a record of it, the first of the others, named.
 
-    pyplot is not used: the figure is on none of its lists, and IPython still displays it as a picture.
+    The figure is on no list of pyplot's, and IPython displays it as a picture, unless pyplot is to `make` it.
 
     Raises:
         ValueError: `records` is empty.
@@ -65,7 +68,7 @@ def figure(records: Iterable[CellRecord]) -> Figure:
     panel_in = 1.7 if len(shown) <= _FEW else 1.1
     top_in = _ABOVE_IN + _NUMBERS_IN + (_TITLE_IN if axis.process else 0)
     height_in = top_in + len(shown) * (panel_in + _ABOVE_IN) - _ABOVE_IN + _BELOW_IN
-    drawn = Figure(figsize=(_WIDTH_IN, height_in), dpi=_DPI, facecolor="none")
+    drawn = (make or Figure)(figsize=(_WIDTH_IN, height_in), dpi=_DPI, facecolor="none")
     left = _LEFT_IN / _WIDTH_IN
     places: dict[str, Any] = {
         "left": left,
@@ -115,6 +118,21 @@ def _png(drawn: Figure) -> tuple[bytes, dict[str, int]]:
     return smaller.getvalue(), {"width": round(width_in * _DPI), "height": round(height_in * _DPI)}
 
 
+def in_terminal(records: Iterable[CellRecord]) -> tuple[Any, Callable[[], object] | None]:
+    """Return the figure, and what shows it in a window; None where matplotlib has none here."""
+    drawn = figure(records)  # fails if matplotlib is not installed
+    if sys.platform not in ("darwin", "win32") and not any(
+        map(os.environ.get, ("DISPLAY", "WAYLAND_DISPLAY"))
+    ):
+        return drawn, None  # before pyplot is imported, which adds a callback to IPython's
+    from matplotlib import get_backend
+    from matplotlib import pyplot as plt
+
+    if get_backend().lower() in _WINDOWLESS:
+        return drawn, None
+    return figure(records, plt.figure), plt.show
+
+
 def _draw(axes: Any, panel: Panel, axis: Axis, *, first: bool) -> None:
     """Draw one panel; the numbers of the cells stand between the first and its title."""
     from matplotlib.collections import PolyCollection
@@ -149,7 +167,9 @@ def _draw(axes: Any, panel: Panel, axis: Axis, *, first: bool) -> None:
     _set_ticks(axes.yaxis, most_mb, _SIZES)
     _draw_marks(axes, panel, most_mb)
     above_in = 0.07 + _NUMBERS_IN * first
-    _write(axes, (0, 1), panel.title, axes.transAxes, above_in=above_in, fontsize=_SMALL + 1, weight="bold")
+    highest = f", highest {panel.highest}" if panel.highest else ""
+    title = clipped(panel.title, _LETTERS // 2) + clipped(highest, _LETTERS)
+    _write(axes, (0, 1), title, axes.transAxes, above_in=above_in, fontsize=_SMALL + 1, weight="bold")
 
 
 def _set_ticks(along: Any, most: float, units: dict[str, int]) -> None:
@@ -165,36 +185,28 @@ def _set_ticks(along: Any, most: float, units: dict[str, int]) -> None:
 
 
 def _draw_marks(axes: Any, panel: Panel, most_mb: float) -> None:
-    """Draw the highest peaks that rise notably above their cells, and name the highest of all."""
-    rising = [mark for mark in panel.marks if mark.rise_mb >= _NOTABLE * most_mb]
+    """Draw how high memory was in the highest of those cells in which it rose notably."""
+    rising = [mark for mark in panel.marks if in_mb(mark.usage.peaked_bytes) >= _NOTABLE * most_mb]
     marks = heapq.nlargest(_MARKED, rising, key=lambda mark: mark.top_mb)
     tops = [mark.top_mb for mark in marks]
     ends = [mark.left for mark in marks], [mark.right for mark in marks]
     axes.hlines(tops, *ends, color=PEAK, linewidth=1.6, zorder=4)
-    for at_least, label, marker in ((False, "peak of the cell", "_"), (True, "peak, at least", "^")):
+    for at_least, label, marker in ((False, "highest of the cell", "_"), (True, "highest, at least", "^")):
         places = [(mark.x, mark.top_mb) for mark in marks if mark.at_least == at_least]
         if places:
             look = {"linestyle": "none", "color": PEAK, "markerfacecolor": "none", "zorder": 4}
             axes.plot(*zip(*places, strict=True), marker=marker, markersize=6, label=label, **look)
-    if highest := panel.highest:
-        half = len(_plain(str(highest))) * _letter_width(axes) / 2
-        x = max(half, min(highest.x, axes.get_xlim()[1] - half))
-        look = {"above_in": 0.05, "ha": "center", "color": PEAK}
-        _write(axes, (x, highest.top_mb), str(highest), axes.transData, **look)
 
 
 def _draw_limits(axes: Any, panel: Panel) -> float:
-    """Draw the limits that are near, name the others, and return the top of the panel in MB."""
-    highest_mb, over = panel.highest_mb(), axes.get_yaxis_transform()
-    words = {
-        name: f"{name} {size_text(size * MB).replace('.0 ', ' ')}" for name, size in panel.limits.items()
-    }
-    near = {name: size for name, size in panel.limits.items() if size <= _IN_VIEW * highest_mb}
-    for name, size_mb in near.items():
+    """Draw the limits that are near, name them all, and return the top of the panel in MB."""
+    highest_mb = panel.highest_mb()
+    near = [size_mb for size_mb in panel.limits.values() if size_mb <= _IN_VIEW * highest_mb]
+    for size_mb in near:
         axes.axhline(size_mb, color=INK, linewidth=0.8, linestyle=(0, (6, 3)), zorder=3)
-        _write(axes, (0.002, size_mb), words.pop(name), over, above_in=0.02)
-    _write(axes, (1, 1), ", ".join(words.values()), axes.transAxes, above_in=0.07, ha="right")
-    return _TOP * max([highest_mb, *near.values()])
+    words = [f"{name} {size_text(size * MB).replace('.0 ', ' ')}" for name, size in panel.limits.items()]
+    _write(axes, (1, 1), ", ".join(words), axes.transAxes, above_in=0.07, ha="right")
+    return _TOP * max([highest_mb, *near])
 
 
 def _shade_bands(axes: Any, axis: Axis) -> None:
@@ -242,4 +254,4 @@ def _write(axes: Any, place: tuple[float, float], text: str, over: Any, **look: 
 def _plain(text: str) -> str:
     """Return foreign text on one line, short, with nothing that matplotlib would typeset as mathematics."""
     text = " ".join("".join(c if c.isprintable() else " " for c in text).split())
-    return clipped(text, _LETTERS).replace("$", r"\$")
+    return clipped(text, 2 * _LETTERS).replace("$", r"\$")

@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 from ..analysis.notable import is_inexact
+from ..analysis.ranking import raising
 from ..analysis.totals import of_one_process
-from ..records.units import MB, in_mb, size_text
+from ..records.units import in_mb, size_text
 from .growth import named_devices
 
 if TYPE_CHECKING:
@@ -70,27 +71,35 @@ class Axis:
 
 
 class Mark(NamedTuple):
-    """The peak of one cell, in MB; if it is not exact, its lower bound."""
+    """How high memory was in one cell."""
 
     label: str
     left: float
     right: float
-    top_mb: float
-    rise_mb: float  # above both ends of the cell
-    at_least: bool
+    usage: Usage
 
     @property
     def x(self) -> float:
         """The middle of the cell."""
         return (self.left + self.right) / 2
 
+    @property
+    def top_mb(self) -> float:
+        """The highest in MB; if it is not exact, its lower bound."""
+        return in_mb(self.usage.peak.lo_bytes)
+
+    @property
+    def at_least(self) -> bool:
+        """Whether it is not exact."""
+        return is_inexact(self.usage)
+
     def __str__(self) -> str:
-        return f"{self.label}: {'at least ' if self.at_least else ''}{size_text(self.top_mb * MB)}"
+        return f"{'at least ' if self.at_least else ''}{size_text(self.usage.peak.lo_bytes)} in {self.label}"
 
 
 @dataclass
 class Panel:
-    """General RAM or one device: curves of unbroken runs of points, and the peak of each cell."""
+    """General RAM or one device: curves of unbroken runs of points, and how high each cell was."""
 
     name: str
     title: str
@@ -100,19 +109,14 @@ class Panel:
 
     @property
     def highest(self) -> Mark | None:
-        """The highest peak; of equal ones the first."""
-        return max(self.marks, key=lambda mark: mark.top_mb, default=None)
+        """The cell that raised the memory to its highest."""
+        found = raising([(mark, mark.usage) for mark in self.marks])
+        return found and found[0]
 
     def highest_mb(self) -> float:
         """Return the highest of everything that is drawn except the limits."""
         sizes = [size for runs in self.curves.values() for points in runs for _, size in points]
         return max([1.0, *sizes, *(mark.top_mb for mark in self.marks)])
-
-    def mark(self, cell: CellRecord, usage: Usage, left: float, right: float) -> None:
-        """Add the peak of a cell."""
-        top_mb = in_mb(usage.peak.lo_bytes)
-        rise_mb = top_mb - in_mb(max(usage.before_bytes, usage.after_bytes))
-        self.marks.append(Mark(cell.label, left, right, top_mb, rise_mb, is_inexact(usage)))
 
 
 def panels(axis: Axis) -> list[Panel]:
@@ -134,7 +138,7 @@ def _ram(axis: Axis) -> Panel:
             left, right = band.ends(cell)
             of_band += [(left, in_mb(cell.gen.before_bytes)), (right, in_mb(cell.gen.after_bytes))]
             of_band += [(left + at_s, in_mb(size)) for at_s, size in cell.gen.timeline]
-            panel.mark(cell, cell.gen, left, right)
+            panel.marks.append(Mark(cell.label, left, right, cell.gen))
         points += sorted(of_band, key=lambda point: point[0])
     panel.curves[OWN] = [points]
     return panel
@@ -150,7 +154,7 @@ def _devices(axis: Axis) -> Iterator[Panel]:
             uses = [(cell, use) for cell in band.cells for use in cell.gpus if use.key == key]
             for cell, use in uses:
                 if use.attributed:
-                    panel.mark(cell, use, *band.ends(cell))
+                    panel.marks.append(Mark(cell.label, *band.ends(cell), use))
             # Of cells within one another the outer one has the course.
             course = _course(uses[0][1], *band.ends(uses[0][0])) if uses else {}
             for curve, runs in panel.curves.items():

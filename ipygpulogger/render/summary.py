@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
+import textwrap
 from html import escape
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from ..analysis.group import Group
-from ..analysis.leaks import growing_names
-from ..analysis.ranking import ranked
+from ..analysis.leaks import growing_names, suspects
+from ..analysis.ranking import FIGURES, raising, rank, size_of
 from ..records import DeviceUsage, Estimate, LineUsage, Measurement, OutOfMemory
 from ..records.cell_record import process_of
 from ..records.units import (
@@ -17,6 +19,7 @@ from ..records.units import (
     printable_lines,
     rounded_mb,
     shortened,
+    size_text,
     time_text,
     without_controls,
 )
@@ -25,83 +28,109 @@ from ..storage.history import History
 from . import estimate, group, lines, out_of_memory
 from . import html as html_report
 from .growth import device_name, named_devices
-from .markup import Drawn, Strong, line, scrolling, small
+from .markup import BLUE, DOT, RED, Drawn, Strong, line, scrolling, small
+from .markup import code as code_markup
 from .table import Bar, Column, Table, least_sign, moved_parts
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from ..analysis.compare import Change, Comparison, Pair
-    from ..analysis.ranking import Ranked
     from ..analysis.totals import Key
     from ..records import CellRecord, Usage
     from .table import Words
 
-    _Worst = dict[str, list[tuple[CellRecord, str]]]  # by figure: the cells, and how high it is
-
-_ROWS = 20  # cells of a history
+_ROWS = 20  # cells
+_SUSPECTS = 5
 _CARD = 2048  # bytes
 _NAMES = 5  # that grew in one suspect
-_RUNS = 6  # of one suspect
 _NONE = "no cell has been reported yet"
 _LEAK = "every run consumed more, and left more in use than the one before"
-_FIGURES = "consumed", "peaked", "needed", "peak"
-_COLUMNS = {
-    "consumed": Column("Consumed", gap=1, least=8),
-    "peaked": Column("Peaked", gap=1, least=6),
-    "needed": Column("Needed", gap=1, least=7),
-    "drawn": Column("", "drawn"),
-    "peak": Column("Peak", gap=1, least=7),
-}
+_MOMENT = "more for a moment"
+_LEGEND = f"<b style=color:{BLUE}>■</b> consumed{DOT}<b style=color:{RED}>■</b> {_MOMENT}"
+_WIDTH = 80  # of text
+_BAR = 8  # characters
+# Of code in HTML: on a narrow screen it leaves room for the figures.
+_CLIPPED = "max-width:18vw;overflow:hidden;text-overflow:ellipsis;white-space:nowrap"
+_ID = re.compile(r"[\w-]{1,64}", re.ASCII)  # of a cell of a notebook file; VS Code sends an address
 _FIRST = {
-    "peak": "by what each needed above what was in use before it",
-    "consumed": "who consumed most first",
+    **dict.fromkeys(("needed", "peak"), "most needed first"),
+    "consumed": "most consumed first",
+    "highest": "the highest first",
     "time": "the longest first",
 }
 
 
-def summary(records: Sequence[CellRecord], by: str, suspects: Sequence[Sequence[CellRecord]]) -> str:
-    """Return the ranked cells of a notebook, the highest marked, and suspected leaks.
+class _Overview(NamedTuple):
+    """What a summary says."""
 
-    The records and the suspects are as `History.rank` and `History.suspects` return them.
+    title: str
+    first: Sequence[CellRecord]
+    names: dict[Key, str]  # of the devices
+    below: list[str]  # sentences
+    leaks: list[str]  # a heading, and those that may leak
+
+
+def summary(records: Sequence[CellRecord], by: str = "needed") -> str:
+    """Return the ranked cells of a run as text of 80 columns, and those that may leak.
+
+    The records are all of the run, in their order, and `by` is a word that `History.rank` takes.
     """
-    found = ranked(records, by, suspects)
+    found = _overview(records, by)
     if found is None:
         return _NONE
-    names = _names(found.devices)
-    worst = _worst(found, names)
-    marked = {id(record) for cells in worst.values() for record, _ in cells}
-    lines = [_title(found), *_table(found.first, names, marked, html=False).text()]
-    if more := _more(found.count, found.first):
-        lines.append(f"  {more}")
-    lines += [f"* {sentence}" for sentence in _sentences(worst)]
-    if found.coarse_bytes:
-        lines.append(
-            f"RAM: each peak is within ±{rounded_mb(found.coarse_bytes)} MB, as coarsely as the kernel counts"
-        )
-    if found.suspects:
-        lines.append(f"May leak: {_LEAK}:")
-        lines += [f"  {_suspect(runs, names)}" for runs in found.suspects]
-    if more := _more(found.suspects_count, found.suspects):
-        lines.append(f"  {more}")
-    return printable_lines(lines)
+    lines = [found.title, *_table(found.first, found.names, html=False).text(_WIDTH, marks=False)]
+    for sentence in (f"█ consumed  ░ {_MOMENT}", *found.below):
+        lines += textwrap.wrap(sentence, _WIDTH)
+    return printable_lines([*lines, *found.leaks])
 
 
-def html(records: Sequence[CellRecord], by: str, suspects: Sequence[Sequence[CellRecord]]) -> str:
-    """Return the same as HTML: a table with a bar for each memory, its highest figures in bold."""
-    found = ranked(records, by, suspects)
+def html(records: Sequence[CellRecord], by: str = "needed") -> str:
+    """Return the same as HTML, the highest figures in bold."""
+    found = _overview(records, by)
     if found is None:
         return line(_NONE, quiet=True)
-    names = _names(found.devices)
-    markup = scrolling(_table(found.first, names, html=True).html(_title(found)))
-    below = [_more(found.count, found.first), *_sentences(_worst(found, names))]
-    markup += "".join(map(small, filter(None, below)))
-    if found.suspects:
-        markup += line(f"<b>May leak</b>: {_LEAK}")
-        markup += "".join(line(escape(_suspect(runs, names))) for runs in found.suspects)
-    if more := _more(found.suspects_count, found.suspects):
-        markup += small(more)
-    return without_controls(markup)
+    shown = scrolling(_table(found.first, found.names, html=True).html())
+    markup = line(f"{escape(found.title)}{shown}{_LEGEND}{''.join(map(small, found.below))}")
+    return without_controls(markup + "".join(line(escape(words)) for words in found.leaks))
+
+
+def _overview(records: Sequence[CellRecord], by: str) -> _Overview | None:
+    """Return what a summary says of a run; None without a cell."""
+    ranked, suspected = rank(records, by), suspects(records)
+    if not ranked:
+        return None
+    others = sum(process_of(record) is not None for record in records)
+    left_out = len(records) - len(ranked)
+    title = cells_text(len(records) - others, others)
+    title += f" ({left_out:,} that only ran %gpulog left out)" if left_out else ""
+    names = _names(ranked)
+    below = [f"and {len(ranked) - _ROWS:,} more"] if len(ranked) > _ROWS else []
+    below += _highest(ranked, names)
+    if coarse_bytes := max(
+        (one.gen.peak.precision_bytes for one in ranked if one.gen.peak.coarse), default=0
+    ):
+        coarse_mb = rounded_mb(coarse_bytes)
+        below.append(f"RAM: each highest is within ±{coarse_mb} MB, as coarsely as the kernel counts")
+    leaks = [f"May leak: {_LEAK}:"] if suspected else []
+    leaks += [f"  {_suspect(runs, names)}" for runs in suspected[:_SUSPECTS]]
+    leaks += [f"  and {len(suspected) - _SUSPECTS:,} more"] if len(suspected) > _SUSPECTS else []
+    return _Overview(f"{title}, {_FIRST[by]}; MB", ranked[:_ROWS], names, below, leaks)
+
+
+def _highest(records: Sequence[CellRecord], names: dict[Key, str]) -> Iterator[str]:
+    """Yield who raised each memory to its highest, in one sentence."""
+    found: dict[str, list[tuple[CellRecord, Usage]]] = {}
+    for record in records:
+        for name, usage in _memories(record, names):
+            found.setdefault(name, []).extend([] if usage is None else [(record, usage)])
+    raised = [(name, one) for name, uses in found.items() if (one := raising(uses)) is not None]
+    said = [
+        f"{name} {least_sign(usage)}{size_text(usage.peak.lo_bytes)} in {shortened(record.title())}"
+        for name, (record, usage) in raised
+    ]
+    if said:
+        yield f"highest: {'; '.join(said)}"
 
 
 def history(cells: History) -> str:
@@ -109,29 +138,15 @@ def history(cells: History) -> str:
     if not cells:
         return line(_NONE, quiet=True)
     records = cells[-_ROWS:]
-    own = [record for record in records if process_of(record) is None]
-    names = _names(gpu for record in own for gpu in record.gpus)
     which = f", the last {_ROWS}" if len(cells) > _ROWS else ""
-    shown = _table(records, names, html=True).html(f"{cells.counted()}{which}; MB")
-    return without_controls(scrolling(shown))
+    shown = scrolling(_table(records, _names(records), html=True).html())
+    return without_controls(line(f"{cells.counted()}{which}; MB{shown}{_LEGEND}"))
 
 
-def _names(gpus: Iterable[DeviceUsage]) -> dict[Key, str]:
+def _names(records: Sequence[CellRecord]) -> dict[Key, str]:
+    """Return the names of this kernel's devices."""
+    gpus = (gpu for record in records if process_of(record) is None for gpu in record.gpus)
     return {key: name for key, (name, _) in named_devices(gpus).items()}
-
-
-def _title(found: Ranked) -> str:
-    count = cells_text(found.count - found.processes_count, found.processes_count)
-    return f"{count}, {_FIRST[found.by]}; MB"
-
-
-def _more(count: int, shown: Sequence[object]) -> str:
-    return f"and {count - len(shown):,} more" if count > len(shown) else ""
-
-
-def _sentences(worst: _Worst) -> Iterator[str]:
-    for words, cells in worst.items():
-        yield f"{words}: {'; '.join(f'{shortened(cell.title())}, {figure}' for cell, figure in cells)}"
 
 
 def _device(record: CellRecord, gpu: DeviceUsage, names: dict[Key, str]) -> str:
@@ -139,66 +154,55 @@ def _device(record: CellRecord, gpu: DeviceUsage, names: dict[Key, str]) -> str:
     return device_name(gpu, record.gpus) if process_of(record) else names[gpu.key]
 
 
-def _table(
-    records: Sequence[CellRecord], names: dict[Key, str], marked: Container[int] = (), *, html: bool
-) -> Table:
-    """Return cells as a table, a row for each memory, with a mark at these ids, or bold figures in HTML."""
-    order = ("needed", "drawn", "consumed", "peaked", "peak") if html else _FIGURES
-    cell, memory = Column("", "words", html_head="Cell", least=8), Column("", "words", gap=1, least=5)
-    time, source = Column("Time", gap=1, least=9), Column("Cell", "code", html_head="Source")
-    table = Table([cell, memory, *(_COLUMNS[name] for name in order), time, source])
-    shown = [(record, list((_moved if html else _rows)(record, names))) for record in records]
+def _table(records: Sequence[CellRecord], names: dict[Key, str], *, html: bool) -> Table:
+    """Return cells as a table, a row for each memory, the highest figures in bold."""
+    columns = [Column("", "words", html_head="Cell", least=7), Column("", "words", gap=1, least=4)]
+    columns += [Column("Consumed", gap=1, least=8), Column("Needed", gap=1, least=6)]
+    columns += [Column("", "drawn" if html else "figure", gap=1), Column("Highest", gap=1, least=7)]
+    columns += [Column("Time", gap=1, least=7)]
+    columns.insert(1 if html else len(columns), Column("Cell", "code", html_head="Source"))
+    table = Table(columns)
+    shown = [(record, _rows(record, names)) for record in records]
     usages = [usage for _, rows in shown for _, usage in rows if usage is not None]
     scale_bytes = max((usage.needed_bytes for usage in usages), default=0)
     longest_s = max((record.time_s for record in records), default=0.0)
-    most = {
-        name: max((rounded_mb(getattr(usage, f"{name}_bytes")) for usage in usages), default=0)
-        for name in ("needed", "consumed")
-    }
+    most = {what: max((rounded_mb(size_of(one, what)) for one in usages), default=0) for what in FIGURES}
     for record, rows in shown:
-        title, ended = shortened(record.title()), shortened(record.outcome())
-        code = shortened(record.source)
+        code, ended = shortened(record.code_line.strip()), shortened(record.outcome())
+        took = time_text(record.time_s)
+        time: Words = Strong(took) if record.time_s == longest_s else took
+        first: Words = shortened(record.title())
+        source: Words = f"{ended}: {code}" if ended else code
         if html:
-            took = time_text(record.time_s)
-            outcome = f" <b>{escape(ended)}</b>" if ended else ""
-            first: Words = Drawn(f"{escape(title)}{outcome}")
-            last: tuple[Words, Words] = (Strong(took) if record.time_s == longest_s else took, code)
-        else:
-            first = title
-            last = f"{record.time_s:.3f}s", f"{code}{f'  ({ended})' if ended else ''}"
-        mark = "*" if id(record) in marked else " "
+            first = Drawn(_linked(record))
+            failed = f"<b>{escape(ended)}</b> " if ended else ""
+            source = Drawn(f'<div style="{_CLIPPED}">{failed}{code_markup(code)}</div>')
         for name, usage in rows:
-            figures: dict[str, Words | Bar] = dict.fromkeys(_FIGURES, "n/a")
-            if usage is not None:
-                for what, (least, size_bytes) in _sizes(usage).items():
-                    size_mb = rounded_mb(size_bytes)
-                    text = f"{least}{size_mb:{',' if html else ''}}"
-                    figures[what] = Strong(text) if size_mb and size_mb == most.get(what) else text
-            figures["drawn"] = Bar(moved_parts(usage), scale_bytes)
-            table.add(first, name, *(figures[what] for what in order), *last, mark=mark)
-            mark, first, last = " ", "", ("", Drawn(""))
+            consumed, needed, highest = (_figure(usage, what, most[what], html=html) for what in FIGURES)
+            bar = Bar(moved_parts(usage), scale_bytes)
+            figures = consumed, needed, bar if html else bar.blocks(_BAR), highest, time
+            table.add(first, *([source, name] if html else [name]), *figures, *([] if html else [source]))
+            first, time, source = "", "", Drawn("")
     return table
 
 
-def _sizes(usage: Usage) -> dict[str, tuple[str, int]]:
-    """Return the figures of a row: the sign before each, and bytes."""
-    least = least_sign(usage)
-    return {
-        "consumed": ("", usage.consumed_bytes),
-        "peaked": ("", usage.peaked_bytes),
-        "needed": (least, usage.needed_bytes),
-        "peak": (least, usage.peak.lo_bytes),
-    }
+def _linked(record: CellRecord) -> str:
+    """Return the title of a cell, where the front end has its id as a link, which JupyterLab follows."""
+    title = escape(shortened(record.title())).replace(" ", "\N{NO-BREAK SPACE}")
+    cell_id = record.cell_id or ""
+    return (
+        f'<a style=color:inherit href="#cell-id={cell_id}">{title}</a>' if _ID.fullmatch(cell_id) else title
+    )
 
 
-def _moved(record: CellRecord, names: dict[Key, str]) -> list[tuple[str, Usage | None]]:
-    """Return the rows of a cell where anything changed or is unknown; RAM if nothing did."""
-    found = list(_rows(record, names))
-
-    def moved(usage: Usage | None) -> bool:
-        return usage is None or bool(rounded_mb(usage.needed_bytes) or rounded_mb(usage.consumed_bytes))
-
-    return [(name, usage) for name, usage in found if moved(usage)] or found[:1]
+def _figure(usage: Usage | None, what: str, most_mb: int, *, html: bool) -> Words:
+    """Return a figure of a row in MB, one that is the highest of its column so that it stands out."""
+    if usage is None:
+        return "n/a"
+    size_mb = rounded_mb(size_of(usage, what))
+    least = "" if what == "consumed" else least_sign(usage)
+    text = f"{least}{size_mb:{',' if html else ''}}"
+    return Strong(text) if size_mb and size_mb == most_mb else text
 
 
 def _memories(record: CellRecord, names: dict[Key, str]) -> Iterator[tuple[str, Usage | None]]:
@@ -208,26 +212,17 @@ def _memories(record: CellRecord, names: dict[Key, str]) -> Iterator[tuple[str, 
         yield _device(record, gpu, names), gpu if gpu.attributed else None
 
 
-def _rows(record: CellRecord, names: dict[Key, str]) -> Iterator[tuple[str, Usage | None]]:
-    """Yield RAM, and each device that changed or has the highest peak of the cell."""
-    fullest = max((gpu.peak.lo_bytes for gpu in record.gpus), default=0)
-    for name, usage in _memories(record, names):
-        idle = usage is not None and max(abs(usage.consumed_bytes), usage.peaked_bytes) < MB
-        if usage is None or not idle or name == "RAM" or usage.peak.lo_bytes >= fullest:
-            yield name, usage
+def _rows(record: CellRecord, names: dict[Key, str]) -> list[tuple[str, Usage | None]]:
+    """Return each memory that changed or is unknown, and the fullest device; RAM if there is none."""
+    fullest_bytes = max((gpu.peak.lo_bytes for gpu in record.gpus if gpu.attributed), default=0)
 
+    def is_shown(name: str, usage: Usage | None) -> bool:
+        if usage is None or rounded_mb(usage.needed_bytes) or rounded_mb(usage.consumed_bytes):
+            return True
+        return name != "RAM" and usage.peak.lo_bytes == fullest_bytes > 0
 
-def _worst(found: Ranked, names: dict[Key, str]) -> _Worst:
-    """Return, by the name of each figure, the cells that have the highest: of RAM, and of any device."""
-    worst: _Worst = {}
-    for figure, record, usage in found.worst:
-        name = _device(record, usage, names) if isinstance(usage, DeviceUsage) else ""
-        least, size_bytes = _sizes(usage)[figure]
-        text = f"{least}{rounded_mb(size_bytes)} {f'MB on {name}' if name else 'MB of RAM'}"
-        if figure == "needed":
-            text += f" (peak {least}{rounded_mb(usage.peak.lo_bytes)})"
-        worst.setdefault(f"{figure} most", []).append((record, text))
-    return worst | {"longest": [(found.longest, f"{found.longest.time_s:.3f}s")]}
+    found = list(_memories(record, names))
+    return [one for one in found if is_shown(*one)] or found[:1]
 
 
 def _suspect(runs: Sequence[CellRecord], names: dict[Key, str]) -> str:
@@ -244,17 +239,14 @@ def _suspect(runs: Sequence[CellRecord], names: dict[Key, str]) -> str:
 
 
 def _growth(name: str, sizes: Sequence[int]) -> str:
-    """Return how much a suspect grew: one figure if all runs were alike, else those of the last few."""
-    where = "MB" if name == "RAM" else f"MB on {name}"
-    growths = [f"{rounded_mb(size):+}" for size in sizes]
-    if len(set(growths)) == 1:
-        return f"{growths[0]} {where} each"
-    return f"{'..., ' if len(growths) > _RUNS else ''}{', '.join(growths[-_RUNS:])} {where}"
+    """Return how much each run of a suspect consumed: "+5 to +9 MB each"."""
+    ends = dict.fromkeys(f"{rounded_mb(size):+}" for size in (min(sizes), max(sizes)))
+    return f"{' to '.join(ends)} MB {'' if name == 'RAM' else f'on {name} '}each"
 
 
 def named(record: CellRecord, between: str = ": ") -> str:
-    """Return a cell's label and first line, by which people recognize it."""
-    return f"{shortened(record.title())}{between}{shortened(record.source)}"
+    """Return a cell's label and main line, by which people recognize it."""
+    return f"{shortened(record.title())}{between}{shortened(record.code_line.strip())}"
 
 
 def comparison(found: Comparison) -> str:

@@ -7,7 +7,7 @@ from html import escape
 from itertools import groupby
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from ..records.units import printable, rounded_mb
+from ..records.units import MB, clipped, printable, rounded_mb
 from .markup import BLUE, RED, Drawn, Part, Strong, Text, cell_bar, code, faint
 from .markup import table as html_table
 
@@ -34,6 +34,16 @@ class Bar(NamedTuple):
 
     parts: Sequence[Part]
     scale_bytes: int  # how much fills the cell
+
+    def blocks(self, width: int) -> str:
+        """Return the bar for text: its first part in full blocks, the others in light ones."""
+        drawn, sizes = "", 0
+        for part, block in zip(self.parts, "█░", strict=False):
+            sizes += part.size_bytes if part.size_bytes >= MB else 0
+            # What is seen at all takes a character, and no part takes that of another.
+            columns = -(-sizes * width // self.scale_bytes) if sizes and self.scale_bytes else 0
+            drawn += block * (columns - len(drawn))
+        return f"{drawn:{width}}"
 
 
 class Faint(NamedTuple):
@@ -106,7 +116,8 @@ def _widths(columns: Sequence[Column], rows: Iterable[Sequence[str]], most: int 
 def _line(mark: str, cells: Sequence[str], columns: Sequence[Column], widths: Sequence[int]) -> str:
     line = f"{mark} "
     for cell, column, width in zip(cells, columns, widths, strict=True):
-        words = f"{cell:>{width}}" if column.kind == "figure" else f"{squeezed(cell, width):{width}}"
+        shown = clipped(printable(cell), width) if column.kind == "code" else squeezed(cell, width)
+        words = f"{cell:>{width}}" if column.kind == "figure" else f"{shown:{width}}"
         line += " " * column.gap + words if width else ""  # nothing is in a column without width
     return line.rstrip()
 
@@ -157,4 +168,4 @@ def moved_parts(usage: Usage | None) -> list[Part]:
     if usage is None:
         return []
     consumed = Part("consumed", max(0, usage.consumed_bytes), BLUE)
-    return [consumed, Part("peaked", usage.peaked_bytes, RED)]
+    return [consumed, Part("for a moment", usage.peaked_bytes, RED)]

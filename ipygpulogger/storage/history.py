@@ -44,13 +44,14 @@ class History(Sequenced[CellRecord]):
 
     # -- which cells matter ------------------------------------------------------------------------
 
-    def rank(self, by: str = "peak") -> list[CellRecord]:
+    def rank(self, by: str = "needed") -> list[CellRecord]:
         """Return the records, the highest first, without cells of this package's own magics.
 
         Args:
-            by: "peak": how far the cell's peak rose above what was in use before it, on the device where
+            by: "needed": how far memory rose above what was in use before the cell, on the device where
                 that is the most; where it is less than 1 MB, or equal, the same of RAM. "consumed": the most
-                that RAM or any one device grew by. "time": the longest first.
+                that RAM or any one device grew by. "highest": as "needed", of the highest in use itself.
+                "time": the longest first.
 
         Raises:
             ValueError: Another word.

@@ -42,9 +42,9 @@ def test_reports_name_the_process():
     """The title of a record, its `repr`, its text, its ranking."""
     record = of(3, 100, label="load")
     assert repr(record).startswith("<ProcessRecord load, rank 3, 2.000 s")
-    found = summary.summary([record, made.plain()], "peak", [])
+    found = summary.summary([record, made.plain()])
     assert "load, rank 3" in found
-    assert "needed most: load, rank 3, 100 MB of RAM" in found
+    assert "highest: RAM 600 MB in load, rank 3" in found
 
 
 def test_they_are_no_cells():
@@ -56,7 +56,7 @@ def test_they_are_no_cells():
     ):
         assert repr(History(records)) == f"<History: {told}>"
         assert told in History(records)._repr_html_()
-        assert summary.summary(records, "peak", []).startswith(told)
+        assert summary.summary(records).startswith(told)
 
 
 # -- two runs ------------------------------------------------------------------------------------------

@@ -34,7 +34,7 @@ def written(tmp_path_factory):
         for count in range(1, 6)
     ]  # fmt: skip
     source = f"value = '{LONG}'\nfor batch in loader:\n    step(batch)"
-    ranked = summary.html(cells, "peak", [])
+    ranked = summary.html(cells)
     path = tmp_path_factory.mktemp("page") / "page.html"
     text = page_of(LONG, cells, source=lambda _: source, ranked=ranked, said=[LONG])
     path.write_text(text, encoding="utf-8")

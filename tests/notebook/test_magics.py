@@ -2,17 +2,18 @@
 
 import re
 import sys
+from types import SimpleNamespace
 
 import pytest
 from IPython.core.error import UsageError
 from IPython.utils.capture import capture_output
+from matplotlib.figure import Figure
 from reports import run
 
 import ipygpulogger
-from ipygpulogger import History, IPyGPULogger
+from ipygpulogger import History
 from ipygpulogger.engine.machine import machine
-from ipygpulogger.notebook import magics
-from ipygpulogger.render import text
+from ipygpulogger.render import terminal_plot, text
 from ipygpulogger.render.summary import summary
 
 MIME = "application/vnd.ipygpulogger.v1+json"
@@ -69,17 +70,16 @@ def test_the_magic_starts_and_stops(extension, capsys):
 
 
 def test_status_says_whether_it_runs_with_what_and_what_is_exact(extension, capsys):
-    """%gpulog status, or %gpulog alone: running or stopped, every option, every source."""
+    """%gpulog status, or %gpulog alone: running or stopped, options that were changed, the state of each source."""
     for line, cells in (("%gpulog", "1 cell"), ("%gpulog status", "2 cells")):
         run(extension, line)
-        out = capsys.readouterr().out
-        first, *others = out.splitlines()
-        assert first.startswith(f"running, {cells} recorded; ")
-        for option in IPyGPULogger.class_trait_names(config=True):
-            assert f"{option}=" in first
-        assert any(re.match(r"RAM +(exact|bounded|sampled) ", line) for line in others)
-        assert any(line.startswith("NVML ") for line in others)
-        assert any(line.startswith("torch ") for line in others)
+        first, states = capsys.readouterr().out.splitlines()[:2]
+        assert first == f"running, {cells} recorded"
+        assert re.match(r"RAM (exact|bounded|sampled), ", states)
+        assert re.search(r", NVML \w.*, torch \w.*; %gpulog doctor has the reasons$", states)
+    run(extension, "%gpulog start compact=True budget=10GB")
+    run(extension, "%gpulog status")
+    assert "running, 4 cells recorded, budget='10GB', compact=True\n" in capsys.readouterr().out
     run(extension, "%gpulog stop")
     capsys.readouterr()
     run(extension, "%gpulog status")
@@ -125,8 +125,8 @@ REFUSED = {
     "start bugdet=1GB": "no option 'bugdet' (did you mean 'budget'?); it has budget, clear_cache",
     "start =": "no option ''",
     "start 'compact=True": "quot",
-    "summary peak": "takes --by peak, --by consumed or --by time, not 'peak'",
-    "summary --by": "takes --by peak, --by consumed or --by time, not '--by'",
+    "summary peak": "takes --by needed, --by consumed, --by highest or --by time, not 'peak'",
+    "summary --by": "takes --by needed, --by consumed, --by highest or --by time, not '--by'",
     "summary --by=peak --by=time": "not '--by=peak --by=time'",
     "save": "save takes one path, not nothing",
     "save a.jsonl b.jsonl": "save takes one path, not 'a.jsonl b.jsonl'",
@@ -155,14 +155,16 @@ def test_bad_words_are_a_usage_error_of_one_sentence(extension, capsys, monkeypa
 # -- looking and keeping --------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("how", ["", "--by peak", "--by=consumed", "--by time"])
+@pytest.mark.parametrize(
+    "how", ["", "--by needed", "--by=consumed", "--by highest", "--by time", "--by peak"]
+)
 def test_the_summary_is_of_the_cells_so_far(extension, capsys, how):
-    """%gpulog summary prints the ranking that the history gives, by peak where nothing else is asked."""
+    """%gpulog summary prints the ranking that the history gives, by needed where nothing else is asked."""
     for size_mb in (1, 30, 2):
         run(extension, f"x = bytearray({size_mb} << 20)")
     history = extension.user_ns["il"].history
-    by = how.replace("=", " ").split()[-1] if how else "peak"
-    expected = summary(history.rank(by=by), by, history.suspects())
+    by = how.replace("=", " ").split()[-1] if how else "needed"
+    expected = summary(history, by)
     capsys.readouterr()
     run(extension, f"%gpulog summary {how}")
     assert capsys.readouterr().out.startswith(expected + "\n")
@@ -170,11 +172,37 @@ def test_the_summary_is_of_the_cells_so_far(extension, capsys, how):
 
 def test_the_plot_is_handed_back(extension, capsys):
     """%gpulog plot is the cell's result; given a name, it is shown only when asked for."""
-    from matplotlib.figure import Figure
-
     assert isinstance(run(extension, "%gpulog plot").result, Figure)
     assert run(extension, "fig = %gpulog plot").result is None
     assert isinstance(extension.user_ns["fig"], Figure)
+
+
+def test_the_plot_in_a_terminal_is_drawn_there(extension, capsys, monkeypatch):
+    """In characters, also without matplotlib; in a kernel it is a picture, with a display a window."""
+    run(extension, "x = 1")
+    history = extension.user_ns["il"].history
+    capsys.readouterr()
+    drawing = terminal_plot.drawing(history)
+    run(extension, "%gpulog plot")
+    assert capsys.readouterr().out.startswith(f"Out[3]: \n{drawing}\n")
+    shown = []
+    for name in "DISPLAY", "WAYLAND_DISPLAY":
+        monkeypatch.setenv(name, ":0")
+    monkeypatch.setattr("matplotlib.get_backend", lambda: "TkAgg")
+    pyplot = SimpleNamespace(figure=Figure, show=lambda: shown.append(1), __spec__=None)
+    monkeypatch.setitem(sys.modules, "matplotlib.pyplot", pyplot)
+    monkeypatch.setattr("matplotlib.pyplot", pyplot, raising=False)
+    run(extension, "%gpulog plot")
+    assert shown == [1]
+    assert "█" not in capsys.readouterr().out
+    monkeypatch.setattr(extension, "kernel", None, raising=False)
+    assert not hasattr(run(extension, "%gpulog plot").result, "_ipython_display_")
+    monkeypatch.delattr(extension, "kernel")
+    capsys.readouterr()
+    drawing = terminal_plot.drawing(history)
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    run(extension, "%gpulog plot")
+    assert capsys.readouterr().out.startswith(f"{drawing}\n")
 
 
 @pytest.mark.parametrize("name", ["run.jsonl", "two words.csv"])
@@ -201,7 +229,7 @@ def test_what_is_loaded_is_shown_and_handed_back(extension, capsys, tmp_path, ki
     old = extension.user_ns["old"]
     assert isinstance(old, History)
     assert list(old) == saved
-    assert capsys.readouterr().out == summary(old.rank(), magics.RANKED_BY[0], old.suspects()) + "\n"
+    assert capsys.readouterr().out == summary(old) + "\n"
 
 
 @pytest.mark.parametrize("content", ["no json\nat all", '{"label": 3}\n', "[]\n"])

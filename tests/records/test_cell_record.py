@@ -1,5 +1,8 @@
-"""A cell: owners and libraries explain what it consumed; its seven figures."""
+"""A cell: the line that names it; owners and libraries explain what it consumed; its seven figures."""
 
+from dataclasses import replace
+
+import pytest
 from handmade import CHANGES, MB, cell, gpu, ram
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -17,6 +20,7 @@ from ipygpulogger.records import (
     Peak,
     notable,
 )
+from ipygpulogger.records.cell_record import main_line_of
 
 SIZES = st.integers(0, 1 << 40)
 
@@ -102,3 +106,57 @@ def test_the_seven_figures(change, before, used):
     figures = whole(change), whole(before)
     assert record.data() == Data(*figures, whole(base + change), *figures, whole(used or 0), 1.5)
     assert cell(ram(**usage)).data() == Data(*figures, whole(base + change), 0, 0, 0, 1.5)
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("import time\nx = f()", "x = f()"),
+        ("from a import (\n    b,\n    c,\n)\n\nx = f()", "x = f()"),
+        ("# load it\nx = f()", "x = f()"),
+        ("try:\n    x = f()\nfinally:\n    pass", "x = f()"),
+        ("%%time\nx = f()", "x = f()"),
+        ("%%gpulog --lines\n%%capture out\nx = f()", "x = f()"),
+        ("%matplotlib inline\n!ls\nx = f()", "x = f()"),
+        ("@cache\ndef f(): ...", "def f(): ..."),
+        ("%time x = f()\ny = 1", "%time x = f()"),
+        ("import torch; x = f()", "import torch; x = f()"),
+        ("%%bash\ncat x.txt", "%%bash"),
+        ("%%writefile a.py\nx = f()", "%%writefile a.py"),
+        ("with torch.no_grad():\n    f(x)", "with torch.no_grad():"),
+        ("import time\nimport os", "import time"),
+        ("  \n# nothing", "# nothing"),
+        ("from a import (\n    b,", "from a import ("),
+        ("", ""),
+    ],
+)
+def test_a_cell_is_named_by_the_line_that_says_what_it_does(text, line):
+    """The first that is no import, comment, magic around code, decorator or bare keyword; else the first."""
+    assert main_line_of(text) == line
+
+
+@given(st.text(alphabet="abi#%!@()\n ;:=", max_size=60))
+def test_a_cell_is_named_by_one_of_its_own_lines(text):
+    """Of any text the line is one that stands there, stripped; it is empty only if all of the text is blank."""
+    line = main_line_of(text)
+    assert line in {one.strip() for one in text.splitlines()} | {""}
+    assert bool(line) == bool(text.strip())
+
+
+def line_of(number, source, needed_mb, gpu_mb=0, **more):
+    gpus = (gpu(0, 0, gpu_mb * MB),) if gpu_mb else ()
+    return LineUsage(number, source, 1, 0.5, ram(0, 0, needed_mb * MB), gpus, **more)
+
+
+def test_a_cell_is_named_by_its_heaviest_line():
+    """The line that needed most, on a device before RAM; not one of a function elsewhere, nor under 1 MB."""
+    named = cell(source="import time", main_line="x = f()")
+    assert cell(source="x = 1").code_line == "x = 1"
+    assert named.code_line == "x = f()"
+    few = line_of(1, "small", 0), line_of(2, "g()", 9, place="In [1]")
+    assert replace(named, lines=few).code_line == "x = f()"
+    ram_lines = *few, line_of(3, "y = g()", 9), line_of(4, "z = h()", 5)
+    assert replace(named, lines=ram_lines).code_line == "y = g()"
+    assert replace(named, lines=(*ram_lines, line_of(5, "on.gpu()", 1, 2))).code_line == "on.gpu()"
+    again = line_of(6, "for loop", 99, risen=((CPU, 2 * MB),))
+    assert replace(named, lines=(*ram_lines, again)).code_line == "y = g()"

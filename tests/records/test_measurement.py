@@ -69,7 +69,7 @@ def test_plain_values_of_any_record_are_those_of_the_standard_library(record):
     card = asdict["out_of_memory"] or {}
     rows = [*asdict["at_peak"], *card.get("alive", ())]
     came_later = [
-        (asdict, {"at_peak": (), "peak_times_s": (), "dimensions": (), "code": ""}),
+        (asdict, {"at_peak": (), "peak_times_s": (), "dimensions": (), "code": "", "main_line": ""}),
         (asdict["children"] or {}, {"ended": 0, "shared_bytes": None, "largest": ()}),
         (card, {"alive": ()}),
         *((row, {"resident_bytes": None}) for row in rows),

@@ -11,11 +11,26 @@ from memory import MB
 from reading import Reader
 
 from ipygpulogger import DeviceUsage, History, Peak
+from ipygpulogger.notebook.options import RANKED_BY
 from ipygpulogger.records import CPU, Diagnosis, Owner
 from ipygpulogger.render import growth, owners, summary
 from ipygpulogger.render.owners import Freed
 
-ALLOWED = {"div", "table", "caption", "tfoot", "tr", "th", "td", "b", "code", "span", "details", "summary"}
+ALLOWED = {
+    "a",
+    "div",
+    "table",
+    "caption",
+    "tfoot",
+    "tr",
+    "th",
+    "td",
+    "b",
+    "code",
+    "span",
+    "details",
+    "summary",
+}
 HOSTILE = "<script>alert('&')</script>"
 
 
@@ -23,29 +38,28 @@ def read(markup):
     page = Reader(markup)
     assert set(page.tags) <= ALLOWED, set(page.tags) - ALLOWED
     names = {name for name, _ in page.attributes}
-    assert not {name for name in names if name.startswith("on")} | names & {"src", "href", "class", "id"}
+    assert not {name for name in names if name.startswith("on")} | names & {"src", "class", "id"}
+    links = [value for name, value in page.attributes if name == "href"]
+    assert all(re.fullmatch(r"#cell-id=[\w-]{1,64}", link, re.ASCII) for link in links)
     assert "<script" not in markup
     return page
 
 
 @settings(suppress_health_check=[HealthCheck.too_slow])  # several records take long to make
-@given(
-    st.lists(records(), max_size=3), st.sampled_from([1, 9]), st.sampled_from(["peak", "consumed", "time"])
-)
+@given(st.lists(records(), max_size=3), st.sampled_from([1, 9]), st.sampled_from(RANKED_BY))
 def test_any_summary_is_harmless(given, times, by):
     """A row for each memory that moved, at most twenty cells, all words of the text below the table."""
     given = given * times
     found = History(given)
-    page = read(summary.html(found.rank(by=by), by, found.suspects()))
-    ranked = found.rank(by=by)
-    told = summary.summary(ranked, by, [tuple(ranked)] if ranked else [])
+    page = read(summary.html(found, by))
+    told = summary.summary(found, by)
     assert all(line.isprintable() for line in told.split("\n"))
     assert page.words.startswith(told.splitlines()[0])
-    took = [row[-2] for row in page.rows[1:] if row[-2]]
-    assert len(took) == min(20, len(found.rank(by=by)))
+    took = [row[-1] for row in page.rows[1:] if row[-1]]
+    assert len(took) == min(20, len(found.rank(by)))
     assert all(row[0] for row in page.headers)
     shown = read(found._repr_html_())
-    assert len([row for row in shown.rows[1:] if row[-2]]) == min(20, len(given))
+    assert len([row for row in shown.rows[1:] if row[-1]]) == min(20, len(given))
 
 
 def owner(name, size_mb, device=CPU, kind="variable", shared=()):
@@ -121,7 +135,7 @@ FOUND = [
 
 
 def test_doctor_and_status():
-    """Each source a row, its remedy with it; the devices as bars, the options folded."""
+    """Each source a row, its remedy with it; in status the state of each in one line, the devices as bars."""
     page = read(growth.diagnoses_html(FOUND))
     assert page.rows[1:] == [
         ["general RAM", "exact", "peaks from the high-water mark"],
@@ -133,20 +147,20 @@ def test_doctor_and_status():
         MB, 600 * MB, Peak(600 * MB, 600 * MB, "exact"), 0, HOSTILE, total_bytes=1000 * MB, used_bytes=700 * MB,
         free_bytes=300 * MB, allocated_bytes=600 * MB, reserved_bytes=650 * MB, neighbours_bytes=0,
     )  # fmt: skip
-    page = read(growth.status_html("running, 3 cells recorded", "compact=False", FOUND, [gpu]))
-    assert page.words.startswith(f"running, 3 cells recordedGPU: {HOSTILE}")
+    state, states = "running, 3 cells recorded", "general RAM exact, torch absent, NVML sampled"
+    page = read(growth.status_html(state, FOUND, [gpu]))
+    assert page.words.startswith(f"{state}GPU: {HOSTILE}")
     assert "■ tensors 600 MB · ■ cached 50 MB · ■ context and libraries 50 MB · free 300 MB" in page.words
-    assert page.words.endswith("Optionscompact=False")
-    plain = growth.status("running, 3 cells recorded", "compact=False", FOUND, [gpu]).splitlines()
-    assert plain[:2] == [
-        "running, 3 cells recorded; compact=False",
-        "general RAM  exact    peaks from the high-water mark",
+    assert page.words.endswith(f"{states}; %gpulog doctor has the reasons")
+    assert growth.status(state, FOUND, [gpu]).splitlines()[:2] == [
+        state,
+        f"{states}; %gpulog doctor has the reasons",
     ]
 
 
 def test_nothing_yet():
     """One quiet line."""
-    for markup in (summary.html([], "peak", []), History()._repr_html_()):
+    for markup in (summary.html([]), History()._repr_html_()):
         assert Reader(markup).words == "no cell has been reported yet"
 
 

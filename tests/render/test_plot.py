@@ -163,10 +163,10 @@ def legend(drawn):
 @pytest.mark.parametrize(
     ("top", "at_least", "word"),
     [
-        (805, False, "In [1]: 805 MB"),
-        (peak(300, "sampled"), True, "In [1]: at least 300 MB"),
-        (peak(300, "bounded", 420), True, "In [1]: at least 300 MB"),
-        (Peak(300 * MB, 300 * MB + 1, "bounded"), False, "In [1]: 300 MB"),
+        (805, False, "805 MB in In [1]"),
+        (peak(300, "sampled"), True, "at least 300 MB in In [1]"),
+        (peak(300, "bounded", 420), True, "at least 300 MB in In [1]"),
+        (Peak(300 * MB, 300 * MB + 1, "bounded"), False, "300 MB in In [1]"),
     ],
 )
 def test_how_a_peak_is_drawn(top, at_least, word):
@@ -175,8 +175,8 @@ def test_how_a_peak_is_drawn(top, at_least, word):
     (axes,) = drawn.axes
     assert bars(axes) == [(0, 10, 805 if top == 805 else 300)]
     assert triangles(axes) == [5] * at_least
-    assert legend(drawn) == ["peak, at least" if at_least else "peak of the cell"]
-    assert word in texts(axes)
+    assert legend(drawn) == ["highest, at least" if at_least else "highest of the cell"]
+    assert f"RAM of this process, highest {word}" in texts(axes)
 
 
 @given(st.lists(st.integers(0, 4000), min_size=1, max_size=120))
@@ -188,7 +188,9 @@ def test_the_highest_peak_is_always_marked(peaks):
     marked = [top for *_, top in bars(axes)]
     notable = [100 + more for more in peaks if more >= 0.06 * axes.get_ylim()[1]]
     assert sorted(marked) == sorted(notable)[-24:]
-    assert any(text.startswith(f"In [{peaks.index(max(peaks))}]: ") for text in texts(axes))
+    assert any(
+        text.endswith(f" MB in In [{peaks.index(max(peaks))}]") or " GB in " in text for text in texts(axes)
+    )
 
 
 def test_a_cell_that_failed_is_crossed_and_has_its_number_first():
@@ -207,11 +209,12 @@ def test_every_device_has_its_own_panel():
         cell(3, 20, 10, 100, 100, gpus=[gpu(0, 50), gpu(700, 800, 950, index=1)]),
     ]
     drawn = figure(cells)
-    titles = ["RAM of this process", "GPU0: Sim", "GPU1: Sim"]
-    assert [title in texts(axes) for title, axes in zip(titles, drawn.axes, strict=True)] == [True] * 3
+    titles = ["RAM of this process, highest 100", "GPU0: Sim, highest 50", "GPU1: Sim, highest 950"]
+    for title, axes in zip(titles, drawn.axes, strict=True):
+        assert any(text.startswith(f"{title} MB in ") for text in texts(axes))
     assert len({axes.get_xlim() for axes in drawn.axes}) == 1
     assert bars(drawn.axes[2]) == [(20, 30, 950)]
-    assert sorted(legend(drawn)) == [WHOLE, "peak of the cell", OWN]
+    assert sorted(legend(drawn)) == sorted([WHOLE, "highest of the cell", OWN])
     assert legend(figure(cells[:1])) == []
 
 
@@ -219,13 +222,13 @@ def test_every_device_has_its_own_panel():
     ("use", "lines", "words", "top_mb"),
     [
         (gpu(0, 7000, 15000, total_bytes=16384 * MB, limit_bytes=15500 * MB), [16384, 15500],
-         {"total 16 GB", "limit 15.1 GB"}, 20000),
+         {"total 16 GB, limit 15.1 GB"}, 20000),
         (gpu(0, 300, total_bytes=143771 * MB), [], {"total 140.4 GB"}, 2000),
         (gpu(0, 300), [], set(), 2000),
     ],
 )  # fmt: skip
 def test_the_headroom_has_a_line(use, lines, words, top_mb):
-    """The device's total and limit, with their sizes; in words where far above; nothing where unknown."""
+    """The device's total and limit, with their sizes; in words alone where far above; nothing where unknown."""
     axes = figure([cell(1, 0, 10, 1, 1, gpus=[use])]).axes[1]
     assert [line.get_ydata()[0] for line in axes.lines if line.get_linestyle() == "--"] == lines
     assert {text for text in texts(axes) if "total" in text or "limit" in text} == words
@@ -398,4 +401,7 @@ def test_svg_has_the_page_s_own_colours():
 def test_the_figure_has_words():
     """For those who do not see it: the highest of each panel, and whose it was."""
     cells = [cell(1, 0, 10, 100, 100, 300), cell(2, 10, 10, 100, 100, gpus=[gpu(0, 50, 2048)])]
-    assert description(Axis(cells)) == "Memory over time; the highest: RAM In [1]: 300 MB; GPU In [2]: 2.0 GB"
+    assert (
+        description(Axis(cells))
+        == "Memory over time; the highest: RAM 300 MB in In [1]; GPU 2.0 GB in In [2]"
+    )

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from ipygpulogger import History
+from ipygpulogger.notebook.options import RANKED_BY
 from ipygpulogger.render import html, lines, summary, text
 
 HERE = Path(__file__).parent / "written_before"
@@ -38,9 +39,7 @@ def shown(record):
 
 def overviews():
     """Every ranking of the session."""
-    return {
-        by: summary.summary(RECORDS.rank(by), by, RECORDS.suspects()) for by in ("peak", "consumed", "time")
-    }
+    return {by: summary.summary(RECORDS, by) for by in RANKED_BY}
 
 
 RECORDS = History.load(HERE / "session.jsonl")

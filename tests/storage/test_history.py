@@ -63,7 +63,7 @@ def test_consumption_is_ranked_by_what_grew_most():
 @slow
 @given(
     st.lists(records(gpus=GPUS, lines=st.just(()), notes=st.just(())), max_size=4),
-    st.sampled_from(["peak", "consumed", "time"]),
+    st.sampled_from(["needed", "consumed", "highest", "time"]),
 )
 def test_ranking_loses_nothing(found, by):
     """Every record once; ranking again, or backwards and again, changes no worse for better."""
@@ -79,7 +79,7 @@ def test_ranking_loses_nothing(found, by):
 @pytest.mark.parametrize("by", ["size", "", None, "Peak"])
 def test_another_rank_is_refused(by):
     """One sentence with the words that there are."""
-    with pytest.raises(ValueError, match=r"^rank by 'peak', 'consumed', 'time', not "):
+    with pytest.raises(ValueError, match=r"^rank by 'needed', 'consumed', 'highest', 'time', not "):
         History().rank(by=by)
 
 

@@ -10,7 +10,7 @@ import sys
 from contextlib import suppress
 from importlib import import_module
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from ...records import Diagnosis, device_id
 from ...runtime.errors import first_line
@@ -254,7 +254,7 @@ class Torch(ResettableFramework):
         """Say which devices torch uses here, or why it uses none."""
         torch = state.module()
         if torch is None:
-            return Diagnosis("torch", "absent", *self._absence())
+            return Diagnosis("torch", *self._absence())
         version = getattr(torch, "__version__", "?")
         counters = self.counters()
         if not counters:
@@ -268,22 +268,23 @@ class Torch(ResettableFramework):
         devices = ", ".join(counter.device.id for counter in counters)
         return Diagnosis("torch", "exact", f"{version}, the allocator's own peaks on {devices}")
 
-    def _absence(self) -> tuple[str, str]:
-        """Return why torch is not in this process, and what helps."""
+    def _absence(self) -> tuple[Literal["absent", "not imported yet"], str, str | None]:
+        """Return that torch is not in this process, why, and what helps."""
         try:
             spec = find_spec("torch")
         except (ImportError, ValueError):
             spec = None
         if spec is None or spec.origin is None:  # without an origin: a folder that is called torch
             python = sys.executable
-            return f"not installed for {python}", f"to use it: {python} -m pip install torch"
+            return "absent", f"not installed for {python}", f"to use it: {python} -m pip install torch"
         if self._import_error:
             says = f"installed, but import torch fails: {self._import_error}"
-            return says, f"{sys.executable} -c 'import torch' shows where it fails"
+            return "absent", says, f"{sys.executable} -c 'import torch' shows where it fails"
         # Python forgets a package whose import failed, but not the submodules it had imported by then.
         if any(name.startswith("torch.") for name in tuple(sys.modules)):
-            return "installed, but import torch failed in this process", "import torch again to see the error"
-        return "installed, but not imported in this process", "import torch, then ask again"
+            says = "installed, but import torch failed in this process"
+            return "absent", says, "import torch again to see the error"
+        return "not imported yet", "installed; measured from the cell on that imports it", None
 
 
 def _describe(backend: str, index: int) -> Device:
