@@ -10,7 +10,9 @@ from traitlets import TraitError
 from ipygpulogger import IPyGPULogger
 from ipygpulogger.engine.machine import machine
 from ipygpulogger.notebook.options import Options
+from ipygpulogger.notebook.report import NOT_KEPT
 from ipygpulogger.render import text
+from ipygpulogger.sources.system import memray
 
 
 @given(
@@ -111,6 +113,40 @@ def test_a_bad_value_is_refused_in_the_same_words_everywhere(shell, name, value)
     assert sentences.pop().startswith(f"{name} takes " if name not in ("budget", "quiet", "log") else name)
     assert not machine().scopes.loggers
     assert il.trait_values(config=True) == before
+
+
+@pytest.mark.parametrize("how", ["start", "attribute", "cell"])
+def test_what_memray_would_say_is_known_to_lack_before_the_cell_runs(
+    shell, capsys, monkeypatch, fresh_machine, how
+):
+    """One line with the command, above the cell's own output; once, and not in the report again."""
+    monkeypatch.setattr(memray, "installed", lambda: False)
+    il = shell.user_ns["il"] = IPyGPULogger(peak=how == "start").start()
+    if how == "attribute":
+        il.peak = True
+    assert (memray.ABSENT in capsys.readouterr().out) == (how != "cell")
+    for _ in range(2):
+        run(shell, f"{'%%gpulog --peak' if how == 'cell' else ''}\nprint('the cell runs')")
+    printed = capsys.readouterr().out
+    assert printed.count(memray.ABSENT) == (how == "cell")
+    if how == "cell":
+        assert printed.index(memray.ABSENT) < printed.index("the cell runs")
+    il.stop()
+
+
+def test_that_metadata_is_not_kept_by_a_front_end_is_said_once(shell, capsys, fresh_machine):
+    """As it starts, or is chosen; the records are in the history, and nothing is in the output."""
+    il = shell.user_ns["il"] = IPyGPULogger(report="metadata").start()
+    assert NOT_KEPT in capsys.readouterr().out
+    run(shell, "x = 1")
+    run(shell, "%%gpulog --lines\ny = 2")
+    il.stop()
+    il.start()
+    il.report = "text"
+    il.report = "metadata"
+    assert capsys.readouterr().out.replace("No GPU", "") == ""
+    assert len(il.history) == 2
+    il.stop()
 
 
 IMPORT = "from ipygpulogger import IPyGPULogger"
