@@ -192,7 +192,7 @@ def _draw_marks(axes: Any, panel: Panel, most_mb: float) -> None:
     ends = [mark.left for mark in marks], [mark.right for mark in marks]
     axes.hlines(tops, *ends, color=PEAK, linewidth=1.6, zorder=4)
     for at_least, label, marker in ((False, "highest of the cell", "_"), (True, "highest, at least", "^")):
-        places = [(mark.x, mark.top_mb) for mark in marks if mark.at_least == at_least]
+        places = [((mark.left + mark.right) / 2, mark.top_mb) for mark in marks if mark.at_least == at_least]
         if places:
             look = {"linestyle": "none", "color": PEAK, "markerfacecolor": "none", "zorder": 4}
             axes.plot(*zip(*places, strict=True), marker=marker, markersize=6, label=label, **look)

@@ -79,11 +79,6 @@ class Mark(NamedTuple):
     usage: Usage
 
     @property
-    def x(self) -> float:
-        """The middle of the cell."""
-        return (self.left + self.right) / 2
-
-    @property
     def top_mb(self) -> float:
         """The highest in MB; if it is not exact, its lower bound."""
         return in_mb(self.usage.peak.lo_bytes)

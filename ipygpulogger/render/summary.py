@@ -29,7 +29,6 @@ from . import estimate, group, lines, out_of_memory
 from . import html as html_report
 from .growth import device_name, named_devices
 from .markup import BLUE, DOT, RED, Drawn, Strong, line, scrolling, small
-from .markup import code as code_markup
 from .table import Bar, Column, Table, least_sign, moved_parts
 
 if TYPE_CHECKING:
@@ -48,10 +47,11 @@ _NONE = "no cell has been reported yet"
 _LEAK = "every run consumed more, and left more in use than the one before"
 _MOMENT = "more for a moment"
 _LEGEND = f"<b style=color:{BLUE}>■</b> consumed{DOT}<b style=color:{RED}>■</b> {_MOMENT}"
-_WIDTH = 80  # of text
+_WIDTH = 80  # of text, of which a table without marks leaves two
 _BAR = 8  # characters
-# Of code in HTML: on a narrow screen it leaves room for the figures.
+# Of code in HTML: on a narrow screen it leaves room for the figures; JupyterLab would wrap it.
 _CLIPPED = "max-width:18vw;overflow:hidden;text-overflow:ellipsis;white-space:nowrap"
+_CODE = "background:none;padding:0;white-space:pre"
 _ID = re.compile(r"[\w-]{1,64}", re.ASCII)  # of a cell of a notebook file; VS Code sends an address
 _FIRST = {
     **dict.fromkeys(("needed", "peak"), "most needed first"),
@@ -79,7 +79,7 @@ def summary(records: Sequence[CellRecord], by: str = "needed") -> str:
     found = _overview(records, by)
     if found is None:
         return _NONE
-    lines = [found.title, *_table(found.first, found.names, html=False).text(_WIDTH, marks=False)]
+    lines = [found.title, *_table(found.first, found.names, html=False).text(_WIDTH + 2, marks=False)]
     for sentence in (f"█ consumed  ░ {_MOMENT}", *found.below):
         lines += textwrap.wrap(sentence, _WIDTH)
     return printable_lines([*lines, *found.leaks])
@@ -176,7 +176,9 @@ def _table(records: Sequence[CellRecord], names: dict[Key, str], *, html: bool) 
         if html:
             first = Drawn(_linked(record))
             failed = f"<b>{escape(ended)}</b> " if ended else ""
-            source = Drawn(f'<div style="{_CLIPPED}">{failed}{code_markup(code)}</div>')
+            source = Drawn(
+                f'<div style="{_CLIPPED}">{failed}<code style="{_CODE}">{escape(code)}</code></div>'
+            )
         for name, usage in rows:
             consumed, needed, highest = (_figure(usage, what, most[what], html=html) for what in FIGURES)
             bar = Bar(moved_parts(usage), scale_bytes)
@@ -190,9 +192,7 @@ def _linked(record: CellRecord) -> str:
     """Return the title of a cell, where the front end has its id as a link, which JupyterLab follows."""
     title = escape(shortened(record.title())).replace(" ", "\N{NO-BREAK SPACE}")
     cell_id = record.cell_id or ""
-    return (
-        f'<a style=color:inherit href="#cell-id={cell_id}">{title}</a>' if _ID.fullmatch(cell_id) else title
-    )
+    return f'<a href="#cell-id={cell_id}">{title}</a>' if _ID.fullmatch(cell_id) else title
 
 
 def _figure(usage: Usage | None, what: str, most_mb: int, *, html: bool) -> Words:

@@ -1,6 +1,7 @@
 """What a cell's text asks for."""
 
 import pytest
+from reports import run
 
 from ipygpulogger.notebook.cell import Request, is_gpulog_only, request_of, split_words
 
@@ -59,3 +60,13 @@ def test_the_words_of_a_line():
 def test_what_a_cell_asks_for(source, request_):
     """Its first line alone says it; without code below, or with options that there are not, it asks nothing."""
     assert request_of(source) == request_
+
+
+def test_a_cell_is_named_by_what_needed_most(il, shell):
+    """By its heaviest line, or the line at its peak, if they were measured; its first line stays its source."""
+    pytest.importorskip("memray")
+    body = "import os\nx = bytearray(b'x') * (9 << 20)\ny = bytearray(b'x') * (30 << 20)\n"
+    for option, line in (("", "x = "), ("--lines", "y = "), ("--peak", "y = ")):
+        run(shell, f"%%gpulog {option}\n{body}")
+        assert il.record.source == "import os"
+        assert il.record.code_line.startswith(line), option
