@@ -97,8 +97,6 @@ def load_ipython_extension(shell: Any) -> None:
 
     try:
         with undisturbed():  # the user's garbage collector, which would look at everything twice meanwhile
-            from .notebook.logger import load
-
             load(shell)
     except Exception as reason:
         from .records.units import printable
@@ -108,6 +106,29 @@ def load_ipython_extension(shell: Any) -> None:
             raise
         sentence = f"ipygpulogger measures nothing: {reason}; to try again: %reload_ext ipygpulogger"
         say(printable(sentence), aside=True)
+
+
+def load(shell: Any, report: str | None = None) -> None:
+    """Start a logger in IPython's shell, as ``il`` if that name is free; loading twice changes nothing.
+
+    The kind of report, if ``ipygpulogger run`` gives none, is the configured one, else the rich one.
+    """
+    from .notebook.logger import IPyGPULogger
+    from .notebook.magics import GpulogMagics, unload
+
+    magics = GpulogMagics.of(shell)
+    if magics.extension is not None:
+        return
+    kind = report or (None if "report" in shell.config.IPyGPULogger else "rich")
+    logger = magics.extension = IPyGPULogger(report=kind) if kind else IPyGPULogger()
+    logger._reporter.keeps_metadata = report is not None  # `run` does
+    try:
+        magics.offer(logger)
+        shell.user_ns.setdefault("il", logger)
+        logger._start()
+    except BaseException:
+        unload(shell)
+        raise
 
 
 def unload_ipython_extension(shell: Any) -> None:

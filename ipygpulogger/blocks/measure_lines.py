@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import functools
-import inspect
 import threading
-from pathlib import Path
-from types import CodeType, MethodType
+from types import MethodType
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, overload
 
-from ..lines.line_profiler import LineProfiler, backend
+from ..lines.line_profiler import LineProfiler, backend, code_of
 from ..render import lines as render
 from ..runtime.errors import say
 from ..runtime.objects import nested_code
-from ..runtime.shell import current_shell, is_a_cells, place_of_cell
+from ..runtime.shell import place_of
 from ..runtime.wrappers import around_calls
 from .measure import warn
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from types import CodeType
 
     from typing_extensions import Self
 
@@ -121,7 +120,7 @@ class LineTrace(functools.partial, Generic[P, R]):  # type: ignore[type-arg]
                 return
             self._last = ()  # until the lines are known
             measured.stop()
-            lines, notes = measured.result(_place_of), measured.notes(_place_of)
+            lines, notes = measured.result(place_of), measured.notes(place_of)
             self._last, self._lines = lines, None
         if self._report:
             if reason := say(render.table(lines, notes)):
@@ -143,23 +142,10 @@ def _code_of(function: Any) -> CodeType:
     Raises:
         TypeError: It is not written in Python.
     """
-    found = inspect.unwrap(function)
-    if isinstance(found, functools.partial):
-        found = inspect.unwrap(found.func)
-    if not (inspect.isroutine(found)):
-        found = type(found).__call__
-    code = getattr(found, "__code__", None)
-    if not isinstance(code, CodeType):
+    code = code_of(function)
+    if code is None:
         raise TypeError(f"measure_lines takes a function written in Python, not {function!r}")
     return code
-
-
-def _place_of(filename: str) -> tuple[str, int]:
-    """Return the label of the cell that defined a function, else its file's name; and the lines above it."""
-    shell = current_shell()
-    if shell is not None and is_a_cells(shell, filename):
-        return place_of_cell(shell, filename)
-    return Path(filename).name, 0
 
 
 @overload

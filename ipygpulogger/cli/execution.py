@@ -18,7 +18,8 @@ from ..engine.machine import machine
 from ..records import MIME
 from ..records.units import clipped
 from ..storage.decode import record_from
-from ..storage.formats import own_report, shows_processes
+from ..storage.embed import embedded
+from ..storage.formats import IN_METADATA, own_report, shows_processes
 from .arguments import BadRequest, check_kernel, installed
 from .streams import without_colours
 
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 # In the kernel, where the notebook may have given our names to something else. The records travel in the rich
 # report, whatever report the user's configuration asks for.
 _EXTENSION = "__import__('ipygpulogger.notebook.magics').notebook.magics"
-_START = "__import__('ipygpulogger.notebook.logger').notebook.logger.load(get_ipython(), report='rich')"
+_START = "__import__('ipygpulogger').load(get_ipython(), report='rich')"
 _LOGGER = f"{_EXTENSION}.GpulogMagics.of(get_ipython()).extension"
 _LAST_RECORD = f"{_EXTENSION}.last_record()"
 _PROCESS_RECORDS = f"{_EXTENSION}.process_records({{since}})"
@@ -111,6 +112,7 @@ class Execution:
         for cell in self._notebook.cells:  # outputs of an earlier execution must not be taken for this one's
             if cell.cell_type == "code":
                 cell.outputs, cell.execution_count = [], None
+                cell.metadata.pop(IN_METADATA, None)
         if not self.has_code:
             self._results.started()
             self.started = True
@@ -202,13 +204,16 @@ class Execution:
     async def _ask_for_record(self, cell: Any) -> CellRecord | None:
         """Return the record of the cell that has just ended without a report; None if the logger has none."""
         try:
-            record = record_from(await self._value_of(_LAST_RECORD))
+            values, report = await self._value_of(_LAST_RECORD)
+            record = record_from(values)
         except _NO_ANSWER:
             return None
         lines = list(filter(None, map(str.strip, cell.source.splitlines())))
         firsts = lines[: 2 if "%%gpulog" in lines[0] else 1]  # a record has the line after `%%gpulog`
         if record.started_at in self._seen or not any(line.startswith(record.source) for line in firsts):
             return None  # the record of an earlier cell, or of one nested in this one
+        if report == "metadata" and not record.gpulog_only:
+            cell.metadata[IN_METADATA] = embedded(record)
         return record
 
     async def _ask_for_processes(self) -> None:

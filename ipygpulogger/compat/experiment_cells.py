@@ -160,7 +160,7 @@ class CellLogger(IPyGPULogger):
             raise ValueError(f"set_seed takes a whole number below 2**32, or 0 for none, not {set_seed!r}")
         uses_gpu = device is not None
         super().__init__(compact, gc_collect, clear_cache=uses_gpu, preload=uses_gpu)
-        self._reporter.names_devices = False  # the experiment's banner does
+        self._reporter.announces = False  # the experiment's banner does
         self.set_seed = set_seed
         self._device = device
 

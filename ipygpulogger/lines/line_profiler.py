@@ -6,10 +6,13 @@ lines of functions that it calls run meanwhile, so its figures contain theirs.
 
 from __future__ import annotations
 
+import functools
+import inspect
 import linecache
 import os
 import sys
-from typing import TYPE_CHECKING
+from types import CodeType
+from typing import TYPE_CHECKING, Any
 
 from ..engine.machine import machine
 from ..records import LineUsage
@@ -28,6 +31,18 @@ if TYPE_CHECKING:
 backend: TracingBackend = SysMonitoring() if sys.version_info >= (3, 12) else SysSetTrace()
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=backend.after_fork_in_child)
+
+
+def code_of(function: Any) -> CodeType | None:
+    """Return the code that the user wrote, below any other decorators; None if it is not Python."""
+    found: Any = function.fget if isinstance(function, property) else function
+    found = inspect.unwrap(found)
+    if isinstance(found, functools.partial):
+        found = inspect.unwrap(found.func)
+    if not inspect.isroutine(found):
+        found = type(found).__call__
+    code = getattr(found, "__code__", None)
+    return code if isinstance(code, CodeType) else None
 
 
 class LineProfiler:

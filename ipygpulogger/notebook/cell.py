@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 from ..records.cell_record import main_line_of
 from ..runtime import collector
 from ..runtime.shell import cells_behind, error_of, first_line, was_interrupted
+from .options import did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -49,7 +50,7 @@ def _compiled(pattern: str, flags: re.RegexFlag = re.ASCII) -> re.Pattern[str]:
 class Request(NamedTuple):
     """What a cell asks for."""
 
-    lines: bool = False  # each of its lines is measured
+    lines: bool | tuple[str, ...] = False  # each of its lines is measured, or those of these functions
     label: str | None = None  # what it is called; None for "In [4]"
     explicit: bool = True  # it begins with ``%%gpulog``; if not, it asks for nothing
     peak: bool | Literal["all"] = False  # tell what was alive at its peak; "all": in RAM too beside a GPU
@@ -66,13 +67,21 @@ def request_in(options: str) -> Request:
         name, equals, value = word.partition("=")
         if word in ("--lines", "--peak", "--peak=all"):
             found[name[2:]] = value or True
+        elif name == "--lines":
+            found["lines"] = tuple(value.split(","))
+            if not all(part.isidentifier() for one in found["lines"] for part in one.split(".")):
+                raise ValueError(f"--lines takes names such as --lines=f,Model.forward, not {value!r}")
         elif name == "--label":
             found["label"] = value if equals else next(given, "")
             if not found["label"].strip() or (not equals and found["label"] in OPTIONS):
                 raise ValueError("--label takes a text")
+        elif found.get("lines") is True and word.isidentifier():
+            raise ValueError(f"write --lines={word}, not --lines {word}")
         else:
+            near = did_you_mean(name, ("--lines", "--peak", "--label"))
             raise ValueError(
-                f"there is no option {word!r}; it takes --lines, --peak, --peak=all and --label TEXT"
+                f"there is no option {word!r}{near}; it takes --lines, --lines=NAMES, --peak, --peak=all"
+                " and --label TEXT"
             )
     return Request(**found)
 
@@ -133,6 +142,8 @@ class Cell:
         self.raw = getattr(info, "raw_cell", None) or ""
         self.request = request_of(self.raw)
         self.gpulog_only = is_gpulog_only(self.raw)
+        # %gpulog measure runs a statement of the user's, so the cell counts; its report is the statement's.
+        self.measures = self.gpulog_only and bool(_compiled(r"gpulog +measure +[^-]").search(self.raw))
         body = body_of(self.raw)
         self.source, self.main_line = first_line(body), first_line(main_line_of(body))
         self.nested = 0  # cells within it that have begun and not ended

@@ -1,5 +1,7 @@
 """The lines of one running cell, and of functions that earlier cells defined, numbered as the user sees them.
 
+Or of chosen functions alone, wherever they are defined.
+
 IPython 7.34 to 9.18 removes leading empty lines before it compiles; a cell magic turns all lines into one;
 ``%%capture`` runs its body as a cell of its own, ``%%time`` as a file ``<timed exec>`` (each has a test).
 `exec`, dataclasses and templates run code in the user's namespace too, as ``<string>`` and the like.
@@ -7,22 +9,46 @@ IPython 7.34 to 9.18 removes leading empty lines before it compiles; a cell magi
 
 from __future__ import annotations
 
+import builtins
 import linecache
+import operator
 import re
 from dataclasses import replace
 from inspect import CO_NEWLOCALS
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from ..lines.line_profiler import LineProfiler
-from ..runtime.shell import cells_behind, is_a_cells, lines_of, place_of_cell
+from ..lines.line_profiler import LineProfiler, code_of
+from ..runtime.objects import nested_code
+from ..runtime.shell import cells_behind, is_a_cells, lines_of, place_of
 from .cell import options_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-    from types import FrameType
+    from types import CodeType, FrameType
 
     from ..records import LineUsage
-    from .cell import Cell
+    from .cell import Cell, Request
+
+
+def chosen(request: Request, namespace: dict[str, Any]) -> list[CodeType]:
+    """Return the code of the functions whose lines a cell asks for; empty if it asks for none by name.
+
+    Raises:
+        ValueError: A name is none of the user's, or of something that has no Python code.
+    """
+    found = []
+    for name in () if isinstance(request.lines, bool) else request.lines:
+        try:
+            code = code_of(operator.attrgetter(name)(SimpleNamespace(**vars(builtins) | namespace)))
+        except Exception:  # a property of the user's may raise anything
+            raise ValueError(
+                f"there is no {name} yet; --lines={name} needs it before the cell runs"
+            ) from None
+        if code is None:
+            raise ValueError(f"{name} is no function or method with lines of Python")
+        found.append(code)
+    return found
 
 
 class CellLines:
@@ -36,6 +62,7 @@ class CellLines:
         self._above = _taken_off(self._written)  # lines of the cell before the first that is compiled
         self._files: dict[str, tuple[str, int]] = {}  # by place: its file, and the lines before that
         self._starting = False
+        self._chosen = chosen(cell.request, shell.user_ns)
         self._lines = LineProfiler(self._wants, reset_peaks=reset_peaks)
 
     def start(self) -> None:
@@ -82,6 +109,8 @@ class CellLines:
 
     def _wants(self, frame: FrameType) -> bool:
         code, file = frame.f_code, frame.f_code.co_filename
+        if self._chosen:
+            return any(code is one for function in self._chosen for one in nested_code(function))
         if frame.f_globals is not self._shell.user_ns and frame.f_globals is not self._shell.user_global_ns:
             return False
         called = code.co_flags & CO_NEWLOCALS or not code.co_name.startswith("<")  # a function or a class
@@ -100,8 +129,12 @@ class CellLines:
         return file == self._file
 
     def _place_of(self, file: str) -> tuple[str, int]:
-        own = file == self._file
-        place, above = ("", self._above) if own else place_of_cell(self._shell, file)
+        if file == self._file:
+            place, above = "", self._above
+        else:
+            place, above = place_of(file)
+            if self._files.get(place, (file, above))[0] != file:  # two files of one name
+                place = file
         self._files[place] = file, above
         return place, above
 

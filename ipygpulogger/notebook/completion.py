@@ -1,4 +1,4 @@
-"""Completion of ``%gpulog`` and ``%%gpulog``: what may stand at the cursor; where nothing may, IPython's.
+"""The words of ``%gpulog``: what they mean, and their completion; where nothing may stand, IPython's.
 
 IPython merges what all its matchers offer. Only a matcher that offers something can suppress the others:
 
@@ -9,16 +9,21 @@ IPython merges what all its matchers offer. Only a matcher that offers something
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import IPython.core.completer
+from IPython.core.error import UsageError
+from IPython.utils.generics import complete_object
 
+from ..records.units import printable
 from .cell import OPTIONS
-from .options import ASKS_FOR_HELP, COMMANDS, FAILED, RANKED_BY, Options
+from .options import ASKS_FOR_HELP, COMMANDS, FAILED, RANKED_BY, Options, did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+complete_object.register(Options, lambda logger, _: dir(logger))  # without jedi it has what the class has
 _SUPPRESSES = hasattr(IPython.core.completer, "SimpleCompletion")  # IPython 8.6 and later
 _LINE = r"\s*(?:\w+ *= *(?=%))?(?P<magic>%{0,2}gpulog)(?P<rest>\s.*)"
 _WORD = r"""(?:[^\s'"]|'[^']*(?:'|$)|"[^"]*(?:"|$))+"""
@@ -116,3 +121,66 @@ def _option(given: Sequence[str], current: str) -> tuple[str, Iterable[str]]:
     if name not in traits:
         return value, ()
     return value.rpartition(",")[2], (*traits[name].words, *(["None"] if traits[name].allow_none else []))
+
+
+# -- what the words of a command mean ---------------------------------------------------------------------
+
+
+def path_in(command: str, words: Sequence[str]) -> Path:
+    """Return the one path that a command takes."""
+    if len(words) != 1:
+        raise not_taken(command, words)
+    return Path(words[0]).expanduser()
+
+
+def refusal(sentence: str) -> UsageError:
+    """Return an error that IPython prints as one sentence, without a traceback."""
+    return UsageError(printable(sentence))
+
+
+def not_taken(command: str, words: Sequence[str]) -> UsageError:
+    """Return the refusal of words that a command does not take."""
+    given = repr(" ".join(words)) if words else "nothing"
+    return refusal(f"%gpulog {command} takes {COMMANDS[command]}, not {given}")
+
+
+def rank_in(words: Sequence[str]) -> str:
+    """Return the word after ``--by``, else the first that cells can be ranked by."""
+    given = [part for word in words for part in word.split("=", 1)]
+    if not given:
+        return RANKED_BY[0]
+    if len(given) != 2 or given[0] != "--by" or given[1] not in (*RANKED_BY, "peak"):
+        raise not_taken("summary", words)
+    return given[1]
+
+
+def cell_and_size_in(words: Sequence[str]) -> tuple[int | None, str | None]:
+    """Return the number of a cell, of "4", "In[4]" or "In [4]", and the name of a size; None for either."""
+    cell, name = r"(?:(\d{1,18})|In ?\[(\d{1,18})\])?", r"([^\W\d][\w.()]*)?"
+    found = re.fullmatch(f"{cell} ?{name}", " ".join(words), re.ASCII)
+    if found is None:
+        raise not_taken("fit", words)
+    count = found[1] or found[2]
+    return int(count) if count else None, found[3]
+
+
+def no_command(command: str) -> str:
+    """Return that there is no such command, and what may be meant."""
+    if command.startswith("--"):
+        return f"%gpulog has no {command!r}; the options of a cell are in its first line: %%gpulog --lines"
+    return f"%gpulog has no {command!r}{did_you_mean(command, COMMANDS)}; it has {', '.join(COMMANDS)}"
+
+
+def options_in(words: Sequence[str]) -> dict[str, Any]:
+    """Return the options of ``%gpulog start`` by name; a `ValueError` says how to write what is not one."""
+    found: dict[str, Any] = {}
+    for word, following in zip(words, (*words[1:], "="), strict=False):
+        name, equals, value = word.partition("=")
+        if not equals:
+            raise ValueError(f"write options as name=value, not {word!r}")
+        if value and "=" not in following:  # a space in the value
+            meant = value + following if re.fullmatch(r"[\d.]+", value) else f"'{value} {following}'"
+            raise ValueError(f"write {name}={meant}, not {word} {following}")
+        typed = {"True": True, "False": False, "None": None}.get(value, value)
+        found[name] = tuple(filter(None, value.split(","))) if name == "metrics" else typed
+    return found

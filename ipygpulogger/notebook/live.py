@@ -33,6 +33,7 @@ from ..runtime import clock
 from ..runtime.errors import is_from_a_handler
 from ..sources.system.ram_limit import least
 from .enrichers import left_note
+from .options import SILENT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -133,7 +134,7 @@ class LiveCell:
 
 def display_for(shell: Any, report: str) -> LiveDisplay | None:
     """Return what can show a running cell of this shell, with this kind of report; None where nothing can."""
-    if report == "none" or getattr(shell, "kernel", None) is None:
+    if report in SILENT or getattr(shell, "kernel", None) is None:
         return None
     publisher = shell.display_pub
     session = getattr(publisher, "session", None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import weakref
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
@@ -22,7 +23,7 @@ from .cell import CellEvents
 from .enrichers import enriched, over_budget
 from .live import Live, display_for
 from .measured_cell import Gap, MeasuredCell
-from .options import Options, Threshold, documented
+from .options import Options, documented
 from .report import Reporter, has_table, is_reported, load_rich
 
 if TYPE_CHECKING:
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
     from ..records import Owner
     from ..records.process import ProcessRecord
     from ..render.owners import Freed
-    from ..storage.log import Log
     from .cell import Cell
 
 
@@ -59,8 +59,7 @@ class IPyGPULogger(Options):
         ``il = IPyGPULogger().start()``; after some cells ``il.data``, ``il.record``, ``il.history``.
     """
 
-    _log: Log | None = None
-    _threshold: Threshold | None = None  # of `quiet`
+    _running = False
 
     def __init__(
         self, compact: bool | None = None, gc_collect: bool | Literal["full"] | None = None, **options: Any
@@ -79,7 +78,6 @@ class IPyGPULogger(Options):
         self._shell = shell
         me = weakref.proxy(self)  # for our own parts: a circle would be garbage of ours in the user's process
         self._magics = GpulogMagics.of(shell)
-        self._running = False
         self._machine = machine()
         self._last = _Last()
         self._history = History()
@@ -90,17 +88,12 @@ class IPyGPULogger(Options):
         self._garbage = Garbage(shell, self._growth)
         self._live = Live(lambda so_far: over_budget(so_far, me.budget))
 
-    @observe("log", "report", "quiet")
-    def _set(self, option: Any) -> None:
-        """Make what an option needs, now that it was set."""
-        if option.name == "log":
-            from ..storage.log import Log
-
-            self._log = None if self.log is None else Log(self.log)
-        elif option.name == "quiet":
-            self._threshold = None if self.quiet is None else Threshold.parse(self.quiet)
-        elif self.report == "rich":
+    @observe("peak", "report")
+    def _report_differently(self, _: Any) -> None:
+        if self.report == "rich":
             load_rich()
+        if self._running:
+            self._reporter.say_what_options_lack(self.peak)
 
     # -- what users call -----------------------------------------------------------------------
 
@@ -109,18 +102,24 @@ class IPyGPULogger(Options):
 
         ``%gpulog`` then controls this logger, unless the extension is loaded, which has one of its own.
         """
+        if not self._running:
+            self._reporter.say_that("started")
+        self._start()
+        return self
+
+    def _start(self) -> None:
         self._only = None  # first: subscribing begins the running cell, which else would end it all
         if not self._running:
             try:
                 self._reporter.say_what_is_missing()
+                self._reporter.say_what_options_lack(self.peak)
                 self._magics.offer(self)
                 self._preload()
                 self._settle()
                 self._subscribe(running=True)
             except BaseException:  # interrupted half way
-                self.stop()
+                self._stop()
                 raise
-        return self
 
     def expect(self) -> None:
         """Measure only the next cell on this thread, which begins with ``%%gpulog``, while stopped."""
@@ -148,6 +147,12 @@ class IPyGPULogger(Options):
         you interrupt this call, call it again. One thing may remain: where ``max_memory_allocated()`` would
         forget an earlier peak, our wrapper stays until your next ``reset_peak_memory_stats()``.
         """
+        was_running = self._running
+        self._stop()
+        if was_running:
+            self._reporter.say_that(f"stopped: {self._history.counted()} recorded")
+
+    def _stop(self) -> None:
         self._magics.withdraw(self)
         self._halt()
         self._machine.failed_snapshot = None
@@ -268,8 +273,10 @@ class IPyGPULogger(Options):
         if self.lines or cell.request.lines:
             with importing():
                 from .cell_lines import CellLines
-            measured.lines = CellLines(self._shell, cell, reset_peaks=self.reset_peaks)
+            with suppress(ValueError):  # a name means nothing: the magic refuses the cell, and says why
+                measured.lines = CellLines(self._shell, cell, reset_peaks=self.reset_peaks)
         if peak := cell.request.peak or self.peak:
+            self._reporter.say_what_options_lack(peak)
             with importing():
                 from ..breakdown.recording import PeakRecording
             # Only a cell that asks for the table shows what was held before.
@@ -345,11 +352,10 @@ class IPyGPULogger(Options):
         if self._log is not None:
             self._reporter.write(self._log, record)
         shown: list[Callable[[], object]] = []
-        if is_reported(record, self._threshold, requested=request.explicit):
+        if not measured.cell.measures and is_reported(record, self._threshold, requested=request.explicit):
             shown.append(partial(self._show, record, measured))
-        if request.lines:
-            lines = [] if measured.lines is None else measured.lines.indented(record.lines)
-            shown.append(partial(self._reporter.show_lines, lines, publisher))
+        if request.lines and measured.lines is not None:
+            shown.append(partial(self._reporter.show_lines, measured.lines.indented(record.lines), publisher))
         if request.peak:
             shown.append(partial(self._reporter.show_peak, record, publisher))
         for show in shown if self.report == "text" else reversed(shown):  # a rich report comes last
@@ -371,25 +377,3 @@ class IPyGPULogger(Options):
     def _reports(self, group: Group) -> bool:
         """Return whether they have a table; `cluster.watcher` calls this."""
         return has_table(group, self._threshold, requested=self._last.requested)
-
-
-def load(shell: Any, report: str | None = None) -> None:
-    """Start a logger in IPython's shell, as ``il`` if that name is free; loading twice changes nothing.
-
-    Without a kind of report it is what the user's configuration says, else the rich one.
-    """
-    from .magics import GpulogMagics, unload
-
-    magics = GpulogMagics.of(shell)
-    if magics.extension is not None:
-        return
-    if report is None and "report" not in shell.config.IPyGPULogger:
-        report = "rich"
-    logger = magics.extension = IPyGPULogger(report=report) if report else IPyGPULogger()
-    try:
-        magics.offer(logger)
-        shell.user_ns.setdefault("il", logger)
-        logger.start()
-    except BaseException:
-        unload(shell)
-        raise

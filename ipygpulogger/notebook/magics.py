@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-import re
 import sys
 import weakref
 from contextlib import suppress
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from IPython.core.error import UsageError
+from IPython.core.magic import no_var_expand
 from IPython.display import display
 
 from ..engine.machine import importing, machine
@@ -20,12 +18,15 @@ from ..runtime.shell import cells_behind, current_shell
 from ..sources import Unavailable
 from . import completion
 from .cell import options_of, request_in, split_words
-from .options import ASKS_FOR_HELP, COMMANDS, FAILED, HELP, RANKED_BY
+from .completion import cell_and_size_in, no_command, not_taken, options_in, path_in, rank_in, refusal
+from .measured_cell import measured_statement
+from .options import ASKS_FOR_HELP, COMMANDS, FAILED, HELP
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Sequence
 
     from ..records import DeviceUsage
+    from ..storage.history import History
     from .logger import IPyGPULogger
 
 
@@ -90,7 +91,7 @@ class GpulogMagics:
         if filled is None:  # the magic refuses it; without the empty line IPython would
             return [first.rstrip("\n") + "\n", "\n"]
         try:
-            request_in(options)
+            self._understand(options)
         except ValueError:  # the magic will say so
             return lines
         self.logger.expect()
@@ -99,29 +100,36 @@ class GpulogMagics:
     # So that IPython skips it when it asks whether a cell is complete.
     first_line.has_side_effects = True  # type: ignore[attr-defined]
 
+    @no_var_expand  # of a statement; else as IPython does it
     def gpulog(self, line: str, cell: str | None = None) -> Any:
         """Run a command of ``%gpulog``, or the cell below ``%%gpulog``."""
+        __tracebackhide__ = True
         if cell is not None:
             return self._cell(line, cell)
+        command, _, statement = line.strip().partition(" ")
+        if command == "measure" and statement.strip() not in ASKS_FOR_HELP:
+            return self._measure(statement.strip())
+        line = self.shell.var_expand(line, 2)
         try:
             command, *words = split_words(line) or ["status"]
         except ValueError as error:
-            raise _refusal(f"%gpulog: {error}: {line}") from error
+            raise refusal(f"%gpulog: {error}: {line}") from error
         if command in ASKS_FOR_HELP or any(word in ASKS_FOR_HELP for word in words):
             return self._help()
         if command not in COMMANDS:
-            raise _refusal(f"%gpulog has no {command!r}; it has {', '.join(COMMANDS)}")
+            raise refusal(no_command(command))
         if words and not COMMANDS[command]:
-            raise _refusal(f"%gpulog {command} takes no options")
+            raise refusal(f"%gpulog {command} takes no options")
         try:
             return getattr(self, f"_{command}")(*words)
         except (Unavailable, ImportError, ValueError) as reason:
-            raise _refusal(f"%gpulog {command}: {reason}") from reason
+            raise refusal(f"%gpulog {command}: {reason}") from reason
         except OSError as error:
-            if command not in ("save", "snapshot"):
+            if command not in ("save", "load", "snapshot"):
                 raise
-            said = f"cannot write {words[-1]}: {error.strerror or error}"
-            raise _refusal(f"%gpulog {command}: {said}") from error
+            verb = "read" if command == "load" else "write"
+            said = f"cannot {verb} {words[-1]}: {error.strerror or error}"
+            raise refusal(f"%gpulog {command}: {said}") from error
 
     gpulog.__doc__ = HELP  # `%gpulog?` shows it
 
@@ -131,22 +139,34 @@ class GpulogMagics:
             self._help()
             return
         if not cell.strip():
-            raise _refusal("%%gpulog has nothing to measure: write the cell's code below this line")
+            raise refusal("%%gpulog has nothing to measure: write the cell's code below this line")
         try:
-            request_in(line)
+            self._understand(line)
         except ValueError as error:
-            raise _refusal(f"%%gpulog: {error}") from error
-        raise _refusal("%%gpulog: write it in the first line of the cell, above other magics")
+            raise refusal(f"%%gpulog: {error}") from error
+        raise refusal("%%gpulog: write it in the first line of the cell, above other magics")
+
+    def _understand(self, options: str) -> None:
+        """Raise a `ValueError` for options of a cell that make no sense here."""
+        request = request_in(options)
+        if not isinstance(request.lines, bool):
+            with importing():
+                from .cell_lines import chosen
+            chosen(request, self.shell.user_ns)
 
     def _start(self, *options: str) -> None:
-        given = dict(map(_option, options))
+        logger = self.logger
+        given = options_in(options)
         try:
-            self.logger.check(given)
+            logger.check(given)
         except TypeError as error:  # an unknown option
             raise ValueError(str(error)) from error
+        changed = [f"{name}={value!r}" for name, value in given.items() if getattr(logger, name) != value]
         for name, value in given.items():
-            setattr(self.logger, name, value)
-        self.logger.start()
+            setattr(logger, name, value)
+        if logger.running and changed:
+            logger._reporter.say_that(f"goes on with {', '.join(changed)}")
+        logger.start()
 
     def _stop(self) -> None:
         logger = self.logger  # which may have no other holder than the offer, withdrawn now
@@ -173,7 +193,7 @@ class GpulogMagics:
         self._show(growth.status(state, found, gpus), growth.status_html(state, found, gpus))
 
     def _summary(self, *words: str) -> None:
-        by = _by(words)
+        by = rank_in(words)
         with importing():
             from ..render import summary
         history = self.logger.history
@@ -195,7 +215,7 @@ class GpulogMagics:
         return drawn
 
     def _fit(self, *words: str) -> None:
-        count, name = _cell_and_size(words)
+        count, name = cell_and_size_in(words)
         with importing():
             from ..analysis.fit import RAM, Headroom, fit_of
             from ..engine.scope import measured_now
@@ -211,14 +231,29 @@ class GpulogMagics:
         self._show(fit.report(found), fit.html(found))
 
     def _save(self, *words: str) -> None:
-        path, history = _path("save", words), self.logger.history
+        path, history = path_in("save", words), self.logger.history
         history.save(path)
         print(printable(f"{history.counted()} written to {path}"))
+
+    def _load(self, *words: str) -> History:
+        with importing():
+            from ..render import summary
+            from ..storage.history import History
+        history = History.load(path_in("load", words))
+        self._show(summary.summary(history), summary.html(history))
+        return history
+
+    def _measure(self, statement: str) -> None:
+        """Run a statement, and print what it used."""
+        __tracebackhide__ = True
+        if not statement:
+            raise not_taken("measure", ())
+        print(measured_statement(self.shell, statement, reset_peaks=self.logger.reset_peaks))
 
     def _snapshot(self, *words: str) -> None:
         """Write torch's snapshot as it is now, or of the last recorded cell in which an allocation failed."""
         of_failure = words[:1] == (FAILED,)
-        path, kept = _path("snapshot", words[of_failure:]), machine().failed_snapshot
+        path, kept = path_in("snapshot", words[of_failure:]), machine().failed_snapshot
         with importing():
             from ..runtime.errors import write_file
             from ..sources.torch.snapshot import snapshot_file
@@ -278,51 +313,6 @@ class GpulogMagics:
         print(HELP)
 
 
-def _path(command: str, words: Sequence[str]) -> Path:
-    """Return the one path that a command takes."""
-    if len(words) != 1:
-        raise _not_taken(command, words)
-    return Path(words[0]).expanduser()
-
-
-def _refusal(sentence: str) -> UsageError:
-    """Return an error that IPython prints as one sentence, without a traceback."""
-    return UsageError(printable(sentence))
-
-
-def _not_taken(command: str, words: Sequence[str]) -> UsageError:
-    given = repr(" ".join(words)) if words else "nothing"
-    return _refusal(f"%gpulog {command} takes {COMMANDS[command]}, not {given}")
-
-
-def _by(words: Sequence[str]) -> str:
-    given = [part for word in words for part in word.split("=", 1)]
-    if not given:
-        return RANKED_BY[0]
-    if len(given) != 2 or given[0] != "--by" or given[1] not in (*RANKED_BY, "peak"):
-        raise _not_taken("summary", words)
-    return given[1]
-
-
-def _cell_and_size(words: Sequence[str]) -> tuple[int | None, str | None]:
-    """Return the number of a cell, of "4", "In[4]" or "In [4]", and the name of a size; None for either."""
-    cell, name = r"(?:(\d{1,18})|In ?\[(\d{1,18})\])?", r"([^\W\d][\w.()]*)?"
-    found = re.fullmatch(f"{cell} ?{name}", " ".join(words), re.ASCII)
-    if found is None:
-        raise _not_taken("fit", words)
-    count = found[1] or found[2]
-    return int(count) if count else None, found[3]
-
-
-def _option(word: str) -> tuple[str, Any]:
-    name, equals, value = word.partition("=")
-    if not equals:
-        raise ValueError(f"write options as name=value, not {word!r}")
-    if name == "metrics":
-        return name, tuple(filter(None, value.split(",")))
-    return name, {"True": True, "False": False, "None": None}.get(value, value)
-
-
 # -- the extension, and what ``ipygpulogger run`` asks it in a kernel ---------------------------------------
 
 
@@ -331,7 +321,7 @@ def unload(shell: Any) -> None:
     magics = GpulogMagics.of(shell)
     logger, magics.extension = magics.extension, None
     if logger is not None:
-        logger.stop()
+        logger._stop()
         if shell.user_ns.get("il") is logger:
             del shell.user_ns["il"]
 
@@ -344,9 +334,9 @@ def _logger() -> IPyGPULogger:
 
 
 def last_record() -> str:
-    """Return the last record of the extension as JSON, null before the first; ``ipygpulogger run`` asks."""
-    record = _logger().record
-    return json.dumps(record and record.to_dict())
+    """Return the last record of the extension, or null, and the kind of its report; ``run`` asks, in JSON."""
+    logger = _logger()
+    return json.dumps([logger.record and logger.record.to_dict(), logger.report])
 
 
 def process_records(since: int) -> str:

@@ -6,22 +6,25 @@ A Ctrl-C may come between any two steps. So each end may be called again, and do
 from __future__ import annotations
 
 import os
+import sys
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ..engine.machine import importing, machine
-from ..records import CPU, DRIVER, CellRecord, DeviceHolding, moved_between
+from ..engine.scope import Scope
+from ..records import CPU, DRIVER, CellRecord, DeviceHolding, Measurement, moved_between
 from ..records.units import MB, rounded_mb
+from ..render.headline import headline
 from ..runtime.clock import this_thread
 from ..runtime.errors import is_from_a_handler
+from ..runtime.shell import cells_behind
 from ..sources import Unavailable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from ..breakdown.recording import PeakRecording
-    from ..engine.scope import Scope
     from ..owners.garbage import Freed, Garbage
     from ..owners.growth import Before, Growth
     from ..owners.out_of_memory import OomSnapshot
@@ -187,7 +190,7 @@ class MeasuredCell:
             status=cell.status,
             error=cell.error,
             current_gpu=machine().frameworks.current_index(),
-            gpulog_only=cell.gpulog_only,
+            gpulog_only=cell.gpulog_only and not cell.measures,
             main_line="" if cell.main_line == cell.source else cell.main_line,
         )
 
@@ -211,3 +214,18 @@ class MeasuredCell:
         self.over = True  # last: if this is interrupted, the next call ends it
         if failure is not None:
             raise failure
+
+
+def measured_statement(shell: Any, statement: str, *, reset_peaks: bool) -> str:
+    """Run a statement of the user's as a cell does, without its value, and return what it used."""
+    __tracebackhide__ = True
+    text, count = shell.transform_cell(statement), shell.execution_count
+    number = next((one for _, one in cells_behind(sys._getframe()) if one is not None), count)
+    file = shell.compile.cache(text, number)  # so that a traceback shows the line
+    code = shell.compile(shell.transform_ast(shell.compile.ast_parse(text, file)), file, "exec")
+    scope = Scope(reset_peaks=reset_peaks).open()
+    try:
+        exec(code, shell.user_global_ns, shell.user_ns)  # noqa: S102
+    finally:
+        scope.close()
+    return " · ".join(map(str, headline(scope.result(Measurement, ""))))

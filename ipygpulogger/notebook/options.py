@@ -17,7 +17,9 @@ from ..engine.device_scope import METRICS
 from ..records.units import parse_size
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
+
+    from ..storage.log import Log
 
     Documented = TypeVar("Documented", bound=type["Options"])
 
@@ -28,8 +30,10 @@ COMMANDS = {  # the subcommands, and what follows each
     "status": "",
     "summary": "--by needed, --by consumed, --by highest or --by time",
     "plot": "",
+    "measure": "a statement",
     "fit": "nothing, the number of one cell, such as 4, and the name of a size",
     "save": "one path",
+    "load": "one path",
     "snapshot": "one path, or --failed and one path",
     "vars": "",
     "free": "",
@@ -39,6 +43,7 @@ COMMANDS = {  # the subcommands, and what follows each
 RANKED_BY = ("needed", "consumed", "highest", "time")
 FAILED = "--failed"
 ASKS_FOR_HELP = ("-h", "--help")
+SILENT = ("none", "metadata")  # the reports that show nothing
 _WIDTH = 88
 _OPTIONS = "{options}"  # in a docstring: where they are listed
 
@@ -52,10 +57,13 @@ Control the report that follows every cell, and look at the cells so far.
   %gpulog summary [--by needed]     the cells, ranked by needed, consumed, highest or
                                     time, and those that may leak
   %gpulog plot                      memory over the time in the cells, as a figure
+  %gpulog measure STATEMENT         run a statement, and tell on one line what it used
   %gpulog fit [CELL] [NAME]         how the memory of a cell, such as 4, grows with its
                                     batch size, and which size fits, from its runs
   %gpulog save PATH                 write the cells' records to a .jsonl, .csv or
                                     .parquet file
+  %gpulog load PATH                 show the summary of such a file or of a notebook's
+                                    records, and return them: old = %gpulog load PATH
   %gpulog snapshot [--failed] PATH  write torch's snapshot of its GPU memory to a file
                                     for pytorch.org/memory_viz: as it is now, within a
                                     cell under --peak with the allocations so far;
@@ -68,11 +76,13 @@ Control the report that follows every cell, and look at the cells so far.
                                     something cannot
   %gpulog help                      this text
 
-  %%gpulog [--lines] [--peak[=all]] [--label TEXT]
+  %%gpulog [--lines[=NAMES]] [--peak[=all]] [--label TEXT]
       Measure just this cell, even while the reports are stopped.
-      --lines  measure each line, also of functions that earlier cells defined
+      --lines  measure each line, also of functions that earlier cells defined;
+               --lines=f,Model.forward the lines of these functions alone
       --peak   tell what was alive when memory was highest, by kind and line;
-               --peak=all in general RAM too where a GPU is used
+               --peak=all in general RAM too where a GPU is used. RAM needs memray:
+               pip install 'ipygpulogger[memray]'
       --label  name the cell in its report
 
 The options of %gpulog start, which are those of IPyGPULogger, and their defaults:
@@ -110,8 +120,25 @@ class Threshold(NamedTuple):
         raise ValueError(f"{text!r} is not a size, a time or both, such as '10MB', '1s' or '10MB 1s'")
 
 
-class BadOption(TraitError, ValueError):  # noqa: N818 - the user's mistake, reported in one sentence
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """Return the question whether the nearest of the known words is meant; empty where none is near."""
+    from difflib import get_close_matches  # few sessions need it
+
+    return "".join(f" (did you mean {one!r}?)" for one in get_close_matches(word, list(known), 1))
+
+
+class _OneLine(Exception):  # noqa: N818 - the user's mistake, reported in one sentence
+    def _render_traceback_(self) -> list[str]:
+        """Return what IPython shows instead of a traceback, which would be traitlets'."""
+        return [f"{type(self).__name__}: {self}"]
+
+
+class BadOption(_OneLine, TraitError, ValueError):  # noqa: N818
     """An option does not take this value: a `ValueError` in a call, and what traitlets expects of a trait."""
+
+
+class UnknownOption(_OneLine, TypeError):  # noqa: N818
+    """There is no such option."""
 
 
 class _Option:
@@ -206,9 +233,10 @@ class Options(Configurable):
         "Create the GPU context before a cell, once torch is imported; False if you fork CUDA workers.",
     )
     report = Enum(
-        *("text", "rich", "none"),
+        *("text", "rich", "metadata", "none"),
         default="text",
-        help="Print the reports ('text'), display them as HTML ('rich', as %load_ext does) or show 'none'.",
+        help="Print the reports ('text'), display them as HTML ('rich', as %load_ext does), show none and"
+        " have `ipygpulogger run` write the records into the cells' metadata ('metadata'), or show 'none'.",
     )
     quiet = Text(
         Threshold.parse,
@@ -247,6 +275,25 @@ class Options(Configurable):
         "Reset the kernel's high-water mark, for exact peaks of RAM; lowers getrusage().ru_maxrss.",
     )
 
+    _log: Log | None = None
+    _threshold: Threshold | None = None  # of `quiet`
+
+    @traitlets.observe("log", "quiet")
+    def _understand(self, option: Any) -> None:
+        """Make what an option stands for, now that it was set."""
+        if option.name == "log":
+            from ..storage.log import Log
+
+            self._log = None if self.log is None else Log(self.log)
+        else:
+            self._threshold = None if self.quiet is None else Threshold.parse(self.quiet)
+
+    def __dir__(self) -> list[str]:
+        """Return what users need; traitlets' own names work, and are not completed."""
+        ours = type(self).__mro__[: type(self).__mro__.index(Options) + 1]
+        names = {name for cls in ours for name in vars(cls) if not name.startswith("_")}
+        return sorted(names - {"check", "expect", "in_order"})
+
     @classmethod
     def in_order(cls) -> dict[str, Any]:
         """Return the traits of the options by name, in the order in which help lists them."""
@@ -266,11 +313,9 @@ class Options(Configurable):
     @classmethod
     def _unknown(cls, name: str) -> TypeError:
         """Return the refusal of an option that does not exist, with the nearest that does."""
-        from difflib import get_close_matches
-
         known = sorted(cls.class_traits(config=True))
-        near = "".join(f" (did you mean {one!r}?)" for one in get_close_matches(name, known, 1))
-        return TypeError(f"{cls.__name__} has no option {name!r}{near}; it has {', '.join(known)}")
+        near = did_you_mean(name, known)
+        return UnknownOption(f"{cls.__name__} has no option {name!r}{near}; it has {', '.join(known)}")
 
     def __setattr__(self, name: str, value: Any) -> None:
         """Set an option; a name that no class declares is a mistyped option, and refused."""

@@ -15,6 +15,7 @@ from ..records.units import printable
 from ..render import text
 from ..runtime.errors import is_from_a_handler, say, why
 from ..sources import Unavailable
+from .options import SILENT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -26,6 +27,10 @@ if TYPE_CHECKING:
 
 
 _RICH = f"{__package__.rpartition('.')[0]}.render.html"  # whether a rich report was loaded
+NOT_KEPT = (
+    "report='metadata': no front end lets a kernel write a cell's metadata;"
+    " `ipygpulogger run NOTEBOOK` writes it, and `il.history` has the records."
+)
 _shells_warned: WeakSet[Any] = WeakSet()  # the shells whose users know that there is none
 
 
@@ -43,7 +48,8 @@ class Reporter:
     Nothing here raises for a broken stream or a front end that fails: the cell and its record come first.
     """
 
-    names_devices = True  # whether it is said that there is no GPU
+    keeps_metadata = False  # whether `ipygpulogger run` writes the records into the cells' metadata
+    announces = True  # whether it is said that there is no GPU, and that the reports start and stop
 
     def __init__(self, options: Options) -> None:
         self._options = options
@@ -56,7 +62,7 @@ class Reporter:
         Beside the peak, `show_peak` shows the whole table of what was alive then.
         """
         report, compact = self._options.report, self._options.compact
-        if report == "none":
+        if report in SILENT:
             return
         told = replace(record, at_peak=()) if beside_peak else record
         plain = text.report(told, compact=compact, timelines=True, heads=self._heads)
@@ -125,6 +131,23 @@ class Reporter:
         if not isinstance(error, Unavailable):
             self.warn_once(f"ipygpulogger could not {what}: {why(error)}")
 
+    def say_that(self, changed: str) -> None:
+        """Say that the reports start, stop or change, unless nothing is to be reported."""
+        if self.announces and self._options.report not in SILENT:
+            say(printable(f"ipygpulogger {changed}."))
+
+    def say_what_options_lack(self, peak: object) -> None:
+        """Say once what is asked for and is not there, before it is missed."""
+        report = self._options.report
+        if peak and report != "none":
+            with importing():
+                from ..sources.system.memray import ABSENT, installed
+            in_ram = peak == "all" or machine().frameworks.current_index() is None
+            if in_ram and not installed() and machine().notes.is_new(ABSENT):
+                say(ABSENT)
+        if report == "metadata" and not self.keeps_metadata and machine().notes.is_new(NOT_KEPT):
+            say(NOT_KEPT)
+
     def say_what_is_missing(self) -> None:
         """Say in one sentence that no cell can be measured, or that there is no GPU; and what was killed."""
         try:
@@ -132,7 +155,7 @@ class Reporter:
         except Unavailable as reason:
             self.cannot_measure(reason)
         else:
-            if self.names_devices:
+            if self.announces:
                 self.say_if_no_gpu()
         if self._options.report == "none":
             return

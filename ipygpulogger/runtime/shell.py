@@ -114,6 +114,14 @@ def is_a_cells(shell: Any, file: str) -> bool:
     return file in known
 
 
+def place_of(file: str) -> tuple[str, int]:
+    """Return the label of the cell whose code a file is, else the file's name; and the lines above it."""
+    shell = current_shell()
+    if shell is not None and is_a_cells(shell, file):
+        return place_of_cell(shell, file)
+    return os.path.basename(file), 0  # noqa: PTH119 - as below
+
+
 def place_of_cell(shell: Any, file: str) -> tuple[str, int]:
     """Return the label of a cell's file, and how many lines of the cell come before the first compiled."""
     code = "".join(linecache.getlines(file)).rstrip()

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from ..records.cell_record import CellRecord
 
 _BEGINS = b'{"label": '  # every line that `json_line` writes
+IN_METADATA = "ipygpulogger"  # the name in a cell's metadata under which its record is
 _CUT_SHORT = "this line was cut short and is left out"
 
 _Found = Iterator[tuple[str, Any]]  # a place in the file, and plain values or, as text, why there are none
@@ -68,6 +69,17 @@ def own_report(cell: Mapping[str, Any]) -> Mapping[str, Any] | None:
     return next((b for b in reversed(reports) if b[MIME].get("execution_count") == count), None)
 
 
+def own_record(cell: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """Return the values of a code cell's own record, of its report or its metadata; None without either.
+
+    If the cell was executed again since it got the metadata, they are of another execution.
+    """
+    report, kept = own_report(cell), cell.get("metadata", {}).get(IN_METADATA)
+    if report is not None or not isinstance(kept, Mapping):
+        return report and report[MIME]
+    return kept if cell.get("execution_count") in (None, kept.get("execution_count")) else None
+
+
 def shows_processes(cell: Mapping[str, Any]) -> bool:
     """Return whether a notebook's code cell displays what other processes measured."""
     return any(GROUP_MIME in output.get("data", {}) for output in cell.get("outputs", ()))
@@ -96,12 +108,11 @@ def _read_jsonl(path: Path) -> _Found:
 def _read_ipynb(path: Path) -> _Found:
     try:
         cells = [dict(cell) for cell in from_json(path.read_bytes())["cells"]]
-        reports = [(own_report(cell), cell.get("id")) for cell in cells if cell.get("cell_type") == "code"]
+        records = [(own_record(cell), cell.get("id")) for cell in cells if cell.get("cell_type") == "code"]
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         raise ValueError(f"{path} is not a notebook, or is too old or damaged") from None
-    for number, (report, name) in enumerate(reports, 1):
-        if report is not None:
-            values = report[MIME]
+    for number, (values, name) in enumerate(records, 1):
+        if values is not None:
             # Tools that execute a notebook in a batch do not send the cell's id to the kernel.
             yield f"code cell {number}", {**values, "cell_id": values.get("cell_id") or name}
 

@@ -325,3 +325,23 @@ def test_all_processes_are_logged_and_judged(notebook, tmp_path):
     assert done.stdout.startswith("4 cells and 3 records of other processes, ")
     assert "highest: RAM 9.3 GB in In [1], rank 1" in done.stdout
     assert command("compare", log, log).returncode == 0
+
+
+def test_records_in_the_metadata_and_nothing_in_the_output(notebook, tmp_path):
+    """report="metadata": no report, the record in each cell's metadata, from which it is loaded; run again, the new one."""
+    path = notebook("%gpulog start report=metadata", "x = bytearray(b'x') * (96 << 20)", "1 + 1", "1 / 0")
+    for _ in range(2):
+        log = tmp_path / "log.jsonl"
+        log.unlink(missing_ok=True)
+        done = command("run", path, "--log", log, "--allow-errors")
+        assert done.returncode == 0, done.stderr
+        nb = executed(path)
+        nbformat.validate(nb)
+        assert [len(cell.outputs) for cell in nb.cells] == [0, 0, 1, 1]
+        kept = [cell.metadata.get("ipygpulogger") for cell in nb.cells]
+        assert kept[0] is None
+        loaded = History.load(path.with_name("nb.executed.ipynb"))
+        assert list(loaded) == list(History.load(log))[1:]
+        assert [one.status for one in loaded] == ["ok", "ok", "error"]
+        assert round(loaded[0].gen.consumed_bytes / MB) == 96
+        path.write_bytes(path.with_name("nb.executed.ipynb").read_bytes())

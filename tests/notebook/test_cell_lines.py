@@ -1,5 +1,6 @@
 """The lines of cells in a real shell: which are measured, where they stand, how they are numbered and shown."""
 
+import importlib.util
 import re
 import sys
 import threading
@@ -53,6 +54,75 @@ def test_what_a_loop_gives_back_is_not_held_at_once(shell, il):
     line = found["x = b'x' * (100 << 20)"]
     assert (line.gen.consumed_bytes / MB, dict(line.risen)["cpu"] / MB) == (about(300), about(100))
     assert heaviest(il.record.lines).startswith("heaviest line 4: y = ")
+
+
+FUNCTIONS = """import functools, shutil
+def plain():
+    kept = bytearray(b"x") * (30 << 20)
+    return [len(kept) for _ in range(2)]
+def other():
+    return plain()
+@functools.lru_cache
+def wrapped(n):
+    return bytearray(b"x") * n
+class Model:
+    def forward(self):
+        return plain()
+    @classmethod
+    def make(cls):
+        return cls()
+    @property
+    def size(self):
+        return 3
+model = Model()
+def many():
+    yield 1
+    yield 2
+"""
+CHOSEN = {
+    "plain": ("other()", {3, 4}),
+    "Model.forward": ("model.forward()", {12}),
+    "model.forward,plain": ("model.forward(); other()", {3, 4, 12}),
+    "Model.make": ("model.make()", {15}),
+    "Model.size": ("model.size", {18}),
+    "wrapped": ("wrapped(30 << 20)", {9}),
+    "many": ("list(many())", {21, 22}),
+    "other": ("plain()", set()),
+}
+
+
+@pytest.mark.parametrize("names", CHOSEN)
+def test_of_chosen_functions_the_lines_are_measured_and_no_others(shell, capsys, names):
+    """%%gpulog --lines=f,Model.forward: below decorators, of methods and properties; not the cell's own lines."""
+    il = IPyGPULogger(report="none").start()
+    run(shell, FUNCTIONS)
+    count, (code, numbers) = shell.execution_count - 1, CHOSEN[names]
+    assert run(shell, f"%%gpulog --lines={names}\n{code}\nz = 1").success
+    assert {line.place for line in il.record.lines} <= {f"In [{count}]"}
+    assert {line.lineno for line in il.record.lines} == numbers
+    sizes = [line.gen.consumed_bytes // MB for line in il.record.lines if "(30 << 20)" in line.source]
+    assert all(size == about(30 * (1 + names.count(","))) for size in sizes)
+    il.stop()
+
+
+def test_a_function_of_a_file_can_be_chosen(shell, capsys, tmp_path):
+    """Its lines have the file's name; of two files with the same name each has its own."""
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "utils.py").write_text(f"\n\ndef f():\n    {folder} = 1\n    return {folder}\n")
+        spec = importlib.util.spec_from_file_location(f"{folder}_utils", tmp_path / folder / "utils.py")
+        shell.user_ns[folder] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(shell.user_ns[folder])
+    il = IPyGPULogger(report="text").start()
+    capsys.readouterr()
+    run(shell, "%%gpulog --lines=a.f,b.f\na.f(); b.f()")
+    places = {line.place: line.source for line in il.record.lines if "=" in line.source}
+    assert sorted(places.values()) == ["a = 1", "b = 1"]
+    assert "utils.py" in places
+    il.stop()
+    printed = capsys.readouterr().out
+    assert re.search(r"utils\.py:\n.*a = 1\n", printed)
+    assert re.search(r"b/utils\.py:\n.*b = 1\n", printed)
 
 
 NESTED = "get_ipython().run_cell('y = 1\\nz = 2')"

@@ -25,7 +25,7 @@ LINES = {  # what stands before the cursor, and what is offered there
     "%gpulog start compact=": ["True", "False"],
     "%gpulog start compact=T": ["True"],
     "%gpulog start compact=True ": [name for name in OPTIONS if name != "compact="],
-    "%gpulog start compact=True report=": ["text", "rich", "none"],
+    "%gpulog start compact=True report=": ["text", "rich", "metadata", "none"],
     "%gpulog start report=ri": ["rich"],
     "%gpulog start devices=": ["used", "all"],
     "%gpulog start metrics=": ["energy", "utilization"],

@@ -44,8 +44,8 @@ def test_the_cell_that_starts_reports_from_there_on(shell, capsys, clock):
     il.stop()
 
 
-def test_the_cell_that_stops_prints_nothing_and_leaves_nothing(shell, capsys):
-    """stop() says nothing, keeps no record of its cell, and takes everything back."""
+def test_the_cell_that_stops_has_no_report_and_leaves_nothing(shell, capsys):
+    """stop() says that in a line, keeps no record of its cell, and takes everything back."""
     before = {event: list(callbacks) for event, callbacks in shell.events.callbacks.items()}
     il = IPyGPULogger().start()
     shell.user_ns["il"] = il
@@ -53,7 +53,7 @@ def test_the_cell_that_stops_prints_nothing_and_leaves_nothing(shell, capsys):
     threads = threading.enumerate()
     capsys.readouterr()
     run(shell, "il.stop()")
-    assert capsys.readouterr() == ("", "")
+    assert capsys.readouterr() == ("ipygpulogger stopped: 1 cell recorded.\n", "")
     assert len(il.history) == 1
     assert not il.running
     assert shell.events.callbacks == before
@@ -62,6 +62,25 @@ def test_the_cell_that_stops_prints_nothing_and_leaves_nothing(shell, capsys):
     assert set(threading.enumerate()) <= set(threads)
     run(shell, "x = 2")
     assert capsys.readouterr().out == ""
+
+
+def test_start_and_stop_say_one_line_where_something_changed(shell, capsys):
+    """Neither a second time, nor where nothing is to be shown, nor as the interpreter ends."""
+    il, said = IPyGPULogger().start().stop() or IPyGPULogger(), []
+    capsys.readouterr()
+    for call in (il.start, il.start, il.stop, il.stop):
+        call()
+        said.append(capsys.readouterr().out)
+    assert said == ["ipygpulogger started.\n", "", "ipygpulogger stopped: 0 cells recorded.\n", ""]
+    silent = IPyGPULogger(report="none")
+    silent.start()
+    silent.stop()
+    assert capsys.readouterr() == ("", "")
+    program = "from ipygpulogger import IPyGPULogger; il = IPyGPULogger().start()"
+    command = [sys.executable, "-m", "IPython", "--no-banner", "--colors=NoColor", "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    assert "started" in done.stdout
+    assert "stopped" not in done.stdout + done.stderr
 
 
 def test_a_second_start_or_stop_changes_nothing(shell, il, capsys):

@@ -12,6 +12,7 @@ from reports import run
 
 import ipygpulogger
 from ipygpulogger import History
+from ipygpulogger.engine.machine import machine
 from ipygpulogger.render import terminal_plot, text
 from ipygpulogger.render.summary import summary
 
@@ -53,15 +54,16 @@ def test_the_users_configuration_decides_for_the_extension_too(shell, capsys):
 
 
 def test_the_magic_starts_and_stops(extension, capsys):
-    """%gpulog stop says nothing, %gpulog start takes options; the logger stays the same."""
+    """%gpulog start takes options; each says in a line what it changed; the logger stays the same."""
     il = extension.user_ns["il"]
-    for _ in range(2):
+    il.report = "text"
+    for said in ("ipygpulogger stopped: 1 cell recorded.\n", ""):
         run(extension, "%gpulog stop")
-        assert capsys.readouterr() == ("", "")
+        assert capsys.readouterr() == (said, "")
         assert not il.running
-    for compact in (True, False):
+    for compact, said in ((True, "started"), (False, "goes on with compact=False")):
         run(extension, f"%gpulog start compact={compact} report=text")
-        capsys.readouterr()
+        assert capsys.readouterr().out == f"ipygpulogger {said}.\n"
         run(extension, "x = 1")
         assert capsys.readouterr().out == text.report(il.record, compact=compact) + "\n"
     assert il.running
@@ -79,6 +81,7 @@ def test_status_says_whether_it_runs_with_what_and_what_is_exact(extension, caps
     run(extension, "%gpulog status")
     assert "running, 4 cells recorded, budget='10GB', compact=True\n" in capsys.readouterr().out
     run(extension, "%gpulog stop")
+    capsys.readouterr()
     run(extension, "%gpulog status")
     assert capsys.readouterr().out.startswith("stopped, ")
 
@@ -100,15 +103,24 @@ def test_a_page_is_html_where_reports_are(extension, page, capsys):
     assert caught.stdout.split()[0] == shown.data["text/plain"].split()[0]
 
 
-COMMANDS = "start, stop, status, summary, plot, fit, save, snapshot, vars, free, doctor, help"
+COMMANDS = "start, stop, status, summary, plot, measure, fit, save, load, snapshot, vars, free, doctor, help"
 REFUSED = {
     "fly": f"has no 'fly'; it has {COMMANDS}",
+    "strat": f"has no 'strat' (did you mean 'start'?); it has {COMMANDS}",
+    "--lines": "has no '--lines'; the options of a cell are in its first line: %%gpulog --lines",
     "stop now": "stop takes no options",
     "status --all": "status takes no options",
     "start fast": "write options as name=value, not 'fast'",
     "start colour=True": "no option 'colour'",
     "start compact=yes": "compact takes True or False, not 'yes'",
-    "start compact=True report=loud": "report takes 'text', 'rich' or 'none', not 'loud'",
+    "start compact=True report=loud": "report takes 'text', 'rich', 'metadata' or 'none', not 'loud'",
+    "start budget=100 MB": "start: write budget=100MB, not budget=100 MB",
+    "start compact=True quiet=10MB 1s": "start: write quiet='10MB 1s', not quiet=10MB 1s",
+    "start log=my run.jsonl": "start: write log='my run.jsonl', not log=my run.jsonl",
+    "measure": "measure takes a statement, not nothing",
+    "load": "load takes one path, not nothing",
+    "load no/such.jsonl": "load: cannot read no/such.jsonl: no such file or directory",
+    "load a.parrot": "a.parrot must be named .jsonl, .csv, .parquet or .ipynb",
     "start budget=10": "'10' has no unit: write a size such as 10GB, 512MB or 4096B",
     "start bugdet=1GB": "no option 'bugdet' (did you mean 'budget'?); it has budget, clear_cache",
     "start =": "no option ''",
@@ -204,6 +216,108 @@ def test_what_is_saved_is_the_history(extension, capsys, tmp_path, name):
     assert list(History.load(tmp_path / name)) == before
 
 
+@pytest.mark.parametrize("kind", ["jsonl", "csv", "parquet"])
+def test_what_is_loaded_is_shown_and_handed_back(extension, capsys, tmp_path, kind):
+    """%gpulog load: the summary of the file, not of this session; the history can be assigned."""
+    run(extension, "%gpulog start report=text")
+    run(extension, "kept = bytearray(30 << 20)")
+    saved = list(extension.user_ns["il"].history)
+    run(extension, f"%gpulog save '{tmp_path}/run.{kind}'")
+    run(extension, "later = 1")
+    capsys.readouterr()
+    run(extension, f"old = %gpulog load '{tmp_path}/run.{kind}'")
+    old = extension.user_ns["old"]
+    assert isinstance(old, History)
+    assert list(old) == saved
+    assert capsys.readouterr().out == summary(old) + "\n"
+
+
+@pytest.mark.parametrize("content", ["no json\nat all", '{"label": 3}\n', "[]\n"])
+def test_a_damaged_file_is_refused_in_one_sentence(extension, capsys, tmp_path, content):
+    """%gpulog load: what is wrong, and where."""
+    path = tmp_path / "run.jsonl"
+    path.write_text(content)
+    result = run(extension, f"h = %gpulog load '{path}'")
+    assert re.fullmatch(rf"%gpulog load: {path}, line 1: [^\n]+", str(result.error_in_exec))
+
+
+# -- one statement --------------------------------------------------------------------------------
+
+
+def test_a_statement_has_one_line_and_its_names_stay(either, capsys):
+    """%gpulog measure: its line alone, no value, no report of the cell; the cell's record has what it used."""
+    shell, il = either
+    capsys.readouterr()
+    out = dict(shell.user_ns["Out"])
+    assert run(shell, '%gpulog measure held = bytearray(b"x") * (64 << 20); len(held)').success
+    printed = capsys.readouterr()
+    assert re.fullmatch(r"\d\.\d\d s · RAM \+6[345] MB .*→ \d+ MB\n", printed.out)
+    assert printed.err == ""
+    assert len(shell.user_ns["held"]) == 64 << 20
+    assert shell.user_ns["Out"] == out
+    ran = [round(one.gen.consumed_bytes / 2**20) for one in il.history if not one.gpulog_only]
+    assert ran == ([pytest.approx(64, abs=1)] if il.running else [])
+    assert len(il.history.rank()) == len(ran)
+
+
+def test_a_statement_within_a_cell_is_a_part_of_it(stopped, capsys):
+    """The cell has one record with all that it used, and its own report below the line."""
+    shell, il = stopped
+    il.start()
+    capsys.readouterr()
+    run(shell, "a = bytearray(b'x') * (32 << 20)\n%gpulog measure b = bytearray(b'x') * (48 << 20)\nc = 1")
+    (record,) = il.history
+    assert (record.gen.consumed_bytes / 2**20, record.gpulog_only) == (pytest.approx(80, abs=1), False)
+    line, *report = capsys.readouterr().out.splitlines()
+    assert re.search(r"RAM \+4[789] MB", line)
+    assert "\n".join(report) == text.report(record)
+    il.stop()
+
+
+TRICKY = {
+    "d = {'a': {1}, 'b': 'two words'}": ("d", {"a": {1}, "b": "two words"}),
+    "d = '{x} $x'": ("d", "{x} $x"),
+    "d = 'it' + \"'s\"": ("d", "it's"),
+    "d = '-h', '--help'": ("d", ("-h", "--help")),
+    "x += 1; d = x": ("d", 6),
+}
+
+
+@pytest.mark.parametrize("statement", TRICKY)
+def test_a_statement_is_taken_as_it_is_written(extension, capsys, statement):
+    """Quotes, braces, dollars and words that ask for help elsewhere are the statement's."""
+    extension.user_ns["x"] = 5
+    assert run(extension, f"%gpulog measure {statement}").success
+    name, value = TRICKY[statement]
+    assert extension.user_ns[name] == value
+
+
+@pytest.mark.parametrize("statement", ["1 / 0", "1 +", "nosuch"])
+def test_a_statement_fails_as_in_a_cell(either, capsys, statement):
+    """The same error; the cell has failed of it; nothing of the measuring stays open."""
+    shell, il = either
+    expected = run(shell, statement)
+    expected = type(expected.error_in_exec or expected.error_before_exec)
+    scopes = len(machine().scopes)
+    result = run(shell, f"%gpulog measure {statement}")
+    assert type(result.error_in_exec) is expected
+    assert "measured_cell" not in capsys.readouterr().out or expected is SyntaxError
+    assert len(machine().scopes) == scopes
+    if il.running:
+        assert (il.history[-1].status, il.history[-1].error) == ("error", expected.__name__)
+
+
+def test_other_commands_still_expand_names(extension, capsys, tmp_path):
+    """%gpulog save {path}, as every magic does."""
+    extension.user_ns["path"] = tmp_path / "run.jsonl"
+    assert run(extension, "%gpulog save {path}").success
+    assert (tmp_path / "run.jsonl").exists()
+    assert run(extension, "def f(where):\n    get_ipython().run_line_magic('gpulog', 'save {where}')").success
+    extension.user_ns["other"] = tmp_path / "other.csv"
+    assert run(extension, "f(other)").success
+    assert (tmp_path / "other.csv").exists()
+
+
 # -- just this cell -------------------------------------------------------------------------------
 
 
@@ -290,10 +404,18 @@ def test_otherwise_it_is_an_ordinary_cell(stopped, capsys, code, running):
 
 
 NO_OPTION, NO_LABEL = "there is no option", "--label takes a text"
+TAKEN = "it takes --lines, --lines=NAMES, --peak, --peak=all and --label TEXT"
 NOT_MEANT = {
-    "--line": f"{NO_OPTION} '--line'; it takes --lines, --peak, --peak=all and --label TEXT",
-    "start": f"{NO_OPTION} 'start'",
-    "--lines=yes": f"{NO_OPTION} '--lines=yes'",
+    "--line": f"{NO_OPTION} '--line' (did you mean '--lines'?); {TAKEN}",
+    "start": f"{NO_OPTION} 'start'; {TAKEN}",
+    "--peak=most": f"{NO_OPTION} '--peak=most' (did you mean '--peak'?); {TAKEN}",
+    "--lines f": "write --lines=f, not --lines f",
+    "--lines=1": "--lines takes names such as --lines=f,Model.forward, not '1'",
+    "--lines=": "--lines takes names such as --lines=f,Model.forward, not ''",
+    "--lines=yes": "there is no yes yet; --lines=yes needs it before the cell runs",
+    "--lines=str.nothing": "there is no str.nothing yet; --lines=str.nothing needs it before the cell runs",
+    "--lines=len": "len is no function or method with lines of Python",
+    "--lines=Exception": "Exception is no function or method with lines of Python",
     **dict.fromkeys(("--label", "--label --lines", "--label ''"), NO_LABEL),
     "--label 'x": "No closing quotation: --label 'x",
 }

@@ -149,8 +149,12 @@ def test_what_we_say_works_as_typed(shell, tmp_path, command):
     run(shell, "from ipygpulogger import IPyGPULogger\nil = IPyGPULogger(report='none').start()")
     run(shell, "x = 1")
     typed = command.replace("PATH", f"'{tmp_path}/run.jsonl'")
-    if command in ("%gpulog save", "%gpulog snapshot"):
+    if command in ("%gpulog save", "%gpulog snapshot", "%gpulog load"):
         typed += f" '{tmp_path}/run.jsonl'"
+    if command == "%gpulog measure":
+        typed += " z = 1"
+    if "load" in command:
+        shell.user_ns["il"].history.save(tmp_path / "run.jsonl")
     ran = run(shell, f"{typed}\ny = 2" if command.startswith("%%") else typed)
     error = ran.error_before_exec or ran.error_in_exec
     without_torch = "snapshot" in command and "torch" in str(error)  # then it writes nothing

@@ -3,13 +3,16 @@
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
+from IPython.core.completer import provisionalcompleter
 from reports import run
 from traitlets import TraitError
 
 from ipygpulogger import IPyGPULogger
 from ipygpulogger.engine.machine import machine
 from ipygpulogger.notebook.options import Options
+from ipygpulogger.notebook.report import NOT_KEPT
 from ipygpulogger.render import text
+from ipygpulogger.sources.system import memray
 
 
 @given(
@@ -50,7 +53,10 @@ def test_percent_config_changes_a_running_logger(shell, il, capsys):
     """It lists what each option takes; a change works on the next report; a bad value changes nothing."""
     run(shell, "%config IPyGPULogger")
     listed = capsys.readouterr().out
-    for name, words in {"report": "['text', 'rich', 'none']", "devices": "['used', 'all']"}.items():
+    for name, words in {
+        "report": "['text', 'rich', 'metadata', 'none']",
+        "devices": "['used', 'all']",
+    }.items():
         assert f"IPyGPULogger.{name}=<Enum>\n" in listed
         assert f"Choices: any of {words}\n" in listed
     run(shell, "%config IPyGPULogger.compact = True")
@@ -107,6 +113,76 @@ def test_a_bad_value_is_refused_in_the_same_words_everywhere(shell, name, value)
     assert sentences.pop().startswith(f"{name} takes " if name not in ("budget", "quiet", "log") else name)
     assert not machine().scopes.loggers
     assert il.trait_values(config=True) == before
+
+
+@pytest.mark.parametrize("how", ["start", "attribute", "cell"])
+def test_what_memray_would_say_is_known_to_lack_before_the_cell_runs(
+    shell, capsys, monkeypatch, fresh_machine, how
+):
+    """One line with the command, above the cell's own output; once, and not in the report again."""
+    monkeypatch.setattr(memray, "installed", lambda: False)
+    il = shell.user_ns["il"] = IPyGPULogger(peak=how == "start").start()
+    if how == "attribute":
+        il.peak = True
+    assert (memray.ABSENT in capsys.readouterr().out) == (how != "cell")
+    for _ in range(2):
+        run(shell, f"{'%%gpulog --peak' if how == 'cell' else ''}\nprint('the cell runs')")
+    printed = capsys.readouterr().out
+    assert printed.count(memray.ABSENT) == (how == "cell")
+    if how == "cell":
+        assert printed.index(memray.ABSENT) < printed.index("the cell runs")
+    il.stop()
+
+
+def test_that_metadata_is_not_kept_by_a_front_end_is_said_once(shell, capsys, fresh_machine):
+    """As it starts, or is chosen; the records are in the history, and nothing is in the output."""
+    il = shell.user_ns["il"] = IPyGPULogger(report="metadata").start()
+    assert NOT_KEPT in capsys.readouterr().out
+    run(shell, "x = 1")
+    run(shell, "%%gpulog --lines\ny = 2")
+    il.stop()
+    il.start()
+    il.report = "text"
+    il.report = "metadata"
+    assert capsys.readouterr().out.replace("No GPU", "") == ""
+    assert len(il.history) == 2
+    il.stop()
+
+
+IMPORT = "from ipygpulogger import IPyGPULogger"
+SET_WRONGLY = {
+    "il.compact = 'maybe'": "BadOption: compact takes True or False, not 'maybe'",
+    f"{IMPORT}\nIPyGPULogger(compct=True)": "UnknownOption: IPyGPULogger has no option 'compct' (did you mean 'compact'?)",
+    "def f():\n    il.quiet = 3\nf()": "BadOption: quiet takes a size",
+    "il.bugdet = '1GB'": "UnknownOption: IPyGPULogger has no option 'bugdet' (did you mean 'budget'?)",
+}
+
+
+@pytest.mark.parametrize("code", SET_WRONGLY)
+def test_an_option_set_wrongly_is_one_line_not_a_traceback(shell, capsys, code):
+    """By attribute or in a call, the cell fails with one line that says what the option takes."""
+    shell.user_ns["il"] = IPyGPULogger()
+    result = run(shell, code)
+    assert not result.success
+    (line,) = "".join(capsys.readouterr()).splitlines()
+    assert line.startswith(SET_WRONGLY[code])
+
+
+def test_the_tab_key_offers_what_users_need(shell):
+    """Of an instance: its options, and what they call and read; every other attribute works, and the class has it."""
+    il = IPyGPULogger()
+    methods = {"start", "stop", "free", "owners"}
+    values = {"data", "history", "lifetime_peak_bytes", "record", "running"}
+    assert set(dir(il)) == {*IPyGPULogger.class_trait_names(config=True), *methods, *values}
+    assert il.trait_names()
+    assert il.observe
+    assert "trait_names" in dir(IPyGPULogger)
+    shell.user_ns["il"] = il
+    for jedi in (True, False):
+        shell.Completer.use_jedi = jedi
+        with provisionalcompleter():
+            offered = {one.text.rpartition(".")[2] for one in shell.Completer.completions("il.", 3)}
+        assert offered == set(dir(il))
 
 
 def test_the_nearest_option_is_told(shell):

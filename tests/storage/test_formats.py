@@ -20,7 +20,7 @@ from sessions import cells, gpu, ram
 from ipygpulogger import History
 from ipygpulogger.records import MIME
 from ipygpulogger.storage.embed import embedded
-from ipygpulogger.storage.formats import json_line, own_report
+from ipygpulogger.storage.formats import IN_METADATA, json_line, own_report
 from ipygpulogger.storage.log import Log
 
 SAVED = ("jsonl", "csv", "parquet")
@@ -284,3 +284,16 @@ def test_what_a_power_cut_leaves(tmp_path, goes_on):
         good.append(good[0])
     with pytest.warns(UserWarning, match="line 3: this line was cut short and is left out"):
         assert list(History.load(path)) == good
+
+
+def test_a_record_in_a_cells_metadata_is_loaded(tmp_path):
+    """Beside reports, and with all outputs and counts stripped; not where the cell was executed again since."""
+    one, other = plain(1), plain(2)
+    of_one, count = {IN_METADATA: embedded(one)}, one.execution_count
+    code = {"cell_type": "code", "outputs": [], "execution_count": count, "metadata": of_one}
+    stripped = {**code, "execution_count": None, "metadata": {IN_METADATA: embedded(other)}}
+    others = [{**code, "execution_count": count + 1}, {**code, "metadata": {IN_METADATA: "theirs"}}]
+    cells_ = [code, stripped, *others, {"cell_type": "markdown", "metadata": of_one}]
+    path = tmp_path / "nb.ipynb"
+    path.write_text(json.dumps({"cells": cells_, "metadata": {}, "nbformat": 4, "nbformat_minor": 5}))
+    assert list(History.load(path)) == [one, other]
