@@ -117,23 +117,17 @@ def table_of(rows: Sequence[AtPeak]) -> str:
 
 def _table(rows: Sequence[AtPeak], most: int, *, html: bool) -> Table:
     """Return the first rows of one device as a table, and the others as their sum."""
-    resident = any(row.resident_bytes is not None for row in rows)
-    heads = ["asked for, MB", "resident, MB"] if resident else ["MB"]
     words = [Column("", "words", html_head=head) for head in ("Kind", "Name", "Place")]
-    figures = [Column("", html_head=head) for head in (*heads, "Blocks")]
+    figures = [Column("", html_head=head) for head in ("MB", "Blocks")]
     table = Table([*words, Column("", "drawn"), *figures])
     scale_bytes = max((row.size_bytes for row in rows), default=0)
 
     def add(kind: str, name: str, place: str, some: Sequence[AtPeak]) -> None:
         size_bytes, blocks = sum(row.size_bytes for row in some), sum(row.blocks for row in some)
-        found = [row.size_bytes if row.resident_bytes is None else row.resident_bytes for row in some]
-        known = any(row.resident_bytes is not None for row in some)
         if html:
-            shown = map(nonzero_figure, [size_bytes, sum(found)] if resident else [size_bytes])
-            cells = [*shown, f"{blocks:,}"]
+            cells = [nonzero_figure(size_bytes), f"{blocks:,}"]
         else:
-            here = [f"resident {nonzero_mb(sum(found))}" if known else ""] if resident else []
-            cells = [nonzero_mb(size_bytes), *here, f"{blocks:,} blocks" if blocks > 1 else ""]
+            cells = [nonzero_mb(size_bytes), f"{blocks:,} blocks" if blocks > 1 else ""]
         drawn = Bar([Part("", size_bytes, _FILLS.get(kind, ""))], scale_bytes)
         table.add(kind, clipped(name, _NAME), place, drawn, *cells)
 

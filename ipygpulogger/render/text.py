@@ -129,12 +129,8 @@ def _device_remarks(gpu: DeviceUsage) -> Iterator[str]:
     if gpu.unknown_rise_bytes >= MB:
         yield f"({rounded_mb(gpu.unknown_rise_bytes)} MB more for a moment, owner unknown)"
     now_bytes, before_bytes = gpu.neighbours_bytes, gpu.neighbours_before_bytes
-    if now_bytes is not None and before_bytes is not None:
-        now = [f"{rounded_mb(now_bytes)} MB"] if abs(now_bytes - before_bytes) >= MB else []
-        rise_bytes = gpu.neighbours_rise_bytes
-        more = [f"{rounded_mb(rise_bytes)} MB more for a moment"] if rise_bytes >= MB else []
-        if now or more:
-            yield f"(other processes {', '.join(now + more)})"
+    if now_bytes is not None and before_bytes is not None and abs(now_bytes - before_bytes) >= MB:
+        yield f"(other processes {rounded_mb(now_bytes)} MB)"
     if gpu.metrics:
         yield f"({', '.join(map(_metric, gpu.metrics))})"
 

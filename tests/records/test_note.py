@@ -40,7 +40,7 @@ MADE = {
     NoteKind.OVER_BUDGET: over_budget(plain(9 * MB), "1MB"),
     NoteKind.LITTLE_LEFT: [
         little_left(plain(), None, MemoryLimit("a limit", "", 9, 8, memory))[0]
-        for memory in ("RAM", "Address space", "Data memory")
+        for memory in ("RAM", "Address space")
     ],
     NoteKind.GREW: grown(),
     NoteKind.SHARED_WITH_TASKS: shared(),
