@@ -35,7 +35,6 @@ _ADAPTERS = {
     "jax": "frameworks.jax:Jax",
     "cupy": "frameworks.cupy:CuPy",
     "tensorflow": "frameworks.tensorflow:TensorFlow",
-    "rmm": "frameworks.rmm:Rmm",
 }
 
 
