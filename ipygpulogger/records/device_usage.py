@@ -66,7 +66,7 @@ class DeviceUsage(Usage):
         other_bytes: In use outside the allocator: context, libraries, other processes.
         neighbours_bytes: In use by other processes.
         neighbours_before_bytes: The same at the beginning of the scope.
-        driver_bytes: Kept by the driver for itself; drivers before R510 include it in the used bytes.
+        driver_bytes: Kept by the driver for itself.
         unattributed_bytes: How much memory outside the allocator grew without being attributed to any
             process, no part of what was consumed.
         unknown_rise_bytes: How far it rose so above both ends for a moment, no part of ``peak``.

@@ -97,7 +97,7 @@ def test_asking_lists_no_processes(monkeypatch):
     scope = Scope().open()
     on = machine()
     monkeypatch.setattr(on.child_peaks, "observe", lambda: pytest.fail("asked for children"))
-    monkeypatch.setattr(on.nvml, "processes", lambda _: pytest.fail("asked for processes"))
+    monkeypatch.setattr(on.nvml, "own_bytes", lambda _: pytest.fail("asked for processes"))
     scope.so_far("x")
     monkeypatch.undo()
     scope.close()

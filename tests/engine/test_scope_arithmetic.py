@@ -195,7 +195,7 @@ class Fake:
         held = self.found[device][1]
         if isinstance(held, Unavailable):
             raise held
-        return held if processes else held._replace(listed=None)
+        return held
 
     def allowance(self, _):
         return (7, 8)
@@ -210,9 +210,7 @@ def on(monkeypatch):
 
 
 def held(used=0, own=0, *, allocated=0):
-    return DeviceSnapshot(
-        allocated, allocated, DeviceMemory(1 << 40, used, (1 << 40) - used), own, used - (own or 0)
-    )
+    return DeviceSnapshot(allocated, allocated, DeviceMemory(1 << 40, used, (1 << 40) - used), own)
 
 
 def run(on, step=lambda: None, seconds=1.0, **options):
@@ -361,7 +359,7 @@ def test_slices_of_one_card_stay_apart(on):
 def test_what_is_held_where_anything_tells_it(on, allocated, own):
     """By the allocator or by the driver; where neither tells, it is left out."""
     memory = DeviceMemory(1 << 40, 9, (1 << 40) - 9)
-    on.found[GPU] = [PeakTracker(Number())], DeviceSnapshot(allocated, allocated, memory, own, None)
+    on.found[GPU] = [PeakTracker(Number())], DeviceSnapshot(allocated, allocated, memory, own)
     scope = Scope(on).open()
     outside = None if own is None else own - (allocated or 0)
     known = {"GPU-1": DeviceHolding("cuda:0", allocated or 0, outside)}

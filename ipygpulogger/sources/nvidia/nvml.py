@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ...records import Diagnosis
 from ...records.value import Value
@@ -48,13 +48,6 @@ class NvmlDevice(Value):
     name: str  # the name of the product
     uuid: str  # "GPU-..." or "MIG-..."
     total_bytes: int | None  # none if the driver does not report it
-
-
-class Processes(NamedTuple):
-    """Per-process usage of a device, in bytes; None where it is unavailable."""
-
-    own: int | None  # this process, everything included
-    others: int | None  # all others that the driver lists
 
 
 def _reason(module: ModuleType | None, error: Exception) -> str:
@@ -213,10 +206,11 @@ class Nvml:
         with self._use() as module:
             return None if module is None else _memory(module, handle)
 
-    def processes(self, uuid: str) -> Processes:
-        """Return which processes hold a device's memory, if the driver tells; this is slow (4.5 ms).
+    def own_bytes(self, uuid: str) -> int | None:
+        """Return what this process holds of a device, everything included; this is slow (4.5 ms).
 
-        It does not without permission, under WSL, and in containers, where it lists the host's pids.
+        None if the driver does not list it: without permission, under WSL, in containers, where it lists the
+        host's pids.
         """
         rows = None
         with self._use() as module:
@@ -230,12 +224,12 @@ class Nvml:
         self._listed.pop(_bare(uuid), None)
         mine = [row.usedGpuMemory for row in rows or () if row.pid == os.getpid()]
         if rows is None or (not mine and not all(Path(f"/proc/{row.pid}").exists() for row in rows)):
-            return Processes(None, None)  # unknown, or the pids are the host's
+            return None  # unknown, or the pids are the host's
         self._listed[_bare(uuid)] = {row.pid: row.usedGpuMemory for row in rows}
-        return Processes(_sum(mine), _sum([row.usedGpuMemory for row in rows if row.pid != os.getpid()]))
+        return None if None in mine else sum(mine)
 
     def listed(self, uuid: str) -> Mapping[int, int | None] | None:
-        """Return what each process held of a device when `processes` last asked; None if that is unknown."""
+        """Return what each process held of a device when `own_bytes` last asked; None if that is unknown."""
         return self._listed.get(_bare(uuid))
 
     def fails(self, what: str) -> bool:
@@ -329,12 +323,9 @@ class Nvml:
 
 
 def _memory(module: ModuleType, handle: Any) -> DeviceMemory:
-    """Return a device's memory: version 1, for drivers before R510, counts what they reserve as used."""
-    try:
-        info, is_old = module.nvmlDeviceGetMemoryInfo(handle, version=module.nvmlMemory_v2), False
-    except (module.NVMLError_FunctionNotFound, module.NVMLError_ArgumentVersionMismatch):
-        info, is_old = module.nvmlDeviceGetMemoryInfo(handle), True
-    return DeviceMemory(int(info.total), int(info.used), int(info.free), driver_in_used=is_old)
+    """Return a device's memory; drivers before R510 do not have this version, which leaves out their own."""
+    info = module.nvmlDeviceGetMemoryInfo(handle, version=module.nvmlMemory_v2)
+    return DeviceMemory(int(info.total), int(info.used), int(info.free))
 
 
 def _slices(module: ModuleType, handle: Any) -> list[Any] | None:
@@ -355,7 +346,3 @@ def _slices(module: ModuleType, handle: Any) -> list[Any] | None:
 def _bare(uuid: str) -> str:
     """Return a UUID without its prefix: CUDA does not write "MIG-"."""
     return uuid.partition("-")[2] if uuid.startswith(("GPU-", "MIG-")) else uuid
-
-
-def _sum(sizes: list[int | None]) -> int | None:
-    return None if None in sizes else sum(size or 0 for size in sizes)
