@@ -196,7 +196,7 @@ class PeakTracker:
                     raise ValueError(f"not a reading: {observation}")  # noqa: TRY301 - as any other failure
             except Unavailable:
                 raise
-            except BaseException as error:  # one of another distribution may fail in any way
+            except BaseException as error:  # a framework may fail in any way
                 if is_from_a_handler(error):
                     raise
                 kind = type(self.counter)

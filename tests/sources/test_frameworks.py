@@ -14,7 +14,7 @@ from ipygpulogger.engine.peaks import PeakTracker
 from ipygpulogger.sources import Unavailable
 
 
-def test_a_source_of_another_distribution_needs_one_import():
+def test_an_adapter_needs_one_import():
     """`ipygpulogger.sources` has every type in the signatures of a `Framework`, `Diagnosis` included."""
     import ipygpulogger.sources as contract
 
