@@ -79,7 +79,7 @@ class Tasks:
         return (getattr(task, "exception_text", "") or "Exception").partition("(")[0][:_NAME]
 
     def _log(self, message: dict[str, Any]) -> None:
-        self._worker.log_event(self._topic, {"name": self.name, **message})
+        self._worker.log_event(self._topic, message)
 
     def close(self) -> None:
         """Stop measuring; no record is sent of a task that runs."""
@@ -130,7 +130,7 @@ def worker_plugin(topic: str) -> Any:
             try:
                 self.tasks = await asyncio.to_thread(begin)
             except Exception as reason:
-                worker.log_event(self.topic, {"name": str(worker.name), "unable": str(reason)})
+                worker.log_event(self.topic, {"unable": str(reason)})
 
         def teardown(self, worker: Any) -> None:  # noqa: ARG002 - as Dask calls it
             tasks, self.tasks = self.tasks, None

@@ -130,7 +130,7 @@ class Watch(ABC):
         """Stop measuring in the other processes; what was complete has been collected."""
 
     def describe(self) -> str:
-        """Return how many processes are measured: "2 workers"; empty if that is unknown, as of Ray."""
+        """Return how many processes are measured: "2 engines"; empty if that is unknown."""
         return ""
 
     def started(self) -> None:
