@@ -79,7 +79,7 @@ class Devices:
             if device.uuid is None:
                 seen = self._nvml.visible(device.index)
             else:  # older CUDA: the card's UUID for a slice
-                seen = self._nvml.device(driver.facts(device.index).uuid)
+                seen = self._nvml.device(driver.device(device.index).uuid)
         if seen is not None:
             total_bytes = seen.total_bytes or device.total_bytes
             device = replace(device, uuid=seen.uuid, name=device.name or seen.name, total_bytes=total_bytes)
@@ -89,7 +89,7 @@ class Devices:
     def uuid(self, index: int) -> str | None:
         """Return the UUID of the device with this index in the frameworks; None where it is unknown."""
         counters = self._counters(index)
-        known = self._identify(counters[0].device).uuid if counters else driver.facts(index).uuid
+        known = self._identify(counters[0].device).uuid if counters else driver.device(index).uuid
         if known is not None:
             return known
         seen = self._nvml.visible(index)
@@ -112,7 +112,7 @@ class Devices:
         shown = driver.count()
         if shown is None:
             return any(device.uuid == uuid for device in self._nvml.hidden())
-        uuids = [driver.facts(ordinal).uuid for ordinal in range(shown)]
+        uuids = [driver.device(ordinal).uuid for ordinal in range(shown)]
         if None in uuids or (uuid or "").startswith("MIG-"):  # older CUDA: the card's UUID for a slice
             return not shown
         return uuid not in uuids

@@ -193,7 +193,7 @@ def uses(device: Device) -> bool | None:
     contexts = driver.contexts()
     if not contexts:  # only primary contexts are listed: a library may have made another one
         return False if driver.absent() else None
-    return device.uuid in {driver.facts(ordinal).uuid for ordinal in contexts}
+    return device.uuid in {driver.device(ordinal).uuid for ordinal in contexts}
 
 
 def may_use_others(ordinals: Collection[int]) -> bool:

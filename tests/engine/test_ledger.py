@@ -96,7 +96,7 @@ def contexts(monkeypatch):
     said = SimpleNamespace(ordinals=None, uuids={0: "GPU-0", 1: "GPU-1"})
     monkeypatch.setattr(driver, "contexts", lambda: said.ordinals)
     monkeypatch.setattr(driver, "absent", lambda: said.ordinals is None)
-    monkeypatch.setattr(driver, "facts", lambda ordinal: driver.Facts(said.uuids[ordinal], 1))
+    monkeypatch.setattr(driver, "device", lambda ordinal: Device("cuda", ordinal, "", said.uuids[ordinal]))
     return said
 
 

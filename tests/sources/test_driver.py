@@ -19,12 +19,12 @@ def test_nothing_is_loaded_to_ask(kernel_env):
     program = """
 import ctypes
 from ipygpulogger.sources.nvidia import driver
-assert driver.contexts() is None and driver.facts(0) == (None, None)
+assert driver.contexts() is None and driver.device(0) == driver.Device("cuda", 0, "cuda:0")
 assert "libcuda" not in open("/proc/self/maps").read()
 library = ctypes.CDLL("libcuda.so.1")
 assert driver.contexts() == () and not library.cuInit(0) and driver.contexts() == ()
-assert driver.facts(1).uuid.startswith("GPU-") and 0 < driver.facts(1).total_bytes <= 16384 * 2**20
-assert driver.facts(0).uuid != driver.facts(1).uuid and driver.facts(7) == (None, None)
+assert driver.device(1).uuid.startswith("GPU-") and 0 < driver.device(1).total_bytes <= 16384 * 2**20
+assert driver.device(0).uuid != driver.device(1).uuid and driver.device(7).uuid is None
 assert driver.contexts() == ()
 assert not library.cuDevicePrimaryCtxRetain(ctypes.byref(ctypes.c_void_p()), 1)
 assert driver.contexts() == (1,)
@@ -46,7 +46,7 @@ def test_uuids_are_those_of_nvml(gpu):
         told = [pynvml.nvmlDeviceGetUUID(handle) for handle in handles]
     finally:
         pynvml.nvmlShutdown()
-    assert {driver.facts(0).uuid, driver.facts(1).uuid} == set(told)
+    assert {driver.device(0).uuid, driver.device(1).uuid} == set(told)
 
 
 def test_a_library_that_answers_with_errors(monkeypatch):
@@ -58,7 +58,7 @@ def test_a_library_that_answers_with_errors(monkeypatch):
 
     monkeypatch.setattr(driver, "_library", Failing)
     assert driver.contexts() == ()
-    assert driver.facts(0) == (None, None)
+    assert driver.device(0) == driver.Device("cuda", 0, "cuda:0")
 
 
 def test_a_slice_of_a_divided_device(monkeypatch):
@@ -80,7 +80,9 @@ def test_a_slice_of_a_divided_device(monkeypatch):
             return 0
 
     monkeypatch.setattr(driver, "_library", Divided)
-    assert driver.facts(0) == ("MIG-02000000-0000-0000-0000-000000000000", None)
+    assert (driver.device(0).uuid, driver.device(0).total_bytes) == (
+        "MIG-02000000-0000-0000-0000-000000000000", None,
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -10,9 +10,10 @@ import ctypes
 import os
 import sys
 import uuid as uuids
+from dataclasses import replace
 from functools import cache
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from ...records import device_id
 from ..contract import Device
@@ -21,13 +22,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from .nvml import NvmlDevice
-
-
-class Facts(NamedTuple):
-    """What identifies one device."""
-
-    uuid: str | None = None  # as NVML writes it; None if the driver does not report it
-    total_bytes: int | None = None  # none if the driver does not report it
 
 
 def absent() -> bool:
@@ -49,21 +43,16 @@ def contexts() -> tuple[int, ...] | None:
     return tuple(ordinal for ordinal in range(count() or 0) if _has_context(library, ordinal))
 
 
-def facts(ordinal: int) -> Facts:
-    """Return what identifies a device, by CUDA's ordinal, which `CUDA_VISIBLE_DEVICES` shapes."""
+def device(ordinal: int) -> Device:
+    """Return a device as the driver describes it, by CUDA's ordinal, which `CUDA_VISIBLE_DEVICES` shapes."""
+    known = Device("cuda", ordinal, device_id("cuda", ordinal))
     library = _library()
     handle = None if library is None else _handle(library, ordinal)
     if handle is None:
-        return Facts()
+        return known
     total = ctypes.c_size_t()
     unknown = library.cuDeviceTotalMem_v2(ctypes.byref(total), handle)
-    return Facts(_uuid(library, handle), None if unknown else total.value)
-
-
-def device(ordinal: int) -> Device:
-    """Return a device that only the driver describes, by CUDA's ordinal."""
-    known = facts(ordinal)
-    return Device("cuda", ordinal, device_id("cuda", ordinal), known.uuid, known.total_bytes)
+    return replace(known, uuid=_uuid(library, handle), total_bytes=None if unknown else total.value)
 
 
 def _uuid(library: Any, handle: ctypes.c_int) -> str | None:
