@@ -83,8 +83,10 @@ class Ledger:
 
     def __init__(self, nvml: Nvml) -> None:
         self._nvml = nvml
-        self._outside: dict[str, _Outside] = {}  # by UUID
-        self._used_when_listed: dict[str, int] = {}  # by UUID: the use of a device as `held_by` queried it
+        self._outside: dict[str | None, _Outside] = {}  # by UUID
+        self._used_when_listed: dict[
+            str | None, int
+        ] = {}  # by UUID: the use of a device as `held_by` queried it
 
     def take(
         self,
@@ -96,7 +98,7 @@ class Ledger:
         processes: bool = True,
     ) -> DeviceSnapshot:
         """Return a snapshot, with the driver's list of processes where that is needed and allowed."""
-        uuid = device.uuid or ""
+        uuid = device.uuid
         levels = _levels(trackers) if levels is None else levels
         for _ in range(QUIET_TRIES):
             known = self._outside.get(uuid)
@@ -129,7 +131,7 @@ class Ledger:
                 held[pid] = sum(filter(None, sizes))
         return held
 
-    def _listed_now(self, uuid: str) -> Mapping[int, int | None] | None:
+    def _listed_now(self, uuid: str | None) -> Mapping[int, int | None] | None:
         known = self._outside.get(uuid)
         if known is None or not known.is_listed:  # because this process does not use it
             memory = self._nvml.memory(uuid)
@@ -150,7 +152,7 @@ class Ledger:
     ) -> DeviceSnapshot:
         allocated = sum(level[ALLOCATED] for level in levels) if levels else None
         reserved = sum(level[RESERVED] for level in levels) if levels else None
-        uuid = device.uuid or ""
+        uuid = device.uuid
         memory = self._nvml.memory(uuid) if uuid else None
         if memory is None:
             if processes:
@@ -174,7 +176,7 @@ class Ledger:
         """Return what the driver lists for this process, everything included."""
         if uses(device) is False:
             return 0
-        own = self._nvml.own_bytes(device.uuid or "")
+        own = self._nvml.own_bytes(device.uuid)
         # Less than a context: the driver lists the host's process ids, not ours.
         return None if own is not None and own <= reserved and uses(device) else own
 

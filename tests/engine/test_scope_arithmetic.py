@@ -329,13 +329,13 @@ def test_no_sampler_for_what_nobody_can_sample(on):
 
 def test_devices_of_frameworks_stand_first(on):
     """Then those that NVML alone knows, if this process is on them, or all were asked for."""
-    raws = [SimpleNamespace(index=i, name="a card", uuid=f"GPU-{i}", total_bytes=9) for i in range(4)]
+    raws = [Device(DRIVER, i, "a card", f"GPU-{i}", 9) for i in range(4)]
     on.raw = raws
     second = Device("cuda", 1, "a card", "GPU-3")
     on.found[second] = [PeakTracker(Number())], held()
     on.found[GPU] = [PeakTracker(Number())], held()
     for raw, before in zip(raws, (held(5, 0), held(5, 0), held(5, 5), held(5, 5)), strict=True):
-        on.found[Device(DRIVER, raw.index, raw.name, raw.uuid, 9)] = [], before
+        on.found[raw] = [], before
     assert [(gpu.backend, gpu.index) for gpu in run(on).gpus] == [("cuda", 0), ("cuda", 1), (DRIVER, 2)]
     assert on.ordinals == {0, 1}
     every = run(on, all_devices=True).gpus
@@ -345,11 +345,9 @@ def test_devices_of_frameworks_stand_first(on):
 
 def test_slices_of_one_card_stay_apart(on):
     """They share its index."""
-    on.raw = [
-        SimpleNamespace(index=0, name="a slice", uuid=uuid, total_bytes=9) for uuid in ("MIG-a", "MIG-b")
-    ]
+    on.raw = [Device(DRIVER, 0, "a slice", uuid, 9) for uuid in ("MIG-a", "MIG-b")]
     for one in on.raw:
-        on.found[Device(DRIVER, 0, "a slice", one.uuid, 9)] = [], held(5, 5)
+        on.found[one] = [], held(5, 5)
     assert [gpu.uuid for gpu in run(on).gpus] == ["MIG-a", "MIG-b"]
 
 
@@ -375,7 +373,7 @@ def test_what_is_held_where_anything_tells_it(on, allocated, own):
 def test_on_a_raw_device_at_either_end(on):
     """This process held something there when the scope began or ends; where that is unknown, it has a context."""
     raw = Device(DRIVER, 0, "a card", "GPU-1", None)
-    on.raw = [SimpleNamespace(index=0, name="a card", uuid="GPU-1", total_bytes=None)]
+    on.raw = [Device(DRIVER, 0, "a card", "GPU-1", None)]
 
     def touched(before, after, *, context=False):
         scopes.uses = lambda _: context
@@ -393,7 +391,7 @@ def test_on_a_raw_device_at_either_end(on):
 
 def test_a_device_that_this_process_cannot_use_is_asked_once(on):
     """As the scope begins, and not again at its end, unless this process held something there or all are shown."""
-    on.raw = [SimpleNamespace(index=0, name="a card", uuid="GPU-1", total_bytes=None)]
+    on.raw = [Device(DRIVER, 0, "a card", "GPU-1", None)]
     raw, asked, snapshot = Device(DRIVER, 0, "a card", "GPU-1", None), [], on.snapshot
     on.snapshot = lambda *args, **how: (asked.append(1), snapshot(*args, **how))[1]
 
@@ -457,7 +455,7 @@ def test_an_allocator_that_cannot_be_opened(on):
 def test_a_framework_that_comes_later(on, own):
     """What NVML saw of that device until then is its own: what this process held there, the neighbours, the course."""
     raw = Device(DRIVER, 5, "a card", "GPU-1", None)
-    on.raw = [SimpleNamespace(index=5, name="a card", uuid="GPU-1", total_bytes=None)]
+    on.raw = [Device(DRIVER, 5, "a card", "GPU-1", None)]
     on.found[raw] = [], held(70, own)
     scope = Scope(on).open()
     on.s += 1
@@ -478,9 +476,7 @@ def test_a_framework_that_comes_later(on, own):
 
 def test_a_stranger_device_is_not_inherited(on):
     """Another card under the same index, or one without a UUID, has nothing to do with it."""
-    on.raw = [
-        SimpleNamespace(index=0, name="a card", uuid=uuid, total_bytes=None) for uuid in ("GPU-2", None)
-    ]
+    on.raw = [Device(DRIVER, 0, "a card", uuid, None) for uuid in ("GPU-2", None)]
     for one in on.raw:
         on.found[Device(DRIVER, 0, "a card", one.uuid, None)] = [], held(70, 40)
     scope = Scope(on).open()

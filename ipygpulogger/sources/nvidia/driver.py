@@ -21,8 +21,6 @@ from ..contract import Device
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from .nvml import NvmlDevice
-
 
 def absent() -> bool:
     """Return whether nothing in this process can use CUDA, because its library is not loaded."""
@@ -113,31 +111,31 @@ def certainly_has_no_nvml() -> bool:
     return False
 
 
-def visible(devices: Sequence[NvmlDevice], ordinal: int) -> NvmlDevice | None:
+def visible(devices: Sequence[Device], ordinal: int) -> Device | None:
     """Return the device that CUDA counts as this one; None if that is not certain."""
     shown = _shown(devices)
     return shown[ordinal] if shown is not None and ordinal < len(shown) else None
 
 
-def hidden(devices: Sequence[NvmlDevice]) -> tuple[NvmlDevice, ...]:
+def hidden(devices: Sequence[Device]) -> tuple[Device, ...]:
     """Return the devices that CUDA certainly does not see."""
     shown = _shown(devices) if "CUDA_VISIBLE_DEVICES" in os.environ else None
     return () if shown is None else tuple(device for device in devices if device not in shown)
 
 
-def _shown(devices: Sequence[NvmlDevice]) -> list[NvmlDevice] | None:
+def _shown(devices: Sequence[Device]) -> list[Device] | None:
     """Return the devices that CUDA shows, in its order; None where that is not certain."""
     by_index = {str(device.index): device for device in devices}
     is_one_kind = len({device.name for device in devices}) == 1
     is_ordered = is_one_kind or os.environ.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID"
     # No card is divided, and none is missing.
     is_certain = is_ordered and [device.index for device in devices] == list(range(len(devices)))
-    shown: list[NvmlDevice] = []
+    shown: list[Device] = []
     # By index or the beginning of a UUID, up to the first entry that matches none (CUDA Programming Guide).
     for entry in map(str.strip, os.environ.get("CUDA_VISIBLE_DEVICES", ",".join(by_index)).split(",")):
         if entry.isdecimal() and not is_certain:
             return None
-        matches = [device for device in devices if entry and device.uuid.startswith(entry)]
+        matches = [device for device in devices if entry and (device.uuid or "").startswith(entry)]
         matches = [by_index[entry]] if entry in by_index else matches
         if len(matches) != 1:
             break
