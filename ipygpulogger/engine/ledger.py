@@ -17,7 +17,7 @@ from ..sources.nvidia import driver
 from .peaks import QUIET_TRIES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping
+    from collections.abc import Callable, Collection, Iterable
 
     from ..sources import Device, DeviceCounter, DeviceMemory
     from ..sources.nvidia.nvml import Nvml
@@ -74,7 +74,6 @@ class _Outside(NamedTuple):
 
     other: int  # all of it
     own: int | None  # this process's part
-    is_listed: bool  # whether the driver was asked for its list of processes
     queried_s: float  # when per-process usage was queried
 
 
@@ -84,9 +83,6 @@ class Ledger:
     def __init__(self, nvml: Nvml) -> None:
         self._nvml = nvml
         self._outside: dict[str | None, _Outside] = {}  # by UUID
-        self._used_when_listed: dict[
-            str | None, int
-        ] = {}  # by UUID: the use of a device as `held_by` queried it
 
     def take(
         self,
@@ -122,30 +118,9 @@ class Ledger:
             return None
         return memory.used_bytes, None if after is None or after != before else memory.used_bytes - after[0]
 
-    def held_by(self, pids: Collection[int]) -> dict[int, int]:
-        """Return what these processes hold on all devices together, if the driver lists it of each device."""
-        lists, held = [self._listed_now(device.uuid) for device in self._nvml.devices()], {}
-        for pid in pids if lists else ():
-            sizes = [None if listed is None else listed.get(pid, 0) for listed in lists]
-            if None not in sizes:
-                held[pid] = sum(filter(None, sizes))
-        return held
-
-    def _listed_now(self, uuid: str | None) -> Mapping[int, int | None] | None:
-        known = self._outside.get(uuid)
-        if known is None or not known.is_listed:  # because this process does not use it
-            memory = self._nvml.memory(uuid)
-            if memory is None:
-                return None
-            if self._used_when_listed.get(uuid) != memory.used_bytes or self._nvml.listed(uuid) is None:
-                self._nvml.own_bytes(uuid)
-                self._used_when_listed[uuid] = memory.used_bytes
-        return self._nvml.listed(uuid)
-
     def close(self) -> None:
         """Forget the per-process usage."""
         self._outside.clear()
-        self._used_when_listed.clear()
 
     def _take(
         self, device: Device, levels: AllocatorLevels, counters: Sequence[DeviceCounter], *, processes: bool
@@ -164,8 +139,7 @@ class Ledger:
             if not processes:
                 return DeviceSnapshot(allocated, reserved, memory, None)
             own = self._own(device, reserved or 0)
-            outside = None if own is None else own - (reserved or 0)
-            known = _Outside(other, outside, uses(device) is not False, now_s)
+            known = _Outside(other, None if own is None else own - (reserved or 0), now_s)
             self._outside[uuid] = known
             if self._nvml.fails("processes"):  # a failure may be temporary: query again at the next snapshot
                 del self._outside[uuid]

@@ -25,13 +25,11 @@ class ChildUsage(Usage):
     Attributes:
         name: The program, or what the process calls itself; at most 15 characters.
         pid: Its process id.
-        gpu_bytes: What it holds on all devices at the end, as the driver lists it; None where it does not.
         ended: Whether it ended within the scope. Its peak is what it left, or at least what was seen.
     """
 
     name: str
     pid: int
-    gpu_bytes: int | None = None
     ended: bool = False
 
 

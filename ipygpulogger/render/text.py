@@ -209,9 +209,8 @@ def _one_child(child: ChildUsage) -> str:
     most = at_least if peak.hi_bytes is None else mb_range(peak.lo_bytes, peak.hi_bytes)
     if child.ended:
         return f"{child.name} {child.pid} {most} MB"
-    gpu = f", {rounded_mb(child.gpu_bytes)} MB on GPU" if child.gpu_bytes else ""
     peaked = f" (peak {most})" if child.peaked_bytes >= MB else ""
-    return f"{child.name} {child.pid} {rounded_mb(child.after_bytes)} MB{peaked}{gpu}"
+    return f"{child.name} {child.pid} {rounded_mb(child.after_bytes)} MB{peaked}"
 
 
 def _joined(*remarks: str) -> str:

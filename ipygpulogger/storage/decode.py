@@ -35,7 +35,7 @@ NAMES: dict[str, Any] = {
 # Counts, and sizes that are read from a counter; the difference of two sizes may be negative.
 _NEVER_NEGATIVE = re.compile(
     "time_s|execution_count|current_gpu|index|count|lineno|hits|precision_bytes|total_bytes|used_bytes"
-    "|free_bytes|allocated_bytes|reserved_bytes|limit_bytes|ended|shared_bytes|gpu_bytes|blocks"
+    "|free_bytes|allocated_bytes|reserved_bytes|limit_bytes|ended|shared_bytes|blocks"
     "|in_use_bytes|kept_bytes|pid|rank"
 )
 _RESIDENT = (RamUsage, ChildrenUsage, ChildUsage)  # whose sizes at both ends are read from a counter as well

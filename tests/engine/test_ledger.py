@@ -1,6 +1,5 @@
 """Who holds what on a device: a card whose truth is written down, asked through a driver that we made."""
 
-import os
 from functools import partial
 from types import SimpleNamespace
 
@@ -21,7 +20,6 @@ from ipygpulogger.engine.ledger import (
 from ipygpulogger.records import DRIVER
 from ipygpulogger.sources import Device, DeviceMemory, Observation, Reading
 from ipygpulogger.sources.nvidia import driver
-from ipygpulogger.sources.nvidia.nvml import Nvml
 
 SIZES = st.integers(0, 1 << 40)
 GPU = Device("cuda", 0, "a card", "GPU-1")
@@ -358,22 +356,3 @@ def test_what_the_allocators_allow():
     assert allowance([Unwilling()]) == allowance([]) == (None, None)
     with pytest.raises(KeyboardInterrupt):
         allowance([Unwilling(KeyboardInterrupt())])
-
-
-def test_what_other_processes_hold_on_all_devices(gpu):
-    """Listed once, and again only if the use of a device changed; unknown where it lists the host's pids."""
-    nvml, mb = Nvml(), 2**20
-    ledger, asked, real = Ledger(nvml), [], nvml.own_bytes
-    nvml.own_bytes = lambda uuid: asked.append(uuid) or real(uuid)
-    gpu.dev[0].add_process(1, 300 * mb)
-    for _ in range(2):
-        assert ledger.held_by([1, os.getpid()]) == {1: 300 * mb, os.getpid(): 0}
-    assert len(asked) == len(nvml.devices())
-    gpu.dev[0].add_process(os.getppid(), 100 * mb)
-    assert ledger.held_by([os.getppid()]) == {os.getppid(): 100 * mb}
-    assert len(asked) == len(nvml.devices()) + 1
-    gpu.pid_offset = 5_000_000
-    ledger.close()
-    assert ledger.held_by([1]) == {}
-    gpu.pid_offset = 0
-    nvml.close()

@@ -140,10 +140,6 @@ class Fake:
             energy_j=self.energy_j,
             utilization_percent=lambda uuid, since_s: since_s if uuid == GPU.uuid else 1 / 0,
         )
-        self.gpu_held = {}
-        self.ledger = SimpleNamespace(
-            held_by=lambda pids: {pid: self.gpu_held[pid] for pid in pids if pid in self.gpu_held}
-        )
         self.said, self.notes = [], Notes()
         self.devices = SimpleNamespace(by_device=self.by_device, pinned={})
 
@@ -594,13 +590,6 @@ def test_children_that_stay(on):
     assert still.peak == Peak(18, 18, "exact")
     one = of_children(on, [first, second], [first, second], step=lambda: first.to(50, 1))
     assert one.peak == Peak(50, 56, "bounded")  # the other one may have had more or less meanwhile
-
-
-def test_what_a_child_holds_on_the_devices(on):
-    """Where the driver lists it; of one that it does not list, nothing is known."""
-    on.gpu_held = {1: 7 * MB}
-    kids = [Kid(1, 5), Kid(2, 3)]
-    assert [one.gpu_bytes for one in of_children(on, kids, kids).largest] == [7 * MB, None]
 
 
 def test_without_resets_an_older_mark_bounds(on):

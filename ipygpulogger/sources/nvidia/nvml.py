@@ -19,7 +19,7 @@ from ..contract import Device, DeviceMemory, Unavailable
 from . import driver
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator
     from types import ModuleType
 
 T = TypeVar("T")
@@ -69,7 +69,6 @@ class Nvml:
         self._module: ModuleType | None = None
         self._handles: dict[str, Any] = {}
         self._devices: tuple[Device, ...] = ()
-        self._listed: dict[str, dict[int, int | None]] = {}  # by device, at the last query
         self._row_classes: set[Any] = set()
 
     def take_notes(self) -> tuple[str, ...]:
@@ -158,7 +157,6 @@ class Nvml:
     def _forget(self) -> None:
         self._pid, self._module, self._devices = 0, None, ()
         self._handles.clear()
-        self._listed.clear()
 
     def devices(self) -> tuple[Device, ...]:
         """Return every device, or its MIG slices, also hidden ones; opens the library, if there is a driver.
@@ -212,16 +210,10 @@ class Nvml:
             if rows and (row_class := getattr(module, "c_nvmlProcessInfo_v3_t", None)):
                 # pynvml makes a class for so many rows: held, it is no garbage of the user's.
                 self._row_classes.add(row_class * (2 * len(rows) + 5))
-        self._listed.pop(_bare(uuid), None)
         mine = [row.usedGpuMemory for row in rows or () if row.pid == os.getpid()]
         if rows is None or (not mine and not all(Path(f"/proc/{row.pid}").exists() for row in rows)):
             return None  # unknown, or the pids are the host's
-        self._listed[_bare(uuid)] = {row.pid: row.usedGpuMemory for row in rows}
         return None if None in mine else sum(mine)
-
-    def listed(self, uuid: str | None) -> Mapping[int, int | None] | None:
-        """Return what each process held of a device when `own_bytes` last asked; None if that is unknown."""
-        return self._listed.get(_bare(uuid))
 
     def fails(self, what: str) -> bool:
         """Return whether the driver's last answer to this question was an error."""
