@@ -22,7 +22,6 @@ from importlib import import_module
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..records import device_id
 from ..records.units import clipped, parse_size, printable, shortened
 from ..sources.torch import state as torch_state
 
@@ -58,8 +57,8 @@ def imported_torch() -> ModuleType:
 def device_index(device: Any, torch: ModuleType) -> int:
     """Return the index of a CUDA device that a user named: "cuda:0", "cuda", 0, a `torch.device`.
 
-    "cuda" is torch's current device, which is the first one as long as CUDA is not initialised. On a machine
-    that has no CUDA device every index is accepted.
+    "cuda" is torch's current device, which is the first one as long as CUDA is not initialised. The machine
+    need not have it.
     """
     if (index := whole_number(device)) is not None:
         device = f"{BACKEND}:{index}"
@@ -73,14 +72,7 @@ def device_index(device: Any, torch: ModuleType) -> int:
             f"estimate knows the allocator of CUDA devices only, not {named.type!r}: give a device such as"
             " 'cuda:0'; the machine needs none"
         )
-    index = named.index if named.index is not None else torch_state.current_index() or 0
-    count = 0
-    with contextlib.suppress(Exception):  # a driver in an error state: the estimate does not need it
-        count = int(torch.cuda.device_count())  # initialises nothing
-    if 0 < count <= index:
-        last = device_id(BACKEND, count - 1)
-        raise ValueError(f"{device_id(BACKEND, index)} does not exist: the last one is {last}")
-    return int(index)
+    return int(named.index if named.index is not None else torch_state.current_index() or 0)
 
 
 def capacity_bytes(capacity: Any) -> int | None:
