@@ -42,7 +42,8 @@ class Tasks:
         if self._here == notebook:
             said = "shared with the notebook: the worker is a thread of its process"
             self._notes = (Note(NoteKind.SHARED_WITH_NOTEBOOK, said),)
-        self.name = worker_name(str(worker.name))
+        name = str(worker.name)
+        self._name = f"worker {name}" if name.isdigit() else name[:_NAME]  # as a reader calls it
         self._open: dict[Any, tuple[Measure, Context]] = {}  # the context in which each was entered
         with measure("the first measurement, whose imports no task should pay for"):
             pass
@@ -67,7 +68,7 @@ class Tasks:
         if (measured := self._closed(key)) is None:
             self._log({"record": b""})
             return
-        process = Process(*self._here, worker=self.name, task=readable(key))
+        process = Process(*self._here, worker=self._name, task=readable(key))
         record = ProcessRecord.of(measured, process)
         error = self._error(key) if status == "error" else None
         record = replace(record, status=status, error=error, notes=(*record.notes, *self._notes))
@@ -85,11 +86,6 @@ class Tasks:
         """Stop measuring; no record is sent of a task that runs."""
         for key in list(self._open):
             self._closed(key)
-
-
-def worker_name(name: str) -> str:
-    """Return what a reader calls a worker: "worker 0" if its name is a number, else its name or address."""
-    return f"worker {name}" if name.isdigit() else name[:_NAME]
 
 
 def readable(key: Any) -> str:

@@ -129,10 +129,6 @@ class Watch(ABC):
     def leave(self) -> None:
         """Stop measuring in the other processes; what was complete has been collected."""
 
-    def describe(self) -> str:
-        """Return how many processes are measured: "2 engines"; empty if that is unknown."""
-        return ""
-
     def started(self) -> None:
         """Collect after each cell from now on, beginning with the one that runs."""
         with _lock:
@@ -190,9 +186,8 @@ class Watch(ABC):
         self.stop()
 
     def __repr__(self) -> str:
-        state = ["running", self.describe()] if self.is_running else ["stopped"]
-        parts = filter(None, [*state, counted(len(self.history), "record")])
-        return f"<{type(self).__name__}: {', '.join(parts)}>"
+        state = "running" if self.is_running else "stopped"
+        return f"<{type(self).__name__}: {state}, {counted(len(self.history), 'record')}>"
 
     # -- after a cell --------------------------------------------------------------------------------------
 

@@ -77,7 +77,7 @@ class Devices:
         seen = self._nvml.device(device.uuid)
         if seen is None and device.backend == "cuda":
             if device.uuid is None:
-                seen = self._nvml.visible(device.index)
+                seen = driver.visible(self._nvml.devices(), device.index)
             else:  # older CUDA: the card's UUID for a slice
                 seen = self._nvml.device(driver.device(device.index).uuid)
         if seen is not None:
@@ -92,7 +92,7 @@ class Devices:
         known = self._identify(counters[0].device).uuid if counters else driver.device(index).uuid
         if known is not None:
             return known
-        seen = self._nvml.visible(index)
+        seen = driver.visible(self._nvml.devices(), index)
         return None if seen is None else seen.uuid
 
     def memory(self, index: int) -> DeviceMemory | None:
@@ -111,7 +111,7 @@ class Devices:
         """Return whether CUDA certainly hides a device; once it is initialised, its own list decides."""
         shown = driver.count()
         if shown is None:
-            return any(device.uuid == uuid for device in self._nvml.hidden())
+            return any(device.uuid == uuid for device in driver.hidden(self._nvml.devices()))
         uuids = [driver.device(ordinal).uuid for ordinal in range(shown)]
         if None in uuids or (uuid or "").startswith("MIG-"):  # older CUDA: the card's UUID for a slice
             return not shown

@@ -42,7 +42,9 @@ def test_devices(cuda):
         with pytest.raises(ValueError, match=r"cuda|device") as raised:
             device_index(device, torch)
         assert says in str(raised.value) and "\n" not in str(raised.value), device
-    assert limit_of(device_index(7, torch), torch).unknown.startswith("cuda:7 is not a device of this machine")
+    assert limit_of(device_index(7, torch), torch).unknown.startswith(
+        "cuda:7 is not a device of this machine"
+    )
 
 
 NO_CAPACITIES = ["16", "many", "", "0GB", "-1GB", 0, -5, True, 1.5, 10**30, [], b"1GB"]

@@ -110,7 +110,7 @@ def test_the_device_that_cuda_means(gpu, nvml, monkeypatch, visible, ordinal, in
     else:
         uuids = [device.uuid for device in devices]
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible.format(*uuids))
-    found = nvml.visible(ordinal)
+    found = driver.visible(nvml.devices(), ordinal)
     assert (found and found.index) == index
 
 
@@ -118,12 +118,12 @@ def test_unlike_devices_have_no_known_order(gpu, nvml, monkeypatch):
     """CUDA counts from the fastest unless told otherwise: with two kinds of cards nobody knows."""
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     gpu.dev[1].name = b"NVIDIA Other"
-    assert nvml.visible(0) is None
+    assert driver.visible(nvml.devices(), 0) is None
     with monkeypatch.context() as patch:
         patch.setenv("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
-        assert nvml.visible(1).index == 1
+        assert driver.visible(nvml.devices(), 1).index == 1
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", nvml.devices()[1].uuid)
-    assert nvml.visible(0).index == 1
+    assert driver.visible(nvml.devices(), 0).index == 1
 
 
 def test_a_device_that_cannot_be_described_makes_all_uncertain(gpu, monkeypatch):
@@ -133,5 +133,9 @@ def test_a_device_that_cannot_be_described_makes_all_uncertain(gpu, monkeypatch)
         if chosen is not None:
             monkeypatch.setenv("CUDA_VISIBLE_DEVICES", chosen)
         nvml = Nvml()
-        assert [nvml.visible(0), nvml.visible(1), nvml.hidden()] == [None, None, ()]
+        assert [
+            driver.visible(nvml.devices(), 0),
+            driver.visible(nvml.devices(), 1),
+            driver.hidden(nvml.devices()),
+        ] == [None, None, ()]
         nvml.close()

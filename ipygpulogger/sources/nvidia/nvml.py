@@ -174,14 +174,6 @@ class Nvml:
         found = (one for one in self.devices() if uuid and _bare(one.uuid) == _bare(uuid))
         return next(found, None)
 
-    def visible(self, ordinal: int) -> Device | None:
-        """Return the device that CUDA counts as this one; None if the environment leaves it open."""
-        return driver.visible(self.devices(), ordinal)
-
-    def hidden(self) -> tuple[Device, ...]:
-        """Return the devices that `CUDA_VISIBLE_DEVICES` certainly hides from CUDA."""
-        return driver.hidden(self.devices())
-
     def memory(self, uuid: str | None) -> DeviceMemory | None:
         """Return the memory of a whole device, all processes together; None if it is unavailable."""
         with self._use() as module:
@@ -256,7 +248,7 @@ class Nvml:
     def diagnose(self) -> Diagnosis:
         """Say whether the driver answers, and which devices it has."""
         if devices := self.devices():
-            missing, hidden = "; ".join(self._missing.values()), len(self.hidden())
+            missing, hidden = "; ".join(self._missing.values()), len(driver.hidden(devices))
             which = "them all" if hidden == len(devices) else f"{hidden} of them"
             with self._use() as module:
                 version = module and self._ask(module, module.nvmlSystemGetDriverVersion, "driver version")
