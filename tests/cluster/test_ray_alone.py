@@ -12,7 +12,7 @@ import pytest
 from fake_ray import FakeRay
 
 from ipygpulogger.cluster import arrivals, dask_worker, ray_worker, watch
-from ipygpulogger.cluster.ray_worker import is_measured, mailbox_class, measured
+from ipygpulogger.cluster.ray_worker import mailbox_class, measured
 from ipygpulogger.records.process import Process, ProcessRecord
 
 RECORD = arrivals.packed(ProcessRecord.of(made.plain(), Process("node", 7)))
@@ -64,8 +64,7 @@ def test_a_measured_function_looks_like_the_given_one(function):
     """Name, module, documentation, signature, attributes and kind; it is not wrapped twice, nor is what is Ray's."""
     ours = measured(function)
     assert ours is not function
-    assert is_measured(ours)
-    assert not is_measured(function)
+    assert measured(ours) is ours
     assert measured(ours) is ours
     assert inspect.signature(ours) == inspect.signature(function)
     kinds = (inspect.iscoroutinefunction, inspect.isgeneratorfunction)
