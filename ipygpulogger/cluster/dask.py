@@ -1,9 +1,7 @@
 """The tasks of a Dask cluster, for a ``distributed.Client``: one table after each cell in which tasks ended.
 
-`DaskWatch` registers a ``WorkerPlugin``, which Dask installs on every worker, also on those that join later
-or are restarted. There it hands each transition of a task to `dask_worker.Tasks`. The records come back as
-events of a topic of this watch, to which the client subscribes. All tasks of these workers are measured,
-those of other clients too. To Dask the calls of an actor's methods are not tasks.
+A ``WorkerPlugin`` on every worker, also on one that joins later, hands each transition of a task to
+`dask_worker.Tasks`. The records come back as events of a topic. Tasks of other clients are measured too.
 """
 
 from __future__ import annotations

@@ -1,10 +1,7 @@
 """What runs in Dask's workers: the measurement of each task; and the plugins that bring it there.
 
-``WorkerPlugin.transition`` is called on the thread of the worker's event loop: just before it hands a task to
-a thread, and when it has stored the result. So no peak of the task is missed, and the measurement spans a
-little more than the task. A worker with one thread hears of the end of a task before it begins the next.
-
-Nothing here raises or waits. Each record leaves with ``Worker.log_event``, and arrives before the result.
+``WorkerPlugin.transition`` is called just before the worker hands a task to a thread, and when it has stored
+the result: no peak of the task is missed. Nothing here raises or waits. A record arrives before the result.
 """
 
 from __future__ import annotations

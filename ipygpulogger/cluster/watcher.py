@@ -1,9 +1,7 @@
 """`watch`, and what the watches of ipyparallel, Ray and Dask have in common: collecting, keeping, showing.
 
-After each cell a watch asks its engine for the groups that are complete. It hands their records to every
-running logger and displays each group once: as HTML in a notebook, as text in a terminal, inside
-``%%capture`` where a captured cell did the work. Outside IPython nothing is displayed, and ``watch.records``
-has the groups.
+After each cell a watch asks its engine for the groups that are complete, hands their records to every running
+logger and displays each group once. Outside IPython nothing is displayed; ``watch.records`` has the groups.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """The child processes of this process: their peaks, what they have in one scope, and what forked ones share.
 
-The kernel keeps one high-water mark for each process, and every scope wants its own peak. So a `PeakTracker`
-does for each child what another does for this process. Of a program of its own everything counts. A forked
-child counts without the pages that it shares, which the mark includes: what was shared at both ends of the
-scope is subtracted from it. Where that is not known exactly, the peak is bounded.
+A `PeakTracker` does for each child what another does for this process. Of a program of its own everything
+counts. A forked child counts without the pages that it shares, which its mark includes: what was shared at
+both ends of the scope is subtracted. Where that is not known exactly, the peak is bounded.
 """
 
 from __future__ import annotations

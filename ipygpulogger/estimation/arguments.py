@@ -1,13 +1,6 @@
 """What `estimate` is given, checked: the function, the device, the capacity, the batch sizes.
 
-A batch size replaces, in this order of preference:
-
-1. an int argument that is named like one (``batch_size``, ``bs``, ``bsz``, ``eval_batch_size``), and the
-   leading dimension of every tensor among the arguments that equals it;
-2. the leading dimension of the first tensor among the arguments, and of every other one that shares it;
-3. the only int among the arguments, if none of them is a tensor.
-
-Parameters, modules and optimizers stay as they are. No tensor is resized: its fake one has the other size.
+No tensor is resized for another batch size: its fake one has it. Parameters and modules stay as they are.
 """
 
 from __future__ import annotations
@@ -186,7 +179,11 @@ class Batched(NamedTuple):
 
 
 def batched(fn: Callable[..., Any], arguments: Arguments, torch: ModuleType) -> Batched:
-    """Return what of a function's arguments a batch size replaces."""
+    """Return what of a function's arguments a batch size replaces, in this order of preference.
+
+    An int that is named like one, with the tensors of that leading dimension; the leading dimension of the
+    first tensor and of all that share it; the only int, if there is no tensor.
+    """
     named = list(named_arguments(fn, arguments))
     leaves = [(name, leaf) for _, name, value in named for leaf in _leaves(value, torch)]
     tensors = [(name, leaf) for name, leaf in leaves if _has_batch(leaf, torch)]

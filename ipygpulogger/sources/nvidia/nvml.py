@@ -178,7 +178,9 @@ class Nvml:
         """Return the memory of a whole device, all processes together; None if it is unavailable."""
         with self._use() as module:
             handle = self._handles.get(_bare(uuid))
-            return None if module is None or handle is None else self._ask_memory(module, handle)
+            if module is None or handle is None:
+                return None
+            return self._ask(module, partial(_memory, module, handle), "device memory")
 
     def memory_of(self, handle: Any) -> DeviceMemory | None:
         """Return the memory of the device of a pynvml handle, or raise its error; None without a driver."""
@@ -277,11 +279,8 @@ class Nvml:
     def _describe(self, module: ModuleType, index: int, handle: Any) -> Device:
         uuid, name = module.nvmlDeviceGetUUID(handle), module.nvmlDeviceGetName(handle)
         self._handles[_bare(uuid)] = handle
-        memory = self._ask_memory(module, handle)
+        memory = self._ask(module, partial(_memory, module, handle), "device memory")
         return Device(DRIVER, index, name, uuid, None if memory is None else memory.total_bytes)
-
-    def _ask_memory(self, module: ModuleType, handle: Any) -> DeviceMemory | None:
-        return self._ask(module, partial(_memory, module, handle), "device memory")
 
     def _ask(self, module: ModuleType, question: Callable[[], T], what: str) -> T | None:
         """Return the driver's answer; None if it is an error, of which the first of each kind is noted."""
