@@ -325,8 +325,7 @@ def test_no_sampler_for_what_nobody_can_sample(on):
 
 def test_devices_of_frameworks_stand_first(on):
     """Then those that NVML alone knows, if this process is on them, or all were asked for."""
-    raws = [Device(DRIVER, i, "a card", f"GPU-{i}", 9) for i in range(4)]
-    on.raw = raws
+    raws = on.raw = [Device(DRIVER, i, "a card", f"GPU-{i}", 9) for i in range(4)]
     second = Device("cuda", 1, "a card", "GPU-3")
     on.found[second] = [PeakTracker(Number())], held()
     on.found[GPU] = [PeakTracker(Number())], held()
@@ -368,8 +367,7 @@ def test_what_is_held_where_anything_tells_it(on, allocated, own):
 
 def test_on_a_raw_device_at_either_end(on):
     """This process held something there when the scope began or ends; where that is unknown, it has a context."""
-    raw = Device(DRIVER, 0, "a card", "GPU-1", None)
-    on.raw = [Device(DRIVER, 0, "a card", "GPU-1", None)]
+    on.raw = [raw := Device(DRIVER, 0, "a card", "GPU-1", None)]
 
     def touched(before, after, *, context=False):
         scopes.uses = lambda _: context
@@ -387,8 +385,8 @@ def test_on_a_raw_device_at_either_end(on):
 
 def test_a_device_that_this_process_cannot_use_is_asked_once(on):
     """As the scope begins, and not again at its end, unless this process held something there or all are shown."""
-    on.raw = [Device(DRIVER, 0, "a card", "GPU-1", None)]
-    raw, asked, snapshot = Device(DRIVER, 0, "a card", "GPU-1", None), [], on.snapshot
+    on.raw = [raw := Device(DRIVER, 0, "a card", "GPU-1", None)]
+    asked, snapshot = [], on.snapshot
     on.snapshot = lambda *args, **how: (asked.append(1), snapshot(*args, **how))[1]
 
     def times(own, **options):
@@ -450,9 +448,8 @@ def test_an_allocator_that_cannot_be_opened(on):
 @pytest.mark.parametrize("own", [0, 40])
 def test_a_framework_that_comes_later(on, own):
     """What NVML saw of that device until then is its own: what this process held there, the neighbours, the course."""
-    raw = Device(DRIVER, 5, "a card", "GPU-1", None)
     on.raw = [Device(DRIVER, 5, "a card", "GPU-1", None)]
-    on.found[raw] = [], held(70, own)
+    on.found[on.raw[0]] = [], held(70, own)
     scope = Scope(on).open()
     on.s += 1
     scope.device_sampled("GPU-1", 75, 75)
@@ -473,8 +470,7 @@ def test_a_framework_that_comes_later(on, own):
 def test_a_stranger_device_is_not_inherited(on):
     """Another card under the same index, or one without a UUID, has nothing to do with it."""
     on.raw = [Device(DRIVER, 0, "a card", uuid, None) for uuid in ("GPU-2", None)]
-    for one in on.raw:
-        on.found[Device(DRIVER, 0, "a card", one.uuid, None)] = [], held(70, 40)
+    on.found.update({one: ([], held(70, 40)) for one in on.raw})
     scope = Scope(on).open()
     scope.adopt(PeakTracker(Number(10)), Device("xpu", 0, "a card"), sure=True)
     scope.adopt(PeakTracker(Number(10)), GPU, sure=True)
@@ -735,11 +731,6 @@ def test_children_that_cannot_be_listed(on, kids):
     """No figure, whenever that is."""
     on.kids = None if kids is None else [Kid(1, 5)]
     assert run(on, lambda: setattr(on, "kids", None if kids else [Kid(1, 5)])).children is None
-
-
-def test_no_children(on):
-    """No figure."""
-    assert of_children(on, [], []) is None
 
 
 # -- its end ----------------------------------------------------------------------------------------
