@@ -95,11 +95,11 @@ MACHINES = {
             "gpu_mem_get_all()": [FIRST, QUIET],
             "[gpu_mem_get_free(), gpu_mem_get_free_no_cache(), gpu_mem_get_free_no_cache_mbs()]": [12800] * 3,
             "[gpu_mem_get_used(), gpu_mem_get_used_no_cache(), gpu_mem_get_used_mbs()]": [3584] * 3,
-            "(gpu_mem_get_total_mbs(), gpu_mem_get_free_mbs(), gpu_mem_get_free_mbs(1))": (
+            "[gpu_mem_get_total_mbs(), gpu_mem_get_free_mbs(), gpu_mem_get_free_mbs(1)]": [
                 16384,
                 12800,
                 15872,
-            ),
+            ],
             "[gpu_mem_get_used_mbs(1), gpu_mem_get_used_no_cache_mbs(1)]": [DRIVER_MB] * 2,
             "gpu_with_max_free_mem()": (1, 15872),
             "{type(value) for value in (*gpu_mem_get(), *gpu_with_max_free_mem())}": {int},
@@ -199,9 +199,8 @@ def test_hidden_devices(gpu, monkeypatch, visible, indices, order):
     assert machine().devices.all_hidden() == (not indices)
     scope = Scope(all_devices=True).open()
     scope.close()
-    gpus = scope.result(
-        Measurement, "now"
-    ).gpus  # there is no headroom on a hidden device, however much is free
+    # There is no headroom on a hidden device, however much is free.
+    gpus = scope.result(Measurement, "now").gpus
     assert [gpu.free_bytes for gpu in gpus] == [(16384 - used[i]) * MB for i in (0, 1)]
     assert [gpu.headroom_bytes for gpu in gpus] == [gpus[i].free_bytes * (i in indices) for i in (0, 1)]
     hidden = {0: "them all", 1: "1 of them", 2: None}[len(indices)]

@@ -403,9 +403,8 @@ def test_a_device_that_this_process_cannot_use_is_asked_once(on):
     scope = Scope(on).open()
     scope.close()
     assert scope.result(Measurement, "x").gpus == ()
-    assert scope.held(after=True) == {
-        "GPU-1": DeviceHolding("nvml:0", 0, 0)
-    }  # what is used from here on, is used anew
+    held_after = scope.held(after=True)  # what is used from here on, is used anew
+    assert held_after == {"GPU-1": DeviceHolding("nvml:0", 0, 0)}
 
 
 def test_a_device_that_cannot_be_read(on):
@@ -423,10 +422,8 @@ def test_a_device_that_cannot_be_read(on):
     assert scope.notes == ()
     scope.close()
     result = scope.result(Measurement, "x")
-    assert ([gpu.index for gpu in result.gpus], result.notes) == (
-        [1],
-        ("the device is lost", "from the machine"),
-    )
+    assert [gpu.index for gpu in result.gpus] == [1]
+    assert result.notes == ("the device is lost", "from the machine")
 
 
 def test_an_allocator_that_cannot_be_opened(on):
