@@ -100,11 +100,8 @@ def test_what_is_sent_to_workers_needs_no_package(ray, monkeypatch):
             pass
 
     waiting, seen = [measured(one) for one in (plain, coroutine, generator, Actor)], []
-    waiting += [
-        mailbox_class(1),
-        type(dask_worker.worker_plugin("t")),
-        type(dask_worker.scheduler_plugin("t", "c")),
-    ]
+    plugins = dask_worker.worker_plugin("t"), dask_worker.scheduler_plugin("t", "c")
+    waiting += [mailbox_class(1), *map(type, plugins)]
     while waiting:
         one = waiting.pop()
         if isinstance(one, type):
@@ -141,11 +138,8 @@ def test_a_generator_that_is_left_and_a_task_that_is_cancelled(ray, watching):
     next_one.remote()
     (group,) = watching.collect("In [1]")
     found = {record.label: record for record in group}
-    assert {name.rpartition(".")[2]: record.status for name, record in found.items()} == {
-        "counting": "ok",
-        "cancelled": "interrupted",
-        "next_one": "ok",
-    }
+    ends = {name.rpartition(".")[2]: record.status for name, record in found.items()}
+    assert ends == {"counting": "ok", "cancelled": "interrupted", "next_one": "ok"}
     assert not any(record.notes for record in group)
 
 
