@@ -1,10 +1,4 @@
-"""Somebody else's source: an allocator called `arena`, measured like our own.
-
-In the package that brings it:
-
-    [project.entry-points."ipygpulogger.sources"]
-    arena = "example_source:Arena"
-"""
+"""The adapter of a framework: an allocator called `arena`, measured like our own."""
 
 import sys
 

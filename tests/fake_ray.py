@@ -147,6 +147,5 @@ class FakeRay(types.ModuleType):
             get_task_id=lambda: task,
             get_task_name=lambda: name,
             get_job_id=lambda: "01",
-            get_node_id=lambda: "",
             get_worker_id=lambda: "abcdef0123456789",
         )

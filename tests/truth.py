@@ -28,14 +28,13 @@ def place(uuid):
     raise LookupError(uuid)
 
 
-def rungs(usage, *, known=True, nvml=True, old_driver=False):
+def rungs(usage, *, known=True, nvml=True):
     """The ladder as it should be, by name.
 
     Args:
         usage: Of a device that this process uses through torch, or not at all.
         known: The driver tells which process holds what.
         nvml: NVML tells the device's memory; CUDA's figures leave out what the driver keeps.
-        old_driver: Its memory query counts what the driver keeps as used.
     """
     import torch
 
@@ -60,14 +59,12 @@ def rungs(usage, *, known=True, nvml=True, old_driver=False):
         )
         found |= {"tensors": allocated, "cached": reserved - allocated}
     if not known:
-        rest = mine + listed + unlisted - reserved + (drivers if old_driver else 0)
+        rest = mine + listed + unlisted - reserved
         return (
             found
             | {"context, libraries, other processes": rest, "free": free}
-            | ({"the driver's own": drivers} if drivers and not old_driver else {})
+            | ({"the driver's own": drivers} if drivers else {})
         )
-    if old_driver:  # what nobody is listed for may be the driver's
-        drivers, unlisted = drivers + unlisted, 0
     found |= {"context and libraries": mine - reserved, "other processes": listed + unlisted, "free": free}
     return found | ({"the driver's own": drivers} if drivers else {})
 

@@ -67,8 +67,7 @@ def is_notable(gpu: DeviceUsage) -> bool:
     before_bytes, now_bytes = gpu.neighbours_before_bytes, gpu.neighbours_bytes
     neighbours_bytes = 0 if before_bytes is None or now_bytes is None else abs(now_bytes - before_bytes)
     sizes: Sequence[int] = (
-        gpu.context_bytes, abs(gpu.unattributed_bytes), gpu.unknown_rise_bytes, gpu.neighbours_rise_bytes,
-        neighbours_bytes,
+        gpu.context_bytes, abs(gpu.unattributed_bytes), gpu.unknown_rise_bytes, neighbours_bytes,
     )  # fmt: skip
     return moves(gpu) or nearly_full(gpu) or bool(gpu.metrics) or max(sizes) >= MB
 

@@ -6,7 +6,7 @@ import heapq
 import itertools
 import json
 
-from ..analysis.group import Group, Missing
+from ..analysis.group import Group
 from ..records.process import ProcessRecord
 from ..records.units import size_text
 from ..storage.decode import from_json, record_from
@@ -37,7 +37,6 @@ class Arrivals:
     One thread at a time may use it.
 
     Attributes:
-        missing: The processes that will send no record.
         unsent: The number of tasks of which no record will come.
         refused: The number of what arrived and is not a valid record.
     """
@@ -49,11 +48,10 @@ class Arrivals:
             tuple[int, int, ProcessRecord]
         ] = []  # a heap: what it needed, its number, the record
         self._more = self._more_bytes = 0  # how many were left out, and what the largest of them needed
-        self.missing: list[Missing] = []
         self.refused = self.unsent = 0
 
     def __bool__(self) -> bool:
-        return bool(self._records or self.missing or self.unsent)
+        return bool(self._records or self.unsent)
 
     def take(self, payload: bytes) -> ProcessRecord | None:
         """Return the record that was packed, and keep it; None if it is invalid or too large."""
@@ -81,4 +79,4 @@ class Arrivals:
             notes.append(f"{self._more} more, each of which needed {size} at most, are only counted")
         if self.unsent:
             notes.append(f"{self.unsent} more tasks ended, whose records did not arrive")
-        return Group(label, [record for _, _, record in self._records], self.missing, notes)
+        return Group(label, [record for _, _, record in self._records], notes=notes)

@@ -1,23 +1,19 @@
 """The tasks of a Dask cluster, for a ``distributed.Client``: one table after each cell in which tasks ended.
 
-`DaskWatch` registers a ``WorkerPlugin``, which Dask installs on every worker, also on those that join later
-or are restarted. There it hands each transition of a task to `dask_worker.Tasks`. The records come back as
-events of a topic of this watch, to which the client subscribes. All tasks of these workers are measured,
-those of other clients too. To Dask the calls of an actor's methods are not tasks.
+A ``WorkerPlugin`` on every worker, also on one that joins later, hands each transition of a task to
+`dask_worker.Tasks`. The records come back as events of a topic. Tasks of other clients are measured too.
 """
 
 from __future__ import annotations
 
 import uuid
 from contextlib import suppress
-from functools import partial
 from typing import Any
 
-from ..analysis.group import Missing
 from ..records.units import shortened
 from ..runtime.errors import why
 from .dask_worker import scheduler_plugin, worker_plugin
-from .watcher import Watch, counted
+from .watcher import Watch
 
 _INSTALL = (
     'To install it there: client.register_plugin(distributed.PipInstall(["ipygpulogger"])); '
@@ -40,8 +36,6 @@ class DaskWatch(Watch):
             raise ValueError("watch() takes a client that is connected and not asynchronous")
         super().__init__(client, report=report)
         self._topic = f"ipygpulogger-{uuid.uuid4().hex}"
-        self._workers: dict[str, str] = {}  # the names of those that are measured, by address
-        self._has_left = False
         client.subscribe_topic(self._topic, self._event)
         try:
             client.sync(self._install)
@@ -62,7 +56,6 @@ class DaskWatch(Watch):
 
     def leave(self) -> None:
         """Remove the plugin from the workers, unless the client is closed."""
-        self._has_left = True
         if self.client.status not in ("closing", "closed"):
             try:
                 self._uninstall()
@@ -70,8 +63,7 @@ class DaskWatch(Watch):
                 self.say_once(f"ipygpulogger could not be removed from the workers: {why(reason)}")
 
     def _uninstall(self) -> None:
-        for topic in (self._topic, *self._workers):
-            self.client.unsubscribe_topic(topic)
+        self.client.unsubscribe_topic(self._topic)
         self.client.sync(self._remove)
 
     async def _remove(self) -> None:
@@ -79,26 +71,17 @@ class DaskWatch(Watch):
             await self.client.unregister_scheduler_plugin(self._topic)
         await self.client.unregister_worker_plugin(self._topic)
 
-    def describe(self) -> str:
-        """Return how many workers are measured."""
-        return counted(len(self._workers), "worker")
-
     def _event(self, event: Any) -> None:
-        """Take what a worker sent, on the thread of the client's event loop: who it is, or a record."""
+        """Take what a worker sent, on the thread of the client's event loop: its process, or a record."""
         with self.lock:
             try:
                 _, message = event
-                address, name = str(message["worker"]), shortened(str(message["name"]))
                 if "unable" in message:
                     reason = shortened(str(message["unable"]))
                     self.say_once(
                         f"ipygpulogger cannot measure the tasks of some workers: {reason}. {_INSTALL}"
                     )
                     return
-                if address not in self._workers:
-                    self._workers[address] = name
-                    if not self._has_left:
-                        self.client.subscribe_topic(address, partial(self._cluster_event, address))
                 if "record" not in message:
                     self.spare(message["host"], int(message["pid"]))
                 elif message["record"]:
@@ -107,16 +90,3 @@ class DaskWatch(Watch):
                     self.arrivals.unsent += 1
             except Exception:  # whatever it is, no worker of ours sent it
                 self.arrivals.refused += 1
-
-    def _cluster_event(self, address: str, event: Any) -> None:
-        """Note that a worker left the cluster, which is an event of the worker's own topic."""
-        with self.lock, suppress(Exception):  # an event of another kind, which others logged
-            _, message = event
-            if message["action"] != "remove-worker":
-                return
-            name = self._workers.pop(address)
-            if not self._has_left:
-                self.client.unsubscribe_topic(address)
-            if not message.get("expected", True) and (count := len(message.get("processing-tasks", ()))):
-                reason = f"left the cluster while it had {counted(count, 'task')} to run"
-                self.arrivals.missing.append(Missing(name, reason))

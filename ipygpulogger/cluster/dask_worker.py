@@ -1,10 +1,7 @@
 """What runs in Dask's workers: the measurement of each task; and the plugins that bring it there.
 
-``WorkerPlugin.transition`` is called on the thread of the worker's event loop: just before it hands a task to
-a thread, and when it has stored the result. So no peak of the task is missed, and the measurement spans a
-little more than the task. A worker with one thread hears of the end of a task before it begins the next.
-
-Nothing here raises or waits. Each record leaves with ``Worker.log_event``, and arrives before the result.
+``WorkerPlugin.transition`` is called just before the worker hands a task to a thread, and when it has stored
+the result: no peak of the task is missed. Nothing here raises or waits. A record arrives before the result.
 """
 
 from __future__ import annotations
@@ -42,7 +39,8 @@ class Tasks:
         if self._here == notebook:
             said = "shared with the notebook: the worker is a thread of its process"
             self._notes = (Note(NoteKind.SHARED_WITH_NOTEBOOK, said),)
-        self.name = worker_name(str(worker.name))
+        name = str(worker.name)
+        self._name = f"worker {name}" if name.isdigit() else name[:_NAME]  # as a reader calls it
         self._open: dict[Any, tuple[Measure, Context]] = {}  # the context in which each was entered
         with measure("the first measurement, whose imports no task should pay for"):
             pass
@@ -67,7 +65,7 @@ class Tasks:
         if (measured := self._closed(key)) is None:
             self._log({"record": b""})
             return
-        process = Process(*self._here, worker=self.name, task=readable(key))
+        process = Process(*self._here, worker=self._name, task=readable(key))
         record = ProcessRecord.of(measured, process)
         error = self._error(key) if status == "error" else None
         record = replace(record, status=status, error=error, notes=(*record.notes, *self._notes))
@@ -79,17 +77,12 @@ class Tasks:
         return (getattr(task, "exception_text", "") or "Exception").partition("(")[0][:_NAME]
 
     def _log(self, message: dict[str, Any]) -> None:
-        self._worker.log_event(self._topic, {"name": self.name, **message})
+        self._worker.log_event(self._topic, message)
 
     def close(self) -> None:
         """Stop measuring; no record is sent of a task that runs."""
         for key in list(self._open):
             self._closed(key)
-
-
-def worker_name(name: str) -> str:
-    """Return what a reader calls a worker: "worker 0" if its name is a number, else its name or address."""
-    return f"worker {name}" if name.isdigit() else name[:_NAME]
 
 
 def readable(key: Any) -> str:
@@ -130,7 +123,7 @@ def worker_plugin(topic: str) -> Any:
             try:
                 self.tasks = await asyncio.to_thread(begin)
             except Exception as reason:
-                worker.log_event(self.topic, {"name": str(worker.name), "unable": str(reason)})
+                worker.log_event(self.topic, {"unable": str(reason)})
 
         def teardown(self, worker: Any) -> None:  # noqa: ARG002 - as Dask calls it
             tasks, self.tasks = self.tasks, None

@@ -20,7 +20,7 @@ from ..runtime.shell import first_line
 from ..runtime.wrappers import Wrappers
 from .arrivals import unpacked
 from .engine_cells import KEY
-from .watcher import Watch, counted, label_here, running, watch_of
+from .watcher import Watch, label_here, running, watch_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -69,10 +69,6 @@ class IPyParallelWatch(Watch):
         with suppress(Exception):  # the client is closed: the engines measure nothing that others send
             here = self.client.ids
             _wait([self._send(engine, "end") for engine in self._engines if engine in here])
-
-    def describe(self) -> str:
-        """Return how many engines there are."""
-        return counted(len(self._engines), "engine")
 
     # -- the engines -------------------------------------------------------------------------------
 

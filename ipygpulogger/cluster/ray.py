@@ -1,7 +1,7 @@
 """Tasks and actors of Ray: ``watch(ray)`` measures each call in its worker, and shows a row for each.
 
 While it watches, ``ray.remote`` wraps what it declares (`ray_worker.measured`). So each task measures itself
-with `measure`, and leaves its record in an actor beside the driver, the mailbox. This needs nothing private
+with `measure`, and leaves its record in an actor, the mailbox. This needs nothing private
 of Ray in the workers, and no argument of ``ray.init``; the state API knows no peaks.
 """
 
@@ -158,22 +158,14 @@ class RayWatch(Watch):
             self.say_once(f"Declared before watch(ray), and so not measured: {names}. Run their cells again.")
 
 
-def _name(ray: Any) -> str:
-    """Return the name of this job's mailbox, by which also what was declared before it was made finds it."""
-    return f"ipygpulogger-{ray.get_runtime_context().get_job_id()}"
-
-
 def _mailbox(ray: Any, remote: Callable[..., Any]) -> Any:
     """Return a new actor that holds records until they are collected, and takes no CPU of the cluster.
 
     It belongs to the driver: it ends with it, with ``ray.shutdown()`` and with `stop`.
     """
-    options = {"num_cpus": 0, "max_restarts": 0, "name": _name(ray), "max_pending_calls": MOST_PENDING}
-    node = ray.get_runtime_context().get_node_id()
-    if node:  # here, so that it lives as long as the driver; a client of ray:// has no node
-        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-
-        options["scheduling_strategy"] = NodeAffinitySchedulingStrategy(node, soft=True)
+    # By this name workers find it, also those of what was declared before it was made.
+    name = f"ipygpulogger-{ray.get_runtime_context().get_job_id()}"
+    options = {"num_cpus": 0, "max_restarts": 0, "name": name, "max_pending_calls": MOST_PENDING}
     actors = remote(mailbox_class(MOST_RECORDS)).options(**options)
     for left in reversed(range(_TRIES)):  # the name of one that was just closed may be in use for a moment
         try:

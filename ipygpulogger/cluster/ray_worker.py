@@ -30,11 +30,6 @@ _MARK = "_ipygpulogger_measured"  # of what is wrapped already
 _SPECIAL = frozenset(("__init__", "__call__"))  # those special methods that may be a task
 
 
-def is_measured(declared: Any) -> bool:
-    """Return whether a function or class is one that `measured` returned."""
-    return _MARK in getattr(declared, "__dict__", ())
-
-
 def measured(declared: Any) -> Any:
     """Return a function or class like the given one whose calls as tasks of Ray are measured.
 
@@ -42,7 +37,7 @@ def measured(declared: Any) -> Any:
     asynchronous generator function.
     """
     module = getattr(declared, "__module__", None) or ""
-    if is_measured(declared) or module.partition(".")[0] == "ray":
+    if _MARK in getattr(declared, "__dict__", ()) or module.partition(".")[0] == "ray":
         return declared
     if inspect.isclass(declared):
         return _measured_class(declared)

@@ -1,9 +1,7 @@
 """`watch`, and what the watches of ipyparallel, Ray and Dask have in common: collecting, keeping, showing.
 
-After each cell a watch asks its engine for the groups that are complete. It hands their records to every
-running logger and displays each group once: as HTML in a notebook, as text in a terminal, inside
-``%%capture`` where a captured cell did the work. Outside IPython nothing is displayed, and ``watch.records``
-has the groups.
+After each cell a watch asks its engine for the groups that are complete, hands their records to every running
+logger and displays each group once. Outside IPython nothing is displayed; ``watch.records`` has the groups.
 """
 
 from __future__ import annotations
@@ -129,10 +127,6 @@ class Watch(ABC):
     def leave(self) -> None:
         """Stop measuring in the other processes; what was complete has been collected."""
 
-    def describe(self) -> str:
-        """Return how many processes are measured: "2 workers"; empty if that is unknown, as of Ray."""
-        return ""
-
     def started(self) -> None:
         """Collect after each cell from now on, beginning with the one that runs."""
         with _lock:
@@ -190,9 +184,8 @@ class Watch(ABC):
         self.stop()
 
     def __repr__(self) -> str:
-        state = ["running", self.describe()] if self.is_running else ["stopped"]
-        parts = filter(None, [*state, counted(len(self.history), "record")])
-        return f"<{type(self).__name__}: {', '.join(parts)}>"
+        state = "running" if self.is_running else "stopped"
+        return f"<{type(self).__name__}: {state}, {counted(len(self.history), 'record')}>"
 
     # -- after a cell --------------------------------------------------------------------------------------
 

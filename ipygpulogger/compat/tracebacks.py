@@ -67,9 +67,7 @@ def ipython_tb_clear_frames(func: _F) -> _F:
     return around_calls(func, guard, "ipython_tb_clear_frames")  # type: ignore[no-any-return]
 
 
-def ipython_tb_clear_frames_ctx() -> AbstractContextManager[object]:
-    """Release the memory of all calls that failed in a ``with`` block, whatever the exception."""
-    return _Guard(lambda _: True)
+ipython_tb_clear_frames_ctx = gpu_mem_restore_ctx
 
 
 def get_ref_free_exc_info() -> (

@@ -1,9 +1,8 @@
 """The child processes of this process: their peaks, what they have in one scope, and what forked ones share.
 
-The kernel keeps one high-water mark for each process, and every scope wants its own peak. So a `PeakTracker`
-does for each child what another does for this process. Of a program of its own everything counts. A forked
-child counts without the pages that it shares, which the mark includes: what was shared at both ends of the
-scope is subtracted from it. Where that is not known exactly, the peak is bounded.
+A `PeakTracker` does for each child what another does for this process. Of a program of its own everything
+counts. A forked child counts without the pages that it shares, which its mark includes: what was shared at
+both ends of the scope is subtracted. Where that is not known exactly, the peak is bounded.
 """
 
 from __future__ import annotations
@@ -11,7 +10,6 @@ from __future__ import annotations
 import os
 import threading
 from contextlib import suppress
-from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from ..records import ChildrenUsage, ChildUsage, Peak
@@ -291,8 +289,6 @@ class Children:
         forked = [held for child, held in after.items() if child.forked]
         in_proportion_bytes = sum(held.shares.proportional_bytes for held in forked if held.shares)
         at_least = any(_is_at_least(before.get(child), after.get(child)) for child in found)
-        named = largest_first(shown)[:LARGEST]
-        gpu_bytes = self._on.ledger.held_by([child.pid for child in named if not child.ended])
         return ChildrenUsage(
             before_bytes,
             after_bytes,
@@ -301,7 +297,7 @@ class Children:
             at_least=at_least or shared_bytes is None or (began_unknown and shared_bytes > _NEARLY_BYTES),
             ended=ended_count if all_seen else max(1, ended_count),
             shared_bytes=in_proportion_bytes if forked and all(held.fresh for held in forked) else None,
-            largest=tuple(replace(child, gpu_bytes=gpu_bytes.get(child.pid)) for child in named),
+            largest=tuple(largest_first(shown)[:LARGEST]),
         )
 
     def _all_seen(self, before: Iterable[ChildProcess], found: Iterable[ChildProcess]) -> bool:

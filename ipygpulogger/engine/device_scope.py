@@ -30,7 +30,7 @@ METRICS = {"energy": "J", "utilization": "%"}  # each name, with its unit
 
 def metric(name: str, nvml: Nvml, on: DeviceScope, began: datetime, time_s: float) -> Metric:
     """Return one of `METRICS` of a scope that ends now: a value, or the reason why there is none."""
-    uuid, unit = on.device.uuid or "", METRICS[name]
+    uuid, unit = on.device.uuid, METRICS[name]
     try:
         if name == "utilization":
             return Metric(name, nvml.utilization_percent(uuid, began.timestamp()), unit)
@@ -102,7 +102,7 @@ class DeviceScope:
     def begin_energy(self, nvml: Nvml) -> None:
         """Read the driver's energy counter, or why it cannot be read."""
         try:
-            self.energy_j = nvml.energy_j(self.device.uuid or "")
+            self.energy_j = nvml.energy_j(self.device.uuid)
         except Unavailable as reason:
             self.energy_j = reason
 

@@ -77,9 +77,9 @@ class Devices:
         seen = self._nvml.device(device.uuid)
         if seen is None and device.backend == "cuda":
             if device.uuid is None:
-                seen = self._nvml.visible(device.index)
+                seen = driver.visible(self._nvml.devices(), device.index)
             else:  # older CUDA: the card's UUID for a slice
-                seen = self._nvml.device(driver.facts(device.index).uuid)
+                seen = self._nvml.device(driver.device(device.index).uuid)
         if seen is not None:
             total_bytes = seen.total_bytes or device.total_bytes
             device = replace(device, uuid=seen.uuid, name=device.name or seen.name, total_bytes=total_bytes)
@@ -89,10 +89,10 @@ class Devices:
     def uuid(self, index: int) -> str | None:
         """Return the UUID of the device with this index in the frameworks; None where it is unknown."""
         counters = self._counters(index)
-        known = self._identify(counters[0].device).uuid if counters else driver.facts(index).uuid
+        known = self._identify(counters[0].device).uuid if counters else driver.device(index).uuid
         if known is not None:
             return known
-        seen = self._nvml.visible(index)
+        seen = driver.visible(self._nvml.devices(), index)
         return None if seen is None else seen.uuid
 
     def memory(self, index: int) -> DeviceMemory | None:
@@ -111,8 +111,8 @@ class Devices:
         """Return whether CUDA certainly hides a device; once it is initialised, its own list decides."""
         shown = driver.count()
         if shown is None:
-            return any(device.uuid == uuid for device in self._nvml.hidden())
-        uuids = [driver.facts(ordinal).uuid for ordinal in range(shown)]
+            return any(device.uuid == uuid for device in driver.hidden(self._nvml.devices()))
+        uuids = [driver.device(ordinal).uuid for ordinal in range(shown)]
         if None in uuids or (uuid or "").startswith("MIG-"):  # older CUDA: the card's UUID for a slice
             return not shown
         return uuid not in uuids

@@ -17,7 +17,7 @@ from ..sources.nvidia import driver
 from .peaks import QUIET_TRIES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping
+    from collections.abc import Callable, Collection, Iterable
 
     from ..sources import Device, DeviceCounter, DeviceMemory
     from ..sources.nvidia.nvml import Nvml
@@ -40,7 +40,6 @@ class DeviceSnapshot(NamedTuple):
     reserved: int | None  # taken by their allocators; for one that does not report it, the allocated
     memory: DeviceMemory | None  # the whole device
     own: int | None  # held by this process, context and libraries included
-    listed: int | None  # held by all other processes that the driver lists
 
     @property
     def other(self) -> int | None:
@@ -57,8 +56,6 @@ class DeviceSnapshot(NamedTuple):
         """Held by other processes."""
         if self.memory is None or self.own is None:
             return None
-        if self.memory.driver_in_used:  # the rest includes the driver's own
-            return self.listed
         return max(0, self.memory.used_bytes - self.own)
 
     @property
@@ -66,14 +63,10 @@ class DeviceSnapshot(NamedTuple):
         """Reserved by the driver for itself."""
         if self.memory is None:
             return None
-        if not self.memory.driver_in_used:
-            return self.memory.total_bytes - self.memory.used_bytes - self.memory.free_bytes
-        if self.own is None or self.listed is None:
-            return None
-        return max(0, self.memory.used_bytes - self.own - self.listed)
+        return self.memory.total_bytes - self.memory.used_bytes - self.memory.free_bytes
 
 
-NOTHING = DeviceSnapshot(None, None, None, 0, None)  # of a device that this process certainly does not use
+NOTHING = DeviceSnapshot(None, None, None, 0)  # of a device that this process certainly does not use
 
 
 class _Outside(NamedTuple):
@@ -81,7 +74,6 @@ class _Outside(NamedTuple):
 
     other: int  # all of it
     own: int | None  # this process's part
-    listed: int | None  # what all other processes hold
     queried_s: float  # when per-process usage was queried
 
 
@@ -90,8 +82,7 @@ class Ledger:
 
     def __init__(self, nvml: Nvml) -> None:
         self._nvml = nvml
-        self._outside: dict[str, _Outside] = {}  # by UUID
-        self._used_when_listed: dict[str, int] = {}  # by UUID: the use of a device as `held_by` queried it
+        self._outside: dict[str | None, _Outside] = {}  # by UUID
 
     def take(
         self,
@@ -103,7 +94,7 @@ class Ledger:
         processes: bool = True,
     ) -> DeviceSnapshot:
         """Return a snapshot, with the driver's list of processes where that is needed and allowed."""
-        uuid = device.uuid or ""
+        uuid = device.uuid
         levels = _levels(trackers) if levels is None else levels
         for _ in range(QUIET_TRIES):
             known = self._outside.get(uuid)
@@ -127,61 +118,41 @@ class Ledger:
             return None
         return memory.used_bytes, None if after is None or after != before else memory.used_bytes - after[0]
 
-    def held_by(self, pids: Collection[int]) -> dict[int, int]:
-        """Return what these processes hold on all devices together, if the driver lists it of each device."""
-        lists, held = [self._listed_now(device.uuid) for device in self._nvml.devices()], {}
-        for pid in pids if lists else ():
-            sizes = [None if listed is None else listed.get(pid, 0) for listed in lists]
-            if None not in sizes:
-                held[pid] = sum(filter(None, sizes))
-        return held
-
-    def _listed_now(self, uuid: str) -> Mapping[int, int | None] | None:
-        known = self._outside.get(uuid)
-        if known is None or known.listed is None:  # not queried, because this process does not use it
-            memory = self._nvml.memory(uuid)
-            if memory is None:
-                return None
-            if self._used_when_listed.get(uuid) != memory.used_bytes or self._nvml.listed(uuid) is None:
-                self._nvml.processes(uuid)
-                self._used_when_listed[uuid] = memory.used_bytes
-        return self._nvml.listed(uuid)
-
     def close(self) -> None:
         """Forget the per-process usage."""
         self._outside.clear()
-        self._used_when_listed.clear()
 
     def _take(
         self, device: Device, levels: AllocatorLevels, counters: Sequence[DeviceCounter], *, processes: bool
     ) -> DeviceSnapshot:
         allocated = sum(level[ALLOCATED] for level in levels) if levels else None
         reserved = sum(level[RESERVED] for level in levels) if levels else None
-        uuid = device.uuid or ""
+        uuid = device.uuid
         memory = self._nvml.memory(uuid) if uuid else None
         if memory is None:
             if processes:
                 memory = next(iter(_known(counter.device_memory for counter in counters)), None)
-            return DeviceSnapshot(allocated, reserved, memory, None, None)
+            return DeviceSnapshot(allocated, reserved, memory, None)
         other, now_s = memory.used_bytes - (reserved or 0), clock.monotonic_s()
         known = self._outside.get(uuid)
         if known is None or known.other != other or (processes and now_s - known.queried_s > QUERY_AGAIN_S):
             if not processes:
-                return DeviceSnapshot(allocated, reserved, memory, None, None)
-            own, listed = self._processes(device, reserved or 0)
-            known = _Outside(other, None if own is None else own - (reserved or 0), listed, now_s)
+                return DeviceSnapshot(allocated, reserved, memory, None)
+            own = self._own(device, reserved or 0)
+            known = _Outside(other, None if own is None else own - (reserved or 0), now_s)
             self._outside[uuid] = known
             if self._nvml.fails("processes"):  # a failure may be temporary: query again at the next snapshot
                 del self._outside[uuid]
         own = None if known.own is None else known.own + (reserved or 0)
-        return DeviceSnapshot(allocated, reserved, memory, own, known.listed)
+        return DeviceSnapshot(allocated, reserved, memory, own)
 
-    def _processes(self, device: Device, reserved: int) -> tuple[int | None, int | None]:
-        """Return what the driver lists for this process, everything included, and for all others."""
-        own, listed = self._nvml.processes(device.uuid or "") if uses(device) is not False else (0, None)
-        if own is not None and own <= reserved and uses(device):
-            return None, None  # less than a context: the driver lists the host's process ids, not ours
-        return own, listed
+    def _own(self, device: Device, reserved: int) -> int | None:
+        """Return what the driver lists for this process, everything included."""
+        if uses(device) is False:
+            return 0
+        own = self._nvml.own_bytes(device.uuid)
+        # Less than a context: the driver lists the host's process ids, not ours.
+        return None if own is not None and own <= reserved and uses(device) else own
 
 
 def allowance(counters: Sequence[DeviceCounter]) -> tuple[int | None, int | None]:
@@ -198,7 +169,7 @@ def uses(device: Device) -> bool | None:
     contexts = driver.contexts()
     if not contexts:  # only primary contexts are listed: a library may have made another one
         return False if driver.absent() else None
-    return device.uuid in {driver.facts(ordinal).uuid for ordinal in contexts}
+    return device.uuid in {driver.device(ordinal).uuid for ordinal in contexts}
 
 
 def may_use_others(ordinals: Collection[int]) -> bool:
@@ -225,7 +196,7 @@ def _levels(trackers: Sequence[PeakTracker]) -> AllocatorLevels:
 
 
 def _known(reads: Iterable[Callable[[], T | None]]) -> list[T]:
-    """Return the results other than None; the counter of another distribution may fail in any way."""
+    """Return the results other than None; a framework's counter may fail in any way."""
     found = []
     for read in reads:
         with suppress(Exception):

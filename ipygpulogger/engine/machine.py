@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from ..sources import Device, DeviceMemory, Framework
-    from ..sources.nvidia.nvml import NvmlDevice
     from ..sources.torch.snapshot import SnapshotFile
     from .children import ChildPeaks, Children
     from .device_scope import DeviceScope
@@ -152,7 +151,7 @@ class Machine:
             self.scopes.loggers.discard(logger)
         self._rest()
 
-    def enter(self, scope: Measuring) -> tuple[NvmlDevice, ...]:
+    def enter(self, scope: Measuring) -> tuple[Device, ...]:
         """Register a scope that opens, and return the devices that NVML lists."""
         self._end_orphans()
         with self._lock:

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
     from ..records import ChildrenUsage, DeviceUsage
     from ..runtime.wrappers import Call
-    from ..sources.nvidia.nvml import NvmlDevice
     from .children import Children
     from .machine import Machine
     from .peaks import Interval, PeakTracker
@@ -298,12 +297,12 @@ class Scope(Measuring):
             device_scope.begin_energy(self._machine.nvml)
         self._device_scopes[_raw_key(device) if device.backend == DRIVER else device.key] = device_scope
 
-    def _begin_raw(self, listed: Iterable[NvmlDevice]) -> None:
+    def _begin_raw(self, listed: Iterable[Device]) -> None:
         """Open the devices that NVML lists and that no framework of this process uses."""
         known = [one.device.uuid for one in self._device_scopes.values()] if self._device_scopes else ()
         for seen in listed:
             if seen.uuid not in known:
-                self._begin(Device(DRIVER, seen.index, seen.name, seen.uuid, seen.total_bytes))
+                self._begin(seen)
 
     def _gpus(self, *, final: bool = True) -> tuple[DeviceUsage, ...]:
         on, usages, found = self._machine, [], list(self._device_scopes.values())

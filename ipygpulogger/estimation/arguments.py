@@ -1,13 +1,6 @@
 """What `estimate` is given, checked: the function, the device, the capacity, the batch sizes.
 
-A batch size replaces, in this order of preference:
-
-1. an int argument that is named like one (``batch_size``, ``bs``, ``bsz``, ``eval_batch_size``), and the
-   leading dimension of every tensor among the arguments that equals it;
-2. the leading dimension of the first tensor among the arguments, and of every other one that shares it;
-3. the only int among the arguments, if none of them is a tensor.
-
-Parameters, modules and optimizers stay as they are. No tensor is resized: its fake one has the other size.
+No tensor is resized for another batch size: its fake one has it. Parameters and modules stay as they are.
 """
 
 from __future__ import annotations
@@ -22,7 +15,6 @@ from importlib import import_module
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..records import device_id
 from ..records.units import clipped, parse_size, printable, shortened
 from ..sources.torch import state as torch_state
 
@@ -58,8 +50,8 @@ def imported_torch() -> ModuleType:
 def device_index(device: Any, torch: ModuleType) -> int:
     """Return the index of a CUDA device that a user named: "cuda:0", "cuda", 0, a `torch.device`.
 
-    "cuda" is torch's current device, which is the first one as long as CUDA is not initialised. On a machine
-    that has no CUDA device every index is accepted.
+    "cuda" is torch's current device, which is the first one as long as CUDA is not initialised. The machine
+    need not have it.
     """
     if (index := whole_number(device)) is not None:
         device = f"{BACKEND}:{index}"
@@ -73,14 +65,7 @@ def device_index(device: Any, torch: ModuleType) -> int:
             f"estimate knows the allocator of CUDA devices only, not {named.type!r}: give a device such as"
             " 'cuda:0'; the machine needs none"
         )
-    index = named.index if named.index is not None else torch_state.current_index() or 0
-    count = 0
-    with contextlib.suppress(Exception):  # a driver in an error state: the estimate does not need it
-        count = int(torch.cuda.device_count())  # initialises nothing
-    if 0 < count <= index:
-        last = device_id(BACKEND, count - 1)
-        raise ValueError(f"{device_id(BACKEND, index)} does not exist: the last one is {last}")
-    return int(index)
+    return int(named.index if named.index is not None else torch_state.current_index() or 0)
 
 
 def capacity_bytes(capacity: Any) -> int | None:
@@ -194,7 +179,11 @@ class Batched(NamedTuple):
 
 
 def batched(fn: Callable[..., Any], arguments: Arguments, torch: ModuleType) -> Batched:
-    """Return what of a function's arguments a batch size replaces."""
+    """Return what of a function's arguments a batch size replaces, in this order of preference.
+
+    An int that is named like one, with the tensors of that leading dimension; the leading dimension of the
+    first tensor and of all that share it; the only int, if there is no tensor.
+    """
     named = list(named_arguments(fn, arguments))
     leaves = [(name, leaf) for _, name, value in named for leaf in _leaves(value, torch)]
     tensors = [(name, leaf) for name, leaf in leaves if _has_batch(leaf, torch)]

@@ -79,7 +79,7 @@ def estimate(
 
     Raises:
         TypeError: ``fn`` cannot be called like this.
-        ValueError: The device does not exist, a size cannot be read, or no argument can be resized.
+        ValueError: The device or a size cannot be read, or no argument can be resized.
         RuntimeError: ``fn`` calls `estimate` itself.
         ModuleNotFoundError: PyTorch is not installed.
         Exception: What the function itself raised, with the operator that caused it.

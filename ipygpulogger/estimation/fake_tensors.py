@@ -1,9 +1,7 @@
 """Fake tensors that are on a CUDA device for the user's code, whatever machine and build of torch this is.
 
-torch's `FakeTensorMode` gives tensors a device that need not be there, but a backward pass on them needs a
-CUDA build, and a device of this index. So C++ code is told that they are on "meta", which every build has,
-and Python code that they are on the device. One part of C++ has to know the device: autocast casts what is on
-CUDA only. It is told so while it casts.
+A backward pass on torch's own fake tensors needs a CUDA build, and a device of this index. So C++ code is
+told that they are on "meta", but for autocast while it casts, and Python code that they are on the device.
 """
 
 from __future__ import annotations

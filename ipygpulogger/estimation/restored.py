@@ -1,9 +1,8 @@
 """Puts back what a run changed: containers, attributes, names, generators, settings; holds signals back.
 
-Ctrl-C interrupts the function, and never what puts everything back. Python runs the handler of a signal
-between any two steps of the main thread's code. While fake tensors stand in the place of real ones, handlers
-run only where the function's own code does, or an operator has ended: C++ code of torch that calls Python in
-between ends the process on an error. What comes at another moment waits.
+Ctrl-C interrupts the function, and never what puts everything back. Handlers of signals run only where the
+function's own code does, or an operator has ended: C++ code of torch that calls Python in between ends the
+process on an error.
 """
 
 from __future__ import annotations

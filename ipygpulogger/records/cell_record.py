@@ -10,7 +10,7 @@ from .device_usage import CPU, Sizes
 from .measurement import Measurement
 from .units import MB, truncated_mb
 from .usage import notable
-from .value import Value, later
+from .value import Value
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -114,9 +114,9 @@ class CellRecord(Measurement):
     out_of_memory: OutOfMemory | None = None
     between: Sizes = ()
     gpulog_only: bool = False
-    dimensions: tuple[tuple[str, int], ...] = later(())
-    code: str = later("")
-    main_line: str = later("")
+    dimensions: tuple[tuple[str, int], ...] = ()
+    code: str = ""
+    main_line: str = ""
 
     @property
     def code_line(self) -> str:

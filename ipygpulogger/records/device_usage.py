@@ -66,8 +66,7 @@ class DeviceUsage(Usage):
         other_bytes: In use outside the allocator: context, libraries, other processes.
         neighbours_bytes: In use by other processes.
         neighbours_before_bytes: The same at the beginning of the scope.
-        neighbours_peak_bytes: The most that other processes were seen to use; only earlier versions knew it.
-        driver_bytes: Kept by the driver for itself; drivers before R510 include it in the used bytes.
+        driver_bytes: Kept by the driver for itself.
         unattributed_bytes: How much memory outside the allocator grew without being attributed to any
             process, no part of what was consumed.
         unknown_rise_bytes: How far it rose so above both ends for a moment, no part of ``peak``.
@@ -93,7 +92,6 @@ class DeviceUsage(Usage):
     other_bytes: int | None = None
     neighbours_bytes: int | None = None
     neighbours_before_bytes: int | None = None
-    neighbours_peak_bytes: int | None = None
     driver_bytes: int | None = None
     unattributed_bytes: int = 0
     unknown_rise_bytes: int = 0
@@ -136,14 +134,6 @@ class DeviceUsage(Usage):
         if self.total_bytes is None or self.free_bytes is None:
             return self.used_bytes
         return self.total_bytes - self.free_bytes
-
-    @property
-    def neighbours_rise_bytes(self) -> int:
-        """How far the memory of other processes was seen to rise above both ends; never negative."""
-        ends_bytes = (self.neighbours_before_bytes, self.neighbours_bytes)
-        if self.neighbours_peak_bytes is None or None in ends_bytes:
-            return 0
-        return max(0, self.neighbours_peak_bytes - max(filter(None, ends_bytes), default=0))
 
     @property
     def ladder(self) -> tuple[Rung, ...]:

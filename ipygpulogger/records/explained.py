@@ -12,7 +12,7 @@ from .cell_record import Owner  # noqa: TC001 - decoding evaluates the type hint
 from .device_usage import DeviceUsage, Sizes  # noqa: TC001
 from .units import MB, rounded_mb
 from .usage import Usage
-from .value import Displayed, Value, later
+from .value import Displayed, Value
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,13 +25,11 @@ class ChildUsage(Usage):
     Attributes:
         name: The program, or what the process calls itself; at most 15 characters.
         pid: Its process id.
-        gpu_bytes: What it holds on all devices at the end, as the driver lists it; None where it does not.
         ended: Whether it ended within the scope. Its peak is what it left, or at least what was seen.
     """
 
     name: str
     pid: int
-    gpu_bytes: int | None = None
     ended: bool = False
 
 
@@ -52,9 +50,9 @@ class ChildrenUsage(Usage):
 
     count: int
     at_least: bool = False
-    ended: int = later(0)
-    shared_bytes: int | None = later(None)
-    largest: tuple[ChildUsage, ...] = later(())
+    ended: int = 0
+    shared_bytes: int | None = None
+    largest: tuple[ChildUsage, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -113,7 +111,6 @@ class AtPeak(Displayed, Value):
         place: The user's line: "In [7]:3", "train.py:41"; `BEFORE`, or `UNRECORDED` where it is not known.
         size_bytes: Their size, as the allocator counts it.
         blocks: How many there were.
-        resident_bytes: How much resident memory rose for them; only earlier versions knew it.
     """
 
     device: str
@@ -122,7 +119,6 @@ class AtPeak(Displayed, Value):
     place: str
     size_bytes: int
     blocks: int
-    resident_bytes: int | None = later(None)
 
     @property
     def is_sum(self) -> bool:
@@ -154,10 +150,8 @@ def _sum(rows: Sequence[AtPeak]) -> AtPeak:
     first, *more = rows
     if not more:
         return first
-    known = any(row.resident_bytes is not None for row in rows)
-    sizes = (row.size_bytes if row.resident_bytes is None else row.resident_bytes for row in rows)
     size_bytes, blocks = sum(row.size_bytes for row in rows), sum(row.blocks for row in rows)
-    return AtPeak(first.device, first.kind, OTHERS, "", size_bytes, blocks, sum(sizes) if known else None)
+    return AtPeak(first.device, first.kind, OTHERS, "", size_bytes, blocks)
 
 
 _GIB = 1024 * MB
@@ -193,7 +187,7 @@ class OutOfMemory(Displayed, Value):
     outputs_bytes: int
     owners: tuple[Owner, ...]
     advice: str
-    alive: tuple[AtPeak, ...] = later(())
+    alive: tuple[AtPeak, ...] = ()
 
 
 def requested(asked_bytes: int) -> str:

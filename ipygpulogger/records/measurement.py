@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from .device_usage import CPU, DRIVER, DeviceUsage
 from .units import MB, shortened
 from .usage import RamUsage, Usage, notable
-from .value import Displayed, Value, later, plain
+from .value import Displayed, Value, plain
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -41,8 +41,8 @@ class Measurement(Displayed, Value):
     children: ChildrenUsage | None = None
     pinned: Usage | None = None
     notes: tuple[str, ...] = ()
-    at_peak: tuple[AtPeak, ...] = later(())
-    peak_times_s: tuple[tuple[str, float], ...] = later(())
+    at_peak: tuple[AtPeak, ...] = ()
+    peak_times_s: tuple[tuple[str, float], ...] = ()
 
     def busiest_gpu(self) -> DeviceUsage | None:
         """Return the device on which this process needed most, an unattributed one last; None without one."""

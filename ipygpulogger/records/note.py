@@ -15,10 +15,10 @@ class NoteKind(Enum):
 
     OVER_BUDGET = "Over budget on "
     STILL_OVER = "still over budget by "  # a cell before it went over
-    LITTLE_LEFT = "(?:RAM|Address space|Data memory) left"
+    LITTLE_LEFT = "(?:RAM|Address space) left"
     GREW = "grew in each of its last "
     SHARED_WITH_NOTEBOOK = "shared with the notebook"
-    SHARED_WITH_TASKS = "shared with "  # or with blocks, of an earlier version
+    SHARED_WITH_TASKS = "shared with "
 
 
 URGENT = (NoteKind.OVER_BUDGET, NoteKind.LITTLE_LEFT, NoteKind.GREW)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import field, fields
+from dataclasses import fields
 from functools import cache
 from importlib import import_module
 from operator import attrgetter
@@ -13,22 +13,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 T = TypeVar("T")
-_LATER = "later"
 _SCALARS = frozenset((int, str, float, bool, type(None)))
 
 
-def later(default: Any) -> Any:
-    """Return the field of a record that earlier versions did not have.
-
-    It is not written to JSON while it has its default, so that what they wrote is written again unchanged.
-    """
-    return field(default=default, metadata={_LATER: True})
-
-
 @cache
-def fields_of(kind: Any) -> tuple[tuple[str, Any, bool], ...]:
-    """Return a class's fields: name, default (`dataclasses.MISSING` without one), whether it is `later`."""
-    return tuple((one.name, one.default, one.metadata.get(_LATER, False)) for one in fields(kind))
+def fields_of(kind: Any) -> tuple[tuple[str, Any], ...]:
+    """Return a class's fields: name and default, which is `dataclasses.MISSING` without one."""
+    return tuple((one.name, one.default) for one in fields(kind))
 
 
 class Value:
@@ -52,14 +43,14 @@ class Value:
 
     def __repr__(self) -> str:
         kind: Any = type(self)
-        values = (f"{name}={getattr(self, name)!r}" for name, *_ in fields_of(kind))
+        values = (f"{name}={getattr(self, name)!r}" for name, _ in fields_of(kind))
         return f"{kind.__qualname__}({', '.join(values)})"
 
 
 @cache
 def _values_of(kind: Any) -> Callable[[Any], Any]:
     """Return a function that returns the values of all fields."""
-    return attrgetter(*(name for name, *_ in fields_of(kind)))
+    return attrgetter(*(name for name, _ in fields_of(kind)))
 
 
 def plain(value: Any) -> Any:
@@ -69,12 +60,8 @@ def plain(value: Any) -> Any:
         return value if not value or type(value[0]) in (str, tuple) else tuple(map(plain, value))
     if not hasattr(kind, "__dataclass_fields__"):
         return value
-    members = ((name, getattr(value, name), default, is_later) for name, default, is_later in fields_of(kind))
-    return {
-        name: member if type(member) in _SCALARS else plain(member)
-        for name, member, default, is_later in members
-        if not is_later or member != default
-    }
+    members = ((name, getattr(value, name)) for name, _ in fields_of(kind))
+    return {name: member if type(member) in _SCALARS else plain(member) for name, member in members}
 
 
 text_of: dict[type, Callable[[Any], str]] = {}  # of classes whose `repr` is a table of several lines

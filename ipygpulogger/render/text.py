@@ -227,9 +227,8 @@ def _one_child(child: ChildUsage) -> str:
     name, most = f"{child.name} {child.pid}", highest(child.peak)
     if child.ended:
         return f"{name} {most.removeprefix('highest ')}"
-    gpu = f", {rounded_mb(child.gpu_bytes)} MB on GPU" if child.gpu_bytes else ""
     more = f" ({most})" if child.peaked_bytes >= MB else ""
-    return f"{name} {rounded_mb(child.after_bytes)} MB{more}{gpu}"
+    return f"{name} {rounded_mb(child.after_bytes)} MB{more}"
 
 
 def _joined(*remarks: str) -> str:

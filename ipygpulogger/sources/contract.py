@@ -123,16 +123,11 @@ class Device(Value):
 
 
 class DeviceMemory(NamedTuple):
-    """The memory of a whole device at one moment, all processes together; the driver reserves the rest.
-
-    Attributes:
-        driver_in_used: Whether `used_bytes` includes what the driver reserves (drivers before R510).
-    """
+    """The memory of a whole device at one moment, all processes together; the driver reserves the rest."""
 
     total_bytes: int
     used_bytes: int
     free_bytes: int
-    driver_in_used: bool = False
 
 
 class DeviceCounter(Counter):

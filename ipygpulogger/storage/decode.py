@@ -35,8 +35,8 @@ NAMES: dict[str, Any] = {
 # Counts, and sizes that are read from a counter; the difference of two sizes may be negative.
 _NEVER_NEGATIVE = re.compile(
     "time_s|execution_count|current_gpu|index|count|lineno|hits|precision_bytes|total_bytes|used_bytes"
-    "|free_bytes|allocated_bytes|reserved_bytes|limit_bytes|ended|shared_bytes|gpu_bytes|blocks"
-    "|resident_bytes|in_use_bytes|kept_bytes|pid|rank"
+    "|free_bytes|allocated_bytes|reserved_bytes|limit_bytes|ended|shared_bytes|blocks"
+    "|in_use_bytes|kept_bytes|pid|rank"
 )
 _RESIDENT = (RamUsage, ChildrenUsage, ChildUsage)  # whose sizes at both ends are read from a counter as well
 _ENDS = ("before_bytes", "after_bytes")
@@ -143,7 +143,7 @@ def _of_dataclass(kind: Any) -> _Decoder:
             _decoder(hints[name]),
             None if default is MISSING and types.NoneType in get_args(hints[name]) else default,
         )
-        for name, default, _ in fields_of(kind)
+        for name, default in fields_of(kind)
     ]
 
     def decode(values: Any) -> Any:

@@ -71,7 +71,7 @@ def _without_defaults(value: Any) -> Any:
     if hasattr(kind, "__dataclass_fields__"):
         kept = {
             name: member if type(member) in _SCALARS else _without_defaults(member)
-            for name, default, _ in fields_of(kind)
+            for name, default in fields_of(kind)
             if (member := getattr(value, name)) is not None and (default is MISSING or member != default)
         }
         if kind is Peak and value.hi_bytes == default_hi_bytes(value.quality, value.lo_bytes):

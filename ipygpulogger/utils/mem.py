@@ -1,8 +1,6 @@
 """Re-export the names of `fastai.utils.mem` and `ipyexperiments.utils.mem`.
 
-Code that used them changes one line, to ``from ipygpulogger.utils.mem import *``. That brings no names of
-other modules, as fastai's star import did: code that used ``gc`` without importing it imports it now.
-``use_gpu`` is computed at each access.
+Unlike fastai's, the star import brings no other module, such as ``gc``. ``use_gpu`` is computed when read.
 """
 # ruff: noqa: F403, F405 - what is imported is what `__all__` names
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ipygpulogger.analysis.group import Group, Missing
+from ipygpulogger.analysis.group import Group
 from ipygpulogger.cluster.arrivals import MOST_BYTES, Arrivals, packed, unpacked
 from ipygpulogger.records import CellRecord, DeviceUsage, Peak
 from ipygpulogger.records.process import Process, ProcessRecord
@@ -76,20 +76,15 @@ def test_of_very_many_records_few_are_held():
 
 
 def test_the_group_of_what_arrived():
-    """In the order of the ranks; what is missing, and what was not sent, is named; garbage alone is no group."""
+    """In the order of the ranks; what was not sent is counted; garbage alone is no group."""
     arrivals = Arrivals()
     arrivals.refused += 1
     assert not arrivals
     arrivals.refused = 0
-    for attribute, value in {"missing": [Missing("rank 1", "it died")], "unsent": 1}.items():
-        setattr(one := Arrivals(), attribute, value)
-        assert one
     assert [arrivals.take(packed(from_rank(rank))).rank for rank in (2, 0)] == [2, 0]
-    arrivals.missing.append(Missing("rank 1", "no answer within 30 s"))
     arrivals.unsent += 3
     group = arrivals.group("In [1]")
     assert [record.rank for record in group] == [0, 2]
-    assert group.missing == (("rank 1", "no answer within 30 s"),)
     assert group.notes == ("3 more tasks ended, whose records did not arrive",)
 
 

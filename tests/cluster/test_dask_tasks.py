@@ -8,7 +8,6 @@ import types
 import pytest
 
 from ipygpulogger import cluster
-from ipygpulogger.analysis.group import Missing
 from ipygpulogger.cluster.arrivals import Arrivals
 from ipygpulogger.cluster.dask_worker import Tasks
 
@@ -161,31 +160,15 @@ def test_what_arrives_is_one_group(client, watching, worker, tasks):
     assert len(watching.records) == 1
 
 
-def test_a_worker_that_left_is_missing(client, watching, worker, tasks):
-    """With the tasks that it had; one that was to leave is not, nor one that had none."""
-    handler = client.handlers[watching._topic]
-    for expected, had in ((True, ["x"]), (False, []), (False, ["x", "y"])):
-        worker.events[:] = []
-        ran(tasks, "a-1")
-        handler((1.0, sent(worker)[-1]))
-        gone = client.handlers[ADDRESS]
-        for message in ({"action": "add-worker"}, {"action": "remove-worker", "expected": expected}):
-            gone((1.0, {**message, "processing-tasks": had}))
-        assert ADDRESS not in client.handlers
-    assert watching.records[-1].missing == (
-        Missing("worker 0", "left the cluster while it had 2 tasks to run"),
-    )
-
-
 def test_a_worker_that_cannot_measure_is_said_once(client, capsys):
     """What it said before the subscription counts. Where a cluster is gone, what cannot be removed is said."""
-    client.known = [{"name": "0", "worker": ADDRESS, "unable": "No module named 'ipygpulogger'"}]
+    client.known = [{"worker": ADDRESS, "unable": "No module named 'ipygpulogger'"}]
     watching = cluster.watch(client, report=False)
     client.handlers[watching._topic]((1.0, client.known[0]))
     said = capsys.readouterr().err
     assert said.count("cannot measure the tasks of some workers: No module named 'ipygpulogger'.") == 1
     assert cluster.watch(client) is watching
-    assert repr(watching) == "<DaskWatch: running, 0 workers, 0 records>"
+    assert repr(watching) == "<DaskWatch: running, 0 records>"
     client.plugins.clear()
     watching.stop()
     watching.stop()

@@ -89,7 +89,7 @@ def test_a_transient_shows_on_each_engine(shell, client, watching, capsys):
     assert not group.missing
     assert list(watching.history) == list(group)
     assert capsys.readouterr().out.count(repr(group)) == 1
-    assert repr(watching) == "<IPyParallelWatch: running, 2 engines, 2 records>"
+    assert repr(watching) == "<IPyParallelWatch: running, 2 records>"
 
 
 def test_a_line_and_targets(shell, client, watching):

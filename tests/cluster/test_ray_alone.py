@@ -12,7 +12,7 @@ import pytest
 from fake_ray import FakeRay
 
 from ipygpulogger.cluster import arrivals, dask_worker, ray_worker, watch
-from ipygpulogger.cluster.ray_worker import is_measured, mailbox_class, measured
+from ipygpulogger.cluster.ray_worker import mailbox_class, measured
 from ipygpulogger.records.process import Process, ProcessRecord
 
 RECORD = arrivals.packed(ProcessRecord.of(made.plain(), Process("node", 7)))
@@ -64,8 +64,7 @@ def test_a_measured_function_looks_like_the_given_one(function):
     """Name, module, documentation, signature, attributes and kind; it is not wrapped twice, nor is what is Ray's."""
     ours = measured(function)
     assert ours is not function
-    assert is_measured(ours)
-    assert not is_measured(function)
+    assert measured(ours) is ours
     assert measured(ours) is ours
     assert inspect.signature(ours) == inspect.signature(function)
     kinds = (inspect.iscoroutinefunction, inspect.isgeneratorfunction)
@@ -101,11 +100,8 @@ def test_what_is_sent_to_workers_needs_no_package(ray, monkeypatch):
             pass
 
     waiting, seen = [measured(one) for one in (plain, coroutine, generator, Actor)], []
-    waiting += [
-        mailbox_class(1),
-        type(dask_worker.worker_plugin("t")),
-        type(dask_worker.scheduler_plugin("t", "c")),
-    ]
+    plugins = dask_worker.worker_plugin("t"), dask_worker.scheduler_plugin("t", "c")
+    waiting += [mailbox_class(1), *map(type, plugins)]
     while waiting:
         one = waiting.pop()
         if isinstance(one, type):
@@ -142,11 +138,8 @@ def test_a_generator_that_is_left_and_a_task_that_is_cancelled(ray, watching):
     next_one.remote()
     (group,) = watching.collect("In [1]")
     found = {record.label: record for record in group}
-    assert {name.rpartition(".")[2]: record.status for name, record in found.items()} == {
-        "counting": "ok",
-        "cancelled": "interrupted",
-        "next_one": "ok",
-    }
+    ends = {name.rpartition(".")[2]: record.status for name, record in found.items()}
+    assert ends == {"counting": "ok", "cancelled": "interrupted", "next_one": "ok"}
     assert not any(record.notes for record in group)
 
 

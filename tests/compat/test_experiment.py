@@ -204,13 +204,8 @@ def test_other_ways_to_lose_it(shell, capsys, code, deleted):
     assert FINISHED.fullmatch(capsys.readouterr().out)["deleted"] == deleted
 
 
-def test_a_copy_says_nothing(exp, capsys):
-    """One of a forked child goes without a word, as the experiment is the parent's; another there cannot be."""
-    pid = os.fork()
-    if not pid:
-        exp.__del__()
-        os._exit(int(not exp._running) or bool(capsys.readouterr().out))
-    assert os.waitpid(pid, 0)[1] == 0
+def test_there_is_no_copy(exp):
+    """Or it would end twice."""
     for double in (copy.copy, copy.deepcopy, pickle.dumps):
         with pytest.raises(TypeError, match="cannot be copied or pickled"):
             double(exp)

@@ -362,12 +362,8 @@ def until(so):
 
 def test_an_orphan_that_a_waiting_child_adopts_is_found():
     """The child does not run for that, and has one more child all the same."""
-    with subprocess.Popen(
-        [sys.executable, "-c", ADOPTING],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-    ) as child:
+    words, pipe = [sys.executable, "-c", ADOPTING], subprocess.PIPE
+    with subprocess.Popen(words, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL) as child:
         shell, orphan = map(int, child.stdout.readline().split())
         process = Descendants()
         for _ in range(2):

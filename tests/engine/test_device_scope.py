@@ -17,7 +17,7 @@ GPU = Device("cuda", 1, "a card", "GPU-1", total_bytes=5)
 RAW = Device(DRIVER, 0, "a card", "GPU-1")
 UNIFIED = Device("cuda", 0, "a chip", "GPU-1", unified=True)
 NOTHING = None, None
-SILENT = DeviceSnapshot(0, 0, None, None, None)  # the driver tells nothing of the device
+SILENT = DeviceSnapshot(0, 0, None, None)  # the driver tells nothing of the device
 
 
 class Allocator(Model):
@@ -61,8 +61,8 @@ class Story:
     def snapshot(self):
         used = self.reserved + self.other
         allocated, reserved = (self.allocator.now[0], self.reserved) if self.trackers else (None, None)
-        own, listed = (self.mine + self.reserved, self.others) if self.known else (None, None)
-        return DeviceSnapshot(allocated, reserved, DeviceMemory(TOTAL, used, TOTAL - used), own, listed)
+        own = self.mine + self.reserved if self.known else None
+        return DeviceSnapshot(allocated, reserved, DeviceMemory(TOTAL, used, TOTAL - used), own)
 
     def note(self):
         self.course.append(self.mine + self.allocator.now[0])
@@ -244,7 +244,7 @@ def test_a_device_that_came_to_life_within_the_scope():
 def test_whether_anything_tells_this_process_s_part(allocated, own, attributed):
     """Its allocator, or the driver."""
     scope = DeviceScope(RAW)
-    scope.before = after = DeviceSnapshot(allocated, allocated, None, own, None)
+    scope.before = after = DeviceSnapshot(allocated, allocated, None, own)
     assert scope.usage(after, NOTHING, ()).attributed is attributed
 
 
@@ -287,7 +287,7 @@ def test_every_figure_of_the_device():
     assert (usage.other_bytes, usage.neighbours_bytes, usage.neighbours_before_bytes) == (28, 25, 25)
     assert (usage.limit_bytes, usage.pools_bytes, usage.driver_bytes) == (70, 11, 0)
     assert (usage.metrics, usage.timeline, usage.attributed) == (metrics, ((0.5, 9),), True)
-    unknown = story.scope.usage(DeviceSnapshot(70, 150, None, 153, 20), NOTHING, ())
+    unknown = story.scope.usage(DeviceSnapshot(70, 150, None, 153), NOTHING, ())
     assert (unknown.total_bytes, unknown.used_bytes, unknown.free_bytes) == (5, None, None)
 
 

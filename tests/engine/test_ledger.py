@@ -1,6 +1,5 @@
 """Who holds what on a device: a card whose truth is written down, asked through a driver that we made."""
 
-import os
 from functools import partial
 from types import SimpleNamespace
 
@@ -10,18 +9,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ipygpulogger.engine import ledger as ledgers
-from ipygpulogger.engine.ledger import (
-    NOTHING,
-    DeviceSnapshot,
-    Ledger,
-    allowance,
-    may_use_others,
-    uses,
-)
+from ipygpulogger.engine.ledger import NOTHING, DeviceSnapshot, Ledger, allowance, may_use_others, uses
 from ipygpulogger.records import DRIVER
 from ipygpulogger.sources import Device, DeviceMemory, Observation, Reading
 from ipygpulogger.sources.nvidia import driver
-from ipygpulogger.sources.nvidia.nvml import Nvml
 
 SIZES = st.integers(0, 1 << 40)
 GPU = Device("cuda", 0, "a card", "GPU-1")
@@ -31,8 +22,8 @@ RAW = Device(DRIVER, 0, "a card", "GPU-1")  # no framework of this process uses 
 class Card:
     """One device: what is on it, and the driver's answers. Sizes are arbitrary."""
 
-    def __init__(self, *, total=10_000, drivers=100, mine=50, listed=0, unlisted=0, old_driver=False):
-        self.total, self.drivers, self.old_driver = total, drivers, old_driver
+    def __init__(self, *, total=10_000, drivers=100, mine=50, listed=0, unlisted=0):
+        self.total, self.drivers = total, drivers
         self.mine, self.listed, self.unlisted = mine, listed, unlisted  # `mine` stands outside the allocator
         self.allocated = self.reserved = 0
         self.tells_memory = self.tells_processes = True
@@ -42,22 +33,20 @@ class Card:
 
     @property
     def used(self):
-        shown = self.drivers if self.old_driver else 0
-        return self.mine + self.reserved + self.listed + self.unlisted + shown
+        return self.mine + self.reserved + self.listed + self.unlisted
 
     def device_memory(self):
-        free = self.total - self.used - (0 if self.old_driver else self.drivers)
-        return DeviceMemory(self.total, self.used, free, driver_in_used=self.old_driver)
+        return DeviceMemory(self.total, self.used, self.total - self.used - self.drivers)
 
     def memory(self, uuid):
         assert uuid == GPU.uuid
         self.asked.append("memory")
         return self.device_memory() if self.tells_memory else None
 
-    def processes(self, uuid):
+    def own_bytes(self, uuid):
         assert uuid == GPU.uuid
         self.asked.append("processes")
-        found = (self.mine + self.reserved, self.listed) if self.tells_processes else (None, None)
+        found = self.mine + self.reserved if self.tells_processes else None
         if self.meanwhile:
             self.meanwhile.pop(0)()
         return found
@@ -75,7 +64,7 @@ class Card:
     def snapshot(self):
         """The truth."""
         own = self.mine + self.reserved
-        return DeviceSnapshot(self.allocated, self.reserved, self.device_memory(), own, self.listed)
+        return DeviceSnapshot(self.allocated, self.reserved, self.device_memory(), own)
 
     def slow_questions(self):
         """How often the driver was asked for its processes since the last time."""
@@ -98,7 +87,7 @@ def contexts(monkeypatch):
     said = SimpleNamespace(ordinals=None, uuids={0: "GPU-0", 1: "GPU-1"})
     monkeypatch.setattr(driver, "contexts", lambda: said.ordinals)
     monkeypatch.setattr(driver, "absent", lambda: said.ordinals is None)
-    monkeypatch.setattr(driver, "facts", lambda ordinal: driver.Facts(said.uuids[ordinal], 1))
+    monkeypatch.setattr(driver, "device", lambda ordinal: Device("cuda", ordinal, "", said.uuids[ordinal]))
     return said
 
 
@@ -109,39 +98,33 @@ parts = st.fixed_dictionaries(
 )
 
 
-@given(parts, SIZES, st.booleans())
-def test_the_parts_of_a_device(sizes, reserved, old_driver):
-    """What is used and not ours is the others'; what an old driver counts as used may be its own, or unlisted."""
-    card = Card(**sizes, old_driver=old_driver)
+@given(parts, SIZES)
+def test_the_parts_of_a_device(sizes, reserved):
+    """What is used and not ours is the others'; the driver's own is none of it."""
+    card = Card(**sizes)
     card.allocate(reserved)
     held = card.snapshot()
-    assert held.other == card.mine + card.listed + card.unlisted + card.drivers * old_driver
-    assert held.outside == card.mine
-    assert held.neighbours == card.listed + (0 if old_driver else card.unlisted)
-    assert held.driver == card.drivers + card.unlisted * old_driver
+    assert held.other == card.mine + card.listed + card.unlisted
+    assert (held.outside, held.driver) == (card.mine, card.drivers)
+    assert held.neighbours == card.listed + card.unlisted
 
 
-@given(st.integers(0, 1000), st.integers(0, 1000), st.integers(0, 1000), st.booleans())
-def test_no_part_is_negative(used, own, listed, old_driver):
+@given(st.integers(0, 1000), st.integers(0, 1000))
+def test_no_part_is_negative(used, own):
     """The list of processes lags behind the memory: what it tells too much is nobody's loss."""
-    held = DeviceSnapshot(0, 0, DeviceMemory(5000, used, 5000 - used, old_driver), own, listed)
-    assert held.neighbours == (listed if old_driver else max(0, used - own))
-    assert held.driver == (max(0, used - own - listed) if old_driver else 0)
+    held = DeviceSnapshot(0, 0, DeviceMemory(5000, used, 5000 - used), own)
+    assert (held.neighbours, held.driver) == (max(0, used - own), 0)
 
 
-@pytest.mark.parametrize("old_driver", [False, True])
-def test_what_is_not_told_is_unknown(old_driver):
+def test_what_is_not_told_is_unknown():
     """None, and never a figure made of what is known beside it."""
-    memory = DeviceMemory(1000, 300, 600, old_driver)
-    nothing = DeviceSnapshot(None, None, None, None, None)
+    memory = DeviceMemory(1000, 300, 600)
+    nothing = DeviceSnapshot(None, None, None, None)
     assert (nothing.other, nothing.outside, nothing.neighbours, nothing.driver) == (None,) * 4
-    undivided = DeviceSnapshot(100, 200, memory, None, None)
+    undivided = DeviceSnapshot(100, 200, memory, None)
     assert (undivided.other, undivided.outside, undivided.neighbours) == (100, None, None)
-    assert undivided.driver == (None if old_driver else 100)
-    assert DeviceSnapshot(100, 200, None, 250, 0).neighbours is None
-    assert DeviceSnapshot(100, 200, memory, 250, None).driver == (None if old_driver else 100)
-    assert DeviceSnapshot(100, 200, memory, None, 20).driver == (None if old_driver else 100)
-    without_allocator = DeviceSnapshot(None, None, memory, 250, 0)
+    assert DeviceSnapshot(100, 200, None, 250).neighbours is None
+    without_allocator = DeviceSnapshot(None, None, memory, 250)
     assert (without_allocator.other, without_allocator.outside) == (300, 250)
 
 
@@ -171,7 +154,7 @@ def test_the_slow_question_is_asked_where_something_outside_moved(program):
                 setattr(card, what, getattr(card, what) + size)
             glance = ledger.take(GPU, [card], [], processes=False)
             known = what in ("allocate", "wait")
-            assert glance == (card.snapshot() if known else card.snapshot()._replace(own=None, listed=None))
+            assert glance == (card.snapshot() if known else card.snapshot()._replace(own=None))
             assert card.slow_questions() == 0
             assert ledger.take(GPU, [card], []) == card.snapshot()
             assert card.slow_questions() == (what != "allocate")
@@ -197,8 +180,7 @@ def test_what_is_remembered(clock):
     ledger = Ledger(card)
     card.tells_processes = False
     for _ in range(3):
-        held = ledger.take(GPU, [card], [])
-        assert (held.own, held.listed) == (None, None)
+        assert ledger.take(GPU, [card], []).own is None
     assert card.slow_questions() == 1
     card.mine, card.failing = 50 + 1, True
     assert ledger.take(GPU, [card], []).own is None
@@ -264,9 +246,8 @@ def test_a_list_that_leaves_this_process_out_is_none(mine, reserved):
     """With a context it holds more than its allocator took; a list that says otherwise speaks of others."""
     card = Card(mine=0)
     card.reserved = reserved
-    card.processes = lambda _: (mine, 7)
-    held = Ledger(card).take(GPU, [card], [])
-    assert (held.own, held.listed) == ((mine, 7) if mine > reserved else (None, None))
+    card.own_bytes = lambda _: mine
+    assert Ledger(card).take(GPU, [card], []).own == (mine if mine > reserved else None)
     if not mine:  # nor can it hold nothing where its framework has no allocator that counts
         assert Ledger(card).take(GPU, [], []).own is None
 
@@ -347,44 +328,18 @@ def test_a_device_that_nvml_does_not_know(uuid):
     memories = [DeviceMemory(1000, 500, 400), DeviceMemory(1, 1, 0)]
     counters = [Unwilling(OSError()), Unwilling(), *(Unwilling(memory=memory) for memory in memories)]
     device = GPU if uuid else Device("xpu", 0, "a card")
-    assert Ledger(card).take(device, [card], counters) == DeviceSnapshot(10, 10, memories[0], None, None)
-    assert Ledger(card).take(device, [card], counters[:2]) == DeviceSnapshot(10, 10, None, None, None)
-    assert Ledger(card).take(device, [card], counters, processes=False) == DeviceSnapshot(
-        10, 10, None, None, None
-    )
+    assert Ledger(card).take(device, [card], counters) == DeviceSnapshot(10, 10, memories[0], None)
+    assert Ledger(card).take(device, [card], counters[:2]) == DeviceSnapshot(10, 10, None, None)
+    assert Ledger(card).take(device, [card], counters, processes=False) == DeviceSnapshot(10, 10, None, None)
     assert card.slow_questions() == 0
 
 
 def test_what_the_allocators_allow():
     """The lowest limit holds, pools add up; silence and failures count for nothing."""
-    some = [
-        Unwilling(limit=700, pools=3),
-        Unwilling(limit=500, pools=0),
-        Unwilling(),
-        Unwilling(OSError()),
-    ]
+    some = [Unwilling(limit=700, pools=3), Unwilling(limit=500, pools=0), Unwilling(), Unwilling(OSError())]
     assert allowance(some) == (500, 3)
     assert allowance([*some, Unwilling(pools=4)]) == (500, 7)
     assert allowance([Unwilling(pools=0, limit=0)]) == (0, 0)
     assert allowance([Unwilling()]) == allowance([]) == (None, None)
     with pytest.raises(KeyboardInterrupt):
         allowance([Unwilling(KeyboardInterrupt())])
-
-
-def test_what_other_processes_hold_on_all_devices(gpu):
-    """Listed once, and again only if the use of a device changed; unknown where it lists the host's pids."""
-    nvml, mb = Nvml(), 2**20
-    ledger, asked, real = Ledger(nvml), [], nvml.processes
-    nvml.processes = lambda uuid: asked.append(uuid) or real(uuid)
-    gpu.dev[0].add_process(1, 300 * mb)
-    for _ in range(2):
-        assert ledger.held_by([1, os.getpid()]) == {1: 300 * mb, os.getpid(): 0}
-    assert len(asked) == len(nvml.devices())
-    gpu.dev[0].add_process(os.getppid(), 100 * mb)
-    assert ledger.held_by([os.getppid()]) == {os.getppid(): 100 * mb}
-    assert len(asked) == len(nvml.devices()) + 1
-    gpu.pid_offset = 5_000_000
-    ledger.close()
-    assert ledger.held_by([1]) == {}
-    gpu.pid_offset = 0
-    nvml.close()

@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from ipygpulogger.engine.peaks import SEGMENT_SLACK_BYTES, PeakTracker, WeakIdentitySet, peak_of_sum
 from ipygpulogger.records import Peak
-from ipygpulogger.sources import Observation, Reading, Unavailable
+from ipygpulogger.sources import Unavailable
 
 
 def bounds(one):
@@ -424,17 +424,6 @@ def test_a_sum_with_one_that_nobody_counts():
 
 
 # -- a stranger's counter ---------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("readings", [(), ((5, 6),), ((5, 6), (7, 8), (9, 10))])
-def test_another_number_of_series_is_refused(readings):
-    """Than before, or none: one sentence that names the counter."""
-    play = Play(Model(count=2)).run("open a")
-    play.model.observe = lambda: Observation(tuple(Reading(*one) for one in readings), (0, 0))
-    for step in ("observe", "close a"):
-        with pytest.raises(Unavailable, match="Model fails: "):
-            play.run(step)
-    assert play.intervals["a"].peak(1).quality == "sampled"
 
 
 @pytest.mark.parametrize("error", [OSError("gone"), SystemExit(3), GeneratorExit(), KeyboardInterrupt()])

@@ -97,7 +97,7 @@ def test_asking_lists_no_processes(monkeypatch):
     scope = Scope().open()
     on = machine()
     monkeypatch.setattr(on.child_peaks, "observe", lambda: pytest.fail("asked for children"))
-    monkeypatch.setattr(on.nvml, "processes", lambda _: pytest.fail("asked for processes"))
+    monkeypatch.setattr(on.nvml, "own_bytes", lambda _: pytest.fail("asked for processes"))
     scope.so_far("x")
     monkeypatch.undo()
     scope.close()
@@ -205,7 +205,9 @@ def test_a_card_in_a_container_where_we_have_a_context(gpu, fresh, raw, monkeypa
     gpu.dev[0].add_process(os.getpid(), 900 * MB)
     gpu.pid_offset = 5_000_000
     monkeypatch.setattr(driver, "contexts", lambda: (0,))
-    monkeypatch.setattr(driver, "facts", lambda ordinal: driver.Facts(gpu.dev[ordinal].uuid.decode()))
+    monkeypatch.setattr(
+        driver, "device", lambda ordinal: driver.Device("cuda", ordinal, "", gpu.dev[ordinal].uuid.decode())
+    )
     result = run(fresh)
     (usage,) = result.gpus
     assert not usage.attributed

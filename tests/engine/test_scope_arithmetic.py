@@ -140,10 +140,6 @@ class Fake:
             energy_j=self.energy_j,
             utilization_percent=lambda uuid, since_s: since_s if uuid == GPU.uuid else 1 / 0,
         )
-        self.gpu_held = {}
-        self.ledger = SimpleNamespace(
-            held_by=lambda pids: {pid: self.gpu_held[pid] for pid in pids if pid in self.gpu_held}
-        )
         self.said, self.notes = [], Notes()
         self.devices = SimpleNamespace(by_device=self.by_device, pinned={})
 
@@ -195,7 +191,7 @@ class Fake:
         held = self.found[device][1]
         if isinstance(held, Unavailable):
             raise held
-        return held if processes else held._replace(listed=None)
+        return held
 
     def allowance(self, _):
         return (7, 8)
@@ -210,9 +206,7 @@ def on(monkeypatch):
 
 
 def held(used=0, own=0, *, allocated=0):
-    return DeviceSnapshot(
-        allocated, allocated, DeviceMemory(1 << 40, used, (1 << 40) - used), own, used - (own or 0)
-    )
+    return DeviceSnapshot(allocated, allocated, DeviceMemory(1 << 40, used, (1 << 40) - used), own)
 
 
 def run(on, step=lambda: None, seconds=1.0, **options):
@@ -331,13 +325,12 @@ def test_no_sampler_for_what_nobody_can_sample(on):
 
 def test_devices_of_frameworks_stand_first(on):
     """Then those that NVML alone knows, if this process is on them, or all were asked for."""
-    raws = [SimpleNamespace(index=i, name="a card", uuid=f"GPU-{i}", total_bytes=9) for i in range(4)]
-    on.raw = raws
+    raws = on.raw = [Device(DRIVER, i, "a card", f"GPU-{i}", 9) for i in range(4)]
     second = Device("cuda", 1, "a card", "GPU-3")
     on.found[second] = [PeakTracker(Number())], held()
     on.found[GPU] = [PeakTracker(Number())], held()
     for raw, before in zip(raws, (held(5, 0), held(5, 0), held(5, 5), held(5, 5)), strict=True):
-        on.found[Device(DRIVER, raw.index, raw.name, raw.uuid, 9)] = [], before
+        on.found[raw] = [], before
     assert [(gpu.backend, gpu.index) for gpu in run(on).gpus] == [("cuda", 0), ("cuda", 1), (DRIVER, 2)]
     assert on.ordinals == {0, 1}
     every = run(on, all_devices=True).gpus
@@ -347,11 +340,9 @@ def test_devices_of_frameworks_stand_first(on):
 
 def test_slices_of_one_card_stay_apart(on):
     """They share its index."""
-    on.raw = [
-        SimpleNamespace(index=0, name="a slice", uuid=uuid, total_bytes=9) for uuid in ("MIG-a", "MIG-b")
-    ]
+    on.raw = [Device(DRIVER, 0, "a slice", uuid, 9) for uuid in ("MIG-a", "MIG-b")]
     for one in on.raw:
-        on.found[Device(DRIVER, 0, "a slice", one.uuid, 9)] = [], held(5, 5)
+        on.found[one] = [], held(5, 5)
     assert [gpu.uuid for gpu in run(on).gpus] == ["MIG-a", "MIG-b"]
 
 
@@ -361,7 +352,7 @@ def test_slices_of_one_card_stay_apart(on):
 def test_what_is_held_where_anything_tells_it(on, allocated, own):
     """By the allocator or by the driver; where neither tells, it is left out."""
     memory = DeviceMemory(1 << 40, 9, (1 << 40) - 9)
-    on.found[GPU] = [PeakTracker(Number())], DeviceSnapshot(allocated, allocated, memory, own, None)
+    on.found[GPU] = [PeakTracker(Number())], DeviceSnapshot(allocated, allocated, memory, own)
     scope = Scope(on).open()
     outside = None if own is None else own - (allocated or 0)
     known = {"GPU-1": DeviceHolding("cuda:0", allocated or 0, outside)}
@@ -376,8 +367,7 @@ def test_what_is_held_where_anything_tells_it(on, allocated, own):
 
 def test_on_a_raw_device_at_either_end(on):
     """This process held something there when the scope began or ends; where that is unknown, it has a context."""
-    raw = Device(DRIVER, 0, "a card", "GPU-1", None)
-    on.raw = [SimpleNamespace(index=0, name="a card", uuid="GPU-1", total_bytes=None)]
+    on.raw = [raw := Device(DRIVER, 0, "a card", "GPU-1", None)]
 
     def touched(before, after, *, context=False):
         scopes.uses = lambda _: context
@@ -395,8 +385,8 @@ def test_on_a_raw_device_at_either_end(on):
 
 def test_a_device_that_this_process_cannot_use_is_asked_once(on):
     """As the scope begins, and not again at its end, unless this process held something there or all are shown."""
-    on.raw = [SimpleNamespace(index=0, name="a card", uuid="GPU-1", total_bytes=None)]
-    raw, asked, snapshot = Device(DRIVER, 0, "a card", "GPU-1", None), [], on.snapshot
+    on.raw = [raw := Device(DRIVER, 0, "a card", "GPU-1", None)]
+    asked, snapshot = [], on.snapshot
     on.snapshot = lambda *args, **how: (asked.append(1), snapshot(*args, **how))[1]
 
     def times(own, **options):
@@ -413,9 +403,8 @@ def test_a_device_that_this_process_cannot_use_is_asked_once(on):
     scope = Scope(on).open()
     scope.close()
     assert scope.result(Measurement, "x").gpus == ()
-    assert scope.held(after=True) == {
-        "GPU-1": DeviceHolding("nvml:0", 0, 0)
-    }  # what is used from here on, is used anew
+    held_after = scope.held(after=True)  # what is used from here on, is used anew
+    assert held_after == {"GPU-1": DeviceHolding("nvml:0", 0, 0)}
 
 
 def test_a_device_that_cannot_be_read(on):
@@ -433,10 +422,8 @@ def test_a_device_that_cannot_be_read(on):
     assert scope.notes == ()
     scope.close()
     result = scope.result(Measurement, "x")
-    assert ([gpu.index for gpu in result.gpus], result.notes) == (
-        [1],
-        ("the device is lost", "from the machine"),
-    )
+    assert [gpu.index for gpu in result.gpus] == [1]
+    assert result.notes == ("the device is lost", "from the machine")
 
 
 def test_an_allocator_that_cannot_be_opened(on):
@@ -458,9 +445,8 @@ def test_an_allocator_that_cannot_be_opened(on):
 @pytest.mark.parametrize("own", [0, 40])
 def test_a_framework_that_comes_later(on, own):
     """What NVML saw of that device until then is its own: what this process held there, the neighbours, the course."""
-    raw = Device(DRIVER, 5, "a card", "GPU-1", None)
-    on.raw = [SimpleNamespace(index=5, name="a card", uuid="GPU-1", total_bytes=None)]
-    on.found[raw] = [], held(70, own)
+    on.raw = [Device(DRIVER, 5, "a card", "GPU-1", None)]
+    on.found[on.raw[0]] = [], held(70, own)
     scope = Scope(on).open()
     on.s += 1
     scope.device_sampled("GPU-1", 75, 75)
@@ -480,11 +466,8 @@ def test_a_framework_that_comes_later(on, own):
 
 def test_a_stranger_device_is_not_inherited(on):
     """Another card under the same index, or one without a UUID, has nothing to do with it."""
-    on.raw = [
-        SimpleNamespace(index=0, name="a card", uuid=uuid, total_bytes=None) for uuid in ("GPU-2", None)
-    ]
-    for one in on.raw:
-        on.found[Device(DRIVER, 0, "a card", one.uuid, None)] = [], held(70, 40)
+    on.raw = [Device(DRIVER, 0, "a card", uuid, None) for uuid in ("GPU-2", None)]
+    on.found.update({one: ([], held(70, 40)) for one in on.raw})
     scope = Scope(on).open()
     scope.adopt(PeakTracker(Number(10)), Device("xpu", 0, "a card"), sure=True)
     scope.adopt(PeakTracker(Number(10)), GPU, sure=True)
@@ -600,13 +583,6 @@ def test_children_that_stay(on):
     assert still.peak == Peak(18, 18, "exact")
     one = of_children(on, [first, second], [first, second], step=lambda: first.to(50, 1))
     assert one.peak == Peak(50, 56, "bounded")  # the other one may have had more or less meanwhile
-
-
-def test_what_a_child_holds_on_the_devices(on):
-    """Where the driver lists it; of one that it does not list, nothing is known."""
-    on.gpu_held = {1: 7 * MB}
-    kids = [Kid(1, 5), Kid(2, 3)]
-    assert [one.gpu_bytes for one in of_children(on, kids, kids).largest] == [7 * MB, None]
 
 
 def test_without_resets_an_older_mark_bounds(on):
@@ -752,11 +728,6 @@ def test_children_that_cannot_be_listed(on, kids):
     """No figure, whenever that is."""
     on.kids = None if kids is None else [Kid(1, 5)]
     assert run(on, lambda: setattr(on, "kids", None if kids else [Kid(1, 5)])).children is None
-
-
-def test_no_children(on):
-    """No figure."""
-    assert of_children(on, [], []) is None
 
 
 # -- its end ----------------------------------------------------------------------------------------

@@ -25,7 +25,6 @@ GB = 2**30
 
 
 NO_DEVICES = [
-    *[("cuda:7", "cuda:7 does not exist: the last one is cuda:1"), (2, "cuda:2 does not exist")],
     *[(-1, "'cuda:-1' is not a device"), (10**30, "is not a device")],
     *[("cuda:999", "'cuda:999' is not a device"), ("gpu", "'gpu' is not a device")],
     *[("cpu", "not 'cpu': give a device such as 'cuda:0'"), (torch.device("mps"), "not 'mps'")],
@@ -43,6 +42,9 @@ def test_devices(cuda):
         with pytest.raises(ValueError, match=r"cuda|device") as raised:
             device_index(device, torch)
         assert says in str(raised.value) and "\n" not in str(raised.value), device
+    assert limit_of(device_index(7, torch), torch).unknown.startswith(
+        "cuda:7 is not a device of this machine"
+    )
 
 
 NO_CAPACITIES = ["16", "many", "", "0GB", "-1GB", 0, -5, True, 1.5, 10**30, [], b"1GB"]

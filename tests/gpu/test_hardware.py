@@ -296,7 +296,7 @@ def test_the_cost_of_a_boundary(card, table):
             )
         )
         (table["NVML: the device's memory"],) = median_us(lambda: nvml.memory(uuid))
-        (table["NVML: who holds it"],) = median_us(lambda: nvml.processes(uuid), 50)
+        (table["NVML: who holds it"],) = median_us(lambda: nvml.own_bytes(uuid), 50)
         (table["torch: memory_stats()"],) = median_us(card.torch.cuda.memory_stats)
     finally:
         machine().detach(card)

@@ -103,16 +103,3 @@ def test_what_is_taken_is_what_is_not_free(used, drivers, free):
     assert gpu(**sizes | {"total_bytes": None}).taken_bytes == used
     assert gpu(**sizes | {"free_bytes": None}).taken_bytes == used
     assert gpu(total_bytes=100).taken_bytes is None
-
-
-@given(SIZES, SIZES, SIZES)
-@example(0, 0, 5)
-@example(3, 0, 5)
-@example(0, 3, 5)
-def test_what_neighbours_held_for_a_moment(before, after, highest):
-    """Above both ends, as peaked of our own; 0 where one of the three is unknown."""
-    sizes = {"neighbours_before_bytes": before, "neighbours_bytes": after, "neighbours_peak_bytes": highest}
-    ends = max(before, after)
-    assert gpu(**sizes).neighbours_rise_bytes == (highest - ends if highest > ends else 0)
-    for name in sizes:
-        assert gpu(**sizes | {name: None}).neighbours_rise_bytes == 0

@@ -42,8 +42,7 @@ MADE = {
         plain(gen=RamUsage(9 * MB, 9 * MB, Peak(9 * MB, 9 * MB, "exact"))), "1MB"
     ),
     NoteKind.LITTLE_LEFT: [
-        left_note(MemoryLimit("a limit", "", 9, 8, memory))
-        for memory in ("RAM", "Address space", "Data memory")
+        left_note(MemoryLimit("a limit", "", 9, 8, memory)) for memory in ("RAM", "Address space")
     ],
     NoteKind.GREW: grown(),
     NoteKind.SHARED_WITH_TASKS: shared(),

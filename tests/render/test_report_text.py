@@ -13,7 +13,7 @@ HEAD = "RAM: Consumed Peaked  Used Total in 0.807s (In [4])\n"
 KEPT = {"heap_before": Heap(0, 0), "heap_after": Heap(8 * MB, 120 * MB)}
 LARGEST = (
     ChildUsage(0, 215 * MB, Peak(315 * MB, 315 * MB, "exact"), "python", 12),
-    ChildUsage(0, 215 * MB, Peak(215 * MB, 215 * MB, "exact"), "pt_data_worker", 13, gpu_bytes=2048 * MB),
+    ChildUsage(0, 215 * MB, Peak(215 * MB, 215 * MB, "exact"), "pt_data_worker", 13),
     ChildUsage(0, 0, Peak(0, 0, "exact"), "sh", 14),
 )
 GONE = (ChildUsage(0, 0, Peak(90 * MB, None, "sampled"), "sh", 14, ended=True),)
@@ -39,7 +39,7 @@ def children(before_mb, after_mb, peak, count, **more):
         (children(0, 7, EXACT, 1), "(+ 1 child 7 MB, highest 9 MB)"),
         (children(7, 0, Peak(9 * MB, None, "sampled"), 0), "(children ended, highest at least 9 MB)"),
         (children(0, 430, Peak(512 * MB, 630 * MB, "bounded"), 2, largest=LARGEST),
-         "(+ 2 children 430 MB, highest 512 to 630 MB: python 12 215 MB (highest 315 MB), pt_data_worker 13 215 MB, 2048 MB on GPU)"),
+         "(+ 2 children 430 MB, highest 512 to 630 MB: python 12 215 MB (highest 315 MB), pt_data_worker 13 215 MB)"),
         (children(0, 2, Peak(2 * MB, 2 * MB, "exact"), 2, largest=LARGEST[2:]), "(+ 2 children 2 MB, highest 2 MB)"),
         # None of them ran, or what they needed is not known: they have what they had.
         (children(7, 7, Peak(7 * MB, 7 * MB, "exact"), 2), "(+ 2 children 7 MB)"),

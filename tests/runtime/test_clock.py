@@ -34,8 +34,7 @@ def test_a_block(freezer, tmp_path):
     with freezer(), measure() as m:
         real_sleep(0.02)
     (tmp_path / "now").write_text("")
-    now = datetime.fromtimestamp(
-        real_stat(tmp_path / "now").st_mtime, timezone.utc
-    )  # as the file system has it
+    file_system_s = real_stat(tmp_path / "now").st_mtime
+    now = datetime.fromtimestamp(file_system_s, timezone.utc)
     assert 0.019 <= m.time_s < 60
     assert abs((now - m.last.started_at).total_seconds() - m.time_s) < 60

@@ -1,7 +1,5 @@
 """CuPy's adapter: its pools, and no context that the user has not made."""
 
-# ruff: noqa: ARG005 - signatures as they are
-
 import pytest
 from fake_frameworks import Allocator, begin
 from memory import MB
@@ -40,7 +38,9 @@ def test_cupy_device(fakes):
     assert counter.limit_bytes() is None
     cupy.pool.limit = 5
     assert counter.limit_bytes() == 5
-    fakes.monkeypatch.setattr(driver, "facts", lambda ordinal: driver.Facts("GPU-from-the-driver", 9))
+    fakes.monkeypatch.setattr(
+        driver, "device", lambda ordinal: driver.Device("cuda", ordinal, "", "GPU-from-the-driver", 9)
+    )
     (counter,) = CuPy().counters()
     assert (counter.device.uuid, counter.device.total_bytes) == ("GPU-from-the-driver", 9)
     fakes.monkeypatch.setattr(driver, "contexts", lambda: None)

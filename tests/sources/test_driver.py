@@ -19,12 +19,12 @@ def test_nothing_is_loaded_to_ask(kernel_env):
     program = """
 import ctypes
 from ipygpulogger.sources.nvidia import driver
-assert driver.contexts() is None and driver.facts(0) == (None, None)
+assert driver.contexts() is None and driver.device(0) == driver.Device("cuda", 0, "cuda:0")
 assert "libcuda" not in open("/proc/self/maps").read()
 library = ctypes.CDLL("libcuda.so.1")
 assert driver.contexts() == () and not library.cuInit(0) and driver.contexts() == ()
-assert driver.facts(1).uuid.startswith("GPU-") and 0 < driver.facts(1).total_bytes <= 16384 * 2**20
-assert driver.facts(0).uuid != driver.facts(1).uuid and driver.facts(7) == (None, None)
+assert driver.device(1).uuid.startswith("GPU-") and 0 < driver.device(1).total_bytes <= 16384 * 2**20
+assert driver.device(0).uuid != driver.device(1).uuid and driver.device(7).uuid is None
 assert driver.contexts() == ()
 assert not library.cuDevicePrimaryCtxRetain(ctypes.byref(ctypes.c_void_p()), 1)
 assert driver.contexts() == (1,)
@@ -46,7 +46,7 @@ def test_uuids_are_those_of_nvml(gpu):
         told = [pynvml.nvmlDeviceGetUUID(handle) for handle in handles]
     finally:
         pynvml.nvmlShutdown()
-    assert {driver.facts(0).uuid, driver.facts(1).uuid} == set(told)
+    assert {driver.device(0).uuid, driver.device(1).uuid} == set(told)
 
 
 def test_a_library_that_answers_with_errors(monkeypatch):
@@ -58,7 +58,7 @@ def test_a_library_that_answers_with_errors(monkeypatch):
 
     monkeypatch.setattr(driver, "_library", Failing)
     assert driver.contexts() == ()
-    assert driver.facts(0) == (None, None)
+    assert driver.device(0) == driver.Device("cuda", 0, "cuda:0")
 
 
 def test_a_slice_of_a_divided_device(monkeypatch):
@@ -80,7 +80,9 @@ def test_a_slice_of_a_divided_device(monkeypatch):
             return 0
 
     monkeypatch.setattr(driver, "_library", Divided)
-    assert driver.facts(0) == ("MIG-02000000-0000-0000-0000-000000000000", None)
+    assert (driver.device(0).uuid, driver.device(0).total_bytes) == (
+        "MIG-02000000-0000-0000-0000-000000000000", None,
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -108,7 +110,7 @@ def test_the_device_that_cuda_means(gpu, nvml, monkeypatch, visible, ordinal, in
     else:
         uuids = [device.uuid for device in devices]
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible.format(*uuids))
-    found = nvml.visible(ordinal)
+    found = driver.visible(nvml.devices(), ordinal)
     assert (found and found.index) == index
 
 
@@ -116,12 +118,12 @@ def test_unlike_devices_have_no_known_order(gpu, nvml, monkeypatch):
     """CUDA counts from the fastest unless told otherwise: with two kinds of cards nobody knows."""
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     gpu.dev[1].name = b"NVIDIA Other"
-    assert nvml.visible(0) is None
+    assert driver.visible(nvml.devices(), 0) is None
     with monkeypatch.context() as patch:
         patch.setenv("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
-        assert nvml.visible(1).index == 1
+        assert driver.visible(nvml.devices(), 1).index == 1
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", nvml.devices()[1].uuid)
-    assert nvml.visible(0).index == 1
+    assert driver.visible(nvml.devices(), 0).index == 1
 
 
 def test_a_device_that_cannot_be_described_makes_all_uncertain(gpu, monkeypatch):
@@ -131,5 +133,9 @@ def test_a_device_that_cannot_be_described_makes_all_uncertain(gpu, monkeypatch)
         if chosen is not None:
             monkeypatch.setenv("CUDA_VISIBLE_DEVICES", chosen)
         nvml = Nvml()
-        assert [nvml.visible(0), nvml.visible(1), nvml.hidden()] == [None, None, ()]
+        assert [
+            driver.visible(nvml.devices(), 0),
+            driver.visible(nvml.devices(), 1),
+            driver.hidden(nvml.devices()),
+        ] == [None, None, ()]
         nvml.close()

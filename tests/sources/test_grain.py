@@ -1,7 +1,6 @@
 """How far the kernel's counts may be off: known for every kernel, kept to by every figure, and reported."""
 
 import os
-from dataclasses import replace
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -12,7 +11,6 @@ from ram import NVML, needs_high_water, refuse
 from ipygpulogger.engine.machine import Machine
 from ipygpulogger.engine.scope import Scope
 from ipygpulogger.records import Measurement
-from ipygpulogger.render import text
 from ipygpulogger.sources.system import linux
 from ipygpulogger.sources.system.process import HighWaterMark, Process
 
@@ -136,28 +134,3 @@ def test_a_kernel_that_counts_approximately(monkeypatch, size, scattered, progra
     assert gen.peak.precision_bytes == 96 * MB
     assert gen.peak.lo_bytes - 96 * MB <= highest * kernel.PAGE <= gen.peak.hi_bytes + 96 * MB
     assert kernel.walks == (2 if size == 1000 else 0)
-
-
-def test_a_coarse_grain_is_told(monkeypatch):
-    """Behind the row stands by how much each figure may be off, where that is over 1 MB and 1 %."""
-    on = Machine(process=Process(HighWaterMark()), nvml=NVML, frameworks=())
-    scope = Scope(on).open()
-    scope.close()
-    measurement = scope.result(Measurement, "x")
-    gen = measurement.gen
-    assert "±" not in text.report(measurement)
-
-    def told(grain_mb, consumed_mb=0, **peak):
-        peak = replace(gen.peak, precision_bytes=grain_mb * MB, **peak)
-        return text.report(
-            replace(measurement, gen=replace(gen, peak=peak, precision_bytes=consumed_mb * MB))
-        )
-
-    assert "MB  (peaked ±96 MB) (consumed ±192 MB)" in told(96, 192)
-    assert "±" not in told(1)
-    assert "±" not in told(4, lo_bytes=400 * MB, hi_bytes=400 * MB)
-    assert "(peaked ±5 MB)" in told(5, lo_bytes=400 * MB, hi_bytes=400 * MB)
-    assert "(peaked at least, ±96 MB)" in told(96, quality="sampled", hi_bytes=None)
-    top_bytes = max(gen.before_bytes, gen.after_bytes) + 40 * MB
-    bounds = {"lo_bytes": top_bytes, "hi_bytes": top_bytes + 100 * MB}
-    assert "(peaked 40-140 ±96 MB)" in told(96, quality="bounded", **bounds)

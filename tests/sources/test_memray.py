@@ -40,10 +40,8 @@ def ask(number):
 @pytest.fixture(autouse=True)
 def nothing_left():
     """After every test memray, the threads and the temporary folder are as they were."""
-    entered, folders = (
-        vars(memray.Tracker)["__enter__"],
-        set(Path(tempfile.gettempdir()).glob("ipygpulogger.*")),
-    )
+    entered = vars(memray.Tracker)["__enter__"]
+    folders = set(Path(tempfile.gettempdir()).glob("ipygpulogger.*"))
     yield
     assert source._run is None
     assert vars(memray.Tracker)["__enter__"] is entered
@@ -95,10 +93,8 @@ def test_the_line_that_asks_is_known_in_every_thread():
         if event.allocator not in FREES and event.size - 1 in SIZES
     }
     window.drop()
-    assert [[frame[0] for frame in stack[:2]] for stack in found.values()] == [
-        ["ask", "earlier"],
-        ["ask", "run"],
-    ]
+    asking = [[frame[0] for frame in stack[:2]] for stack in found.values()]
+    assert asking == [["ask", "earlier"], ["ask", "run"]]
 
 
 def test_a_tracker_of_the_users_comes_first(tmp_path):

@@ -50,30 +50,18 @@ def test_devices_and_their_memory(gpu, nvml):
     assert used_bytes(nvml, first.uuid) is None
 
 
-def test_an_old_driver_gets_the_old_question(gpu, nvml):
-    """Without the second version of the memory query the first is used, for that device always."""
-    uuid = nvml.devices()[0].uuid
-    with_v2 = used_bytes(nvml, uuid)
-    nvml.close()
-    gpu.fault("nvmlDeviceGetMemoryInfo_v2", pynvml.NVML_ERROR_FUNCTION_NOT_FOUND)
-    old = Nvml()
-    assert used_bytes(old, uuid) == with_v2 + gpu.dev[0].reserved  # v1 counts the reserve as used
-    assert old.take_notes() == ()
-    old.close()
-
-
 def test_our_own_part(gpu, nvml):
     """0 when others are listed; unknown where the driver hides sizes, or lists a host's pids (containers)."""
     uuid = nvml.devices()[0].uuid
-    assert nvml.processes(uuid).own == 0
+    assert nvml.own_bytes(uuid) == 0
     gpu.dev[0].add_process(1, 300 * MB)  # pid 1 exists everywhere
-    assert nvml.processes(uuid).own == 0
+    assert nvml.own_bytes(uuid) == 0
     gpu.dev[0].add_process(os.getpid(), 120 * MB)
-    assert nvml.processes(uuid) == (120 * MB, 300 * MB)
+    assert nvml.own_bytes(uuid) == 120 * MB
     gpu.proc_mem_na = 1  # WSL
-    assert nvml.processes(uuid) == (None, None)
+    assert nvml.own_bytes(uuid) is None
     gpu.proc_mem_na, gpu.pid_offset = 0, 5_000_000
-    assert nvml.processes(uuid) == (None, None)
+    assert nvml.own_bytes(uuid) is None
 
 
 @pytest.mark.parametrize(("code", "says"), FAULTS)
@@ -81,7 +69,7 @@ def test_our_own_part(gpu, nvml):
 def test_every_fault_costs_one_figure(gpu, nvml, code, says, function):
     """A failing question is None and said once, to the doctor while it fails; it is right when the driver recovers."""
     uuid = nvml.devices()[0].uuid
-    ask = partial(used_bytes, nvml) if "Memory" in function else lambda uuid: nvml.processes(uuid).own
+    ask = partial(used_bytes, nvml) if "Memory" in function else nvml.own_bytes
     healthy = ask(uuid)
     fault = gpu.fault(function, code, count=3)
     assert [ask(uuid) for _ in range(3)] == [None] * 3
@@ -215,7 +203,7 @@ def test_a_question_in_flight_is_never_closed_under(gpu, nvml, restless):
         while not over.is_set():
             memory = nvml.memory(uuid)
             answers.append(memory and memory.used_bytes)
-            answers.append(nvml.processes(uuid).own)
+            answers.append(nvml.own_bytes(uuid))
             time.sleep(0.001)
 
     threads = [threading.Thread(target=ask) for _ in range(2)]

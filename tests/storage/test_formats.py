@@ -242,9 +242,7 @@ def test_a_saved_notebook_is_its_own_log(tmp_path):
             {"cell_type": "markdown", "source": "words"},
             code_cell(1, report_of(found[0])),
             code_cell(2, report_of(nested), stream, report_of(found[1])),
-            code_cell(
-                3, report_of(found[2], full=True), report_of(nested), report_of(old)
-            ),  # settled where it began
+            code_cell(3, report_of(found[2], full=True), report_of(nested), report_of(old)),
             code_cell(4, report_of(nested)),
             code_cell(5, stream),
             code_cell(4, report_of(found[3])),

@@ -10,24 +10,16 @@ import ctypes
 import os
 import sys
 import uuid as uuids
+from dataclasses import replace
 from functools import cache
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from ...records import device_id
 from ..contract import Device
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    from .nvml import NvmlDevice
-
-
-class Facts(NamedTuple):
-    """What identifies one device."""
-
-    uuid: str | None = None  # as NVML writes it; None if the driver does not report it
-    total_bytes: int | None = None  # none if the driver does not report it
 
 
 def absent() -> bool:
@@ -49,21 +41,16 @@ def contexts() -> tuple[int, ...] | None:
     return tuple(ordinal for ordinal in range(count() or 0) if _has_context(library, ordinal))
 
 
-def facts(ordinal: int) -> Facts:
-    """Return what identifies a device, by CUDA's ordinal, which `CUDA_VISIBLE_DEVICES` shapes."""
+def device(ordinal: int) -> Device:
+    """Return a device as the driver describes it, by CUDA's ordinal, which `CUDA_VISIBLE_DEVICES` shapes."""
+    known = Device("cuda", ordinal, device_id("cuda", ordinal))
     library = _library()
     handle = None if library is None else _handle(library, ordinal)
     if handle is None:
-        return Facts()
+        return known
     total = ctypes.c_size_t()
     unknown = library.cuDeviceTotalMem_v2(ctypes.byref(total), handle)
-    return Facts(_uuid(library, handle), None if unknown else total.value)
-
-
-def device(ordinal: int) -> Device:
-    """Return a device that only the driver describes, by CUDA's ordinal."""
-    known = facts(ordinal)
-    return Device("cuda", ordinal, device_id("cuda", ordinal), known.uuid, known.total_bytes)
+    return replace(known, uuid=_uuid(library, handle), total_bytes=None if unknown else total.value)
 
 
 def _uuid(library: Any, handle: ctypes.c_int) -> str | None:
@@ -124,31 +111,31 @@ def certainly_has_no_nvml() -> bool:
     return False
 
 
-def visible(devices: Sequence[NvmlDevice], ordinal: int) -> NvmlDevice | None:
+def visible(devices: Sequence[Device], ordinal: int) -> Device | None:
     """Return the device that CUDA counts as this one; None if that is not certain."""
     shown = _shown(devices)
     return shown[ordinal] if shown is not None and ordinal < len(shown) else None
 
 
-def hidden(devices: Sequence[NvmlDevice]) -> tuple[NvmlDevice, ...]:
+def hidden(devices: Sequence[Device]) -> tuple[Device, ...]:
     """Return the devices that CUDA certainly does not see."""
     shown = _shown(devices) if "CUDA_VISIBLE_DEVICES" in os.environ else None
     return () if shown is None else tuple(device for device in devices if device not in shown)
 
 
-def _shown(devices: Sequence[NvmlDevice]) -> list[NvmlDevice] | None:
+def _shown(devices: Sequence[Device]) -> list[Device] | None:
     """Return the devices that CUDA shows, in its order; None where that is not certain."""
     by_index = {str(device.index): device for device in devices}
     is_one_kind = len({device.name for device in devices}) == 1
     is_ordered = is_one_kind or os.environ.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID"
     # No card is divided, and none is missing.
     is_certain = is_ordered and [device.index for device in devices] == list(range(len(devices)))
-    shown: list[NvmlDevice] = []
+    shown: list[Device] = []
     # By index or the beginning of a UUID, up to the first entry that matches none (CUDA Programming Guide).
     for entry in map(str.strip, os.environ.get("CUDA_VISIBLE_DEVICES", ",".join(by_index)).split(",")):
         if entry.isdecimal() and not is_certain:
             return None
-        matches = [device for device in devices if entry and device.uuid.startswith(entry)]
+        matches = [device for device in devices if entry and (device.uuid or "").startswith(entry)]
         matches = [by_index[entry]] if entry in by_index else matches
         if len(matches) != 1:
             break

@@ -8,20 +8,18 @@ from __future__ import annotations
 import os
 import threading
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from ...records import Diagnosis
-from ...records.value import Value
+from ...records import DRIVER, Diagnosis
 from ...runtime import clock
 from ...runtime.errors import call_uninterrupted, is_from_a_handler
-from ..contract import DeviceMemory, Unavailable
+from ..contract import Device, DeviceMemory, Unavailable
 from . import driver
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator
     from types import ModuleType
 
 T = TypeVar("T")
@@ -38,23 +36,6 @@ _REMEDIES = {
     _MISMATCH: "restart the machine: the driver was updated",
     _NO_PERMISSION: "ask for access to the /dev/nvidia* files",
 }
-
-
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class NvmlDevice(Value):
-    """One device, or a MIG slice of one, as NVML knows it."""
-
-    index: int  # NVML's, which follows the PCI bus; CUDA's may differ. All slices of a card share it
-    name: str  # the name of the product
-    uuid: str  # "GPU-..." or "MIG-..."
-    total_bytes: int | None  # none if the driver does not report it
-
-
-class Processes(NamedTuple):
-    """Per-process usage of a device, in bytes; None where it is unavailable."""
-
-    own: int | None  # this process, everything included
-    others: int | None  # all others that the driver lists
 
 
 def _reason(module: ModuleType | None, error: Exception) -> str:
@@ -87,8 +68,7 @@ class Nvml:
         self._pid = 0  # of the process that opened it
         self._module: ModuleType | None = None
         self._handles: dict[str, Any] = {}
-        self._devices: tuple[NvmlDevice, ...] = ()
-        self._listed: dict[str, dict[int, int | None]] = {}  # by device, at the last query
+        self._devices: tuple[Device, ...] = ()
         self._row_classes: set[Any] = set()
 
     def take_notes(self) -> tuple[str, ...]:
@@ -177,34 +157,30 @@ class Nvml:
     def _forget(self) -> None:
         self._pid, self._module, self._devices = 0, None, ()
         self._handles.clear()
-        self._listed.clear()
 
-    def devices(self) -> tuple[NvmlDevice, ...]:
-        """Return every device, also hidden ones; opens the library, which stays closed without a driver."""
+    def devices(self) -> tuple[Device, ...]:
+        """Return every device, or its MIG slices, also hidden ones; opens the library, if there is a driver.
+
+        The index is NVML's, which follows the PCI bus; CUDA's may differ. All slices of a card share it.
+        """
         if self._pid != os.getpid():
             with self._gate:
                 if self._pid != os.getpid():
                     self._open()
         return self._devices
 
-    def device(self, uuid: str | None) -> NvmlDevice | None:
+    def device(self, uuid: str | None) -> Device | None:
         """Return the device of a UUID, whichever prefix ("GPU-", "MIG-") it has; None if there is none."""
         found = (one for one in self.devices() if uuid and _bare(one.uuid) == _bare(uuid))
         return next(found, None)
 
-    def visible(self, ordinal: int) -> NvmlDevice | None:
-        """Return the device that CUDA counts as this one; None if the environment leaves it open."""
-        return driver.visible(self.devices(), ordinal)
-
-    def hidden(self) -> tuple[NvmlDevice, ...]:
-        """Return the devices that `CUDA_VISIBLE_DEVICES` certainly hides from CUDA."""
-        return driver.hidden(self.devices())
-
-    def memory(self, uuid: str) -> DeviceMemory | None:
+    def memory(self, uuid: str | None) -> DeviceMemory | None:
         """Return the memory of a whole device, all processes together; None if it is unavailable."""
         with self._use() as module:
             handle = self._handles.get(_bare(uuid))
-            return None if module is None or handle is None else self._ask_memory(module, handle)
+            if module is None or handle is None:
+                return None
+            return self._ask(module, partial(_memory, module, handle), "device memory")
 
     def memory_of(self, handle: Any) -> DeviceMemory | None:
         """Return the memory of the device of a pynvml handle, or raise its error; None without a driver."""
@@ -213,10 +189,11 @@ class Nvml:
         with self._use() as module:
             return None if module is None else _memory(module, handle)
 
-    def processes(self, uuid: str) -> Processes:
-        """Return which processes hold a device's memory, if the driver tells; this is slow (4.5 ms).
+    def own_bytes(self, uuid: str | None) -> int | None:
+        """Return what this process holds of a device, everything included; this is slow (4.5 ms).
 
-        It does not without permission, under WSL, and in containers, where it lists the host's pids.
+        None if the driver does not list it: without permission, under WSL, in containers, where it lists the
+        host's pids.
         """
         rows = None
         with self._use() as module:
@@ -227,27 +204,21 @@ class Nvml:
             if rows and (row_class := getattr(module, "c_nvmlProcessInfo_v3_t", None)):
                 # pynvml makes a class for so many rows: held, it is no garbage of the user's.
                 self._row_classes.add(row_class * (2 * len(rows) + 5))
-        self._listed.pop(_bare(uuid), None)
         mine = [row.usedGpuMemory for row in rows or () if row.pid == os.getpid()]
         if rows is None or (not mine and not all(Path(f"/proc/{row.pid}").exists() for row in rows)):
-            return Processes(None, None)  # unknown, or the pids are the host's
-        self._listed[_bare(uuid)] = {row.pid: row.usedGpuMemory for row in rows}
-        return Processes(_sum(mine), _sum([row.usedGpuMemory for row in rows if row.pid != os.getpid()]))
-
-    def listed(self, uuid: str) -> Mapping[int, int | None] | None:
-        """Return what each process held of a device when `processes` last asked; None if that is unknown."""
-        return self._listed.get(_bare(uuid))
+            return None  # unknown, or the pids are the host's
+        return None if None in mine else sum(mine)
 
     def fails(self, what: str) -> bool:
         """Return whether the driver's last answer to this question was an error."""
         return what in self._missing
 
-    def energy_j(self, uuid: str) -> float:
+    def energy_j(self, uuid: str | None) -> float:
         """Return the joules that a device used since the driver was loaded; not before Volta, MIG or WSL."""
         energy_mj: int = self._read(uuid, lambda nvml, one: nvml.nvmlDeviceGetTotalEnergyConsumption(one))
         return energy_mj / 1000
 
-    def utilization_percent(self, uuid: str, since_s: float) -> float:
+    def utilization_percent(self, uuid: str | None, since_s: float) -> float:
         """Return the share of time in which any kernel ran: the mean of the driver's samples since then."""
 
         def samples(module: ModuleType, handle: Any) -> list[Any]:
@@ -263,7 +234,7 @@ class Nvml:
             raise Unavailable("too short for the driver's samples")
         return float(sum(values) / len(values))
 
-    def _read(self, uuid: str, question: Callable[[ModuleType, Any], Any]) -> Any:
+    def _read(self, uuid: str | None, question: Callable[[ModuleType, Any], Any]) -> Any:
         """Return the driver's answer about a device; raises `Unavailable`."""
         with self._use() as module:
             handle = self._handles.get(_bare(uuid))
@@ -279,7 +250,7 @@ class Nvml:
     def diagnose(self) -> Diagnosis:
         """Say whether the driver answers, and which devices it has."""
         if devices := self.devices():
-            missing, hidden = "; ".join(self._missing.values()), len(self.hidden())
+            missing, hidden = "; ".join(self._missing.values()), len(driver.hidden(devices))
             which = "them all" if hidden == len(devices) else f"{hidden} of them"
             with self._use() as module:
                 version = module and self._ask(module, module.nvmlSystemGetDriverVersion, "driver version")
@@ -295,24 +266,21 @@ class Nvml:
         remedy = next((does for trouble, does in _REMEDIES.items() if trouble in reasons), None)
         return Diagnosis("NVML", "absent", reasons, remedy)
 
-    def _find_all(self, module: ModuleType) -> Iterator[NvmlDevice]:
+    def _find_all(self, module: ModuleType) -> Iterator[Device]:
         for index in range(self._ask(module, module.nvmlDeviceGetCount, "device count") or 0):
             yield from self._ask(module, partial(self._find, module, index), f"device {index}") or []
 
-    def _find(self, module: ModuleType, index: int) -> list[NvmlDevice]:
+    def _find(self, module: ModuleType, index: int) -> list[Device]:
         """Return a device, or its MIG slices, as for a divided card NVML adds up what all slices use."""
         handle = module.nvmlDeviceGetHandleByIndex(index)
         slices = _slices(module, handle)
         return [self._describe(module, index, one) for one in ([handle] if slices is None else slices)]
 
-    def _describe(self, module: ModuleType, index: int, handle: Any) -> NvmlDevice:
+    def _describe(self, module: ModuleType, index: int, handle: Any) -> Device:
         uuid, name = module.nvmlDeviceGetUUID(handle), module.nvmlDeviceGetName(handle)
         self._handles[_bare(uuid)] = handle
-        memory = self._ask_memory(module, handle)
-        return NvmlDevice(index, name, uuid, None if memory is None else memory.total_bytes)
-
-    def _ask_memory(self, module: ModuleType, handle: Any) -> DeviceMemory | None:
-        return self._ask(module, partial(_memory, module, handle), "device memory")
+        memory = self._ask(module, partial(_memory, module, handle), "device memory")
+        return Device(DRIVER, index, name, uuid, None if memory is None else memory.total_bytes)
 
     def _ask(self, module: ModuleType, question: Callable[[], T], what: str) -> T | None:
         """Return the driver's answer; None if it is an error, of which the first of each kind is noted."""
@@ -329,12 +297,9 @@ class Nvml:
 
 
 def _memory(module: ModuleType, handle: Any) -> DeviceMemory:
-    """Return a device's memory: version 1, for drivers before R510, counts what they reserve as used."""
-    try:
-        info, is_old = module.nvmlDeviceGetMemoryInfo(handle, version=module.nvmlMemory_v2), False
-    except (module.NVMLError_FunctionNotFound, module.NVMLError_ArgumentVersionMismatch):
-        info, is_old = module.nvmlDeviceGetMemoryInfo(handle), True
-    return DeviceMemory(int(info.total), int(info.used), int(info.free), driver_in_used=is_old)
+    """Return a device's memory; drivers before R510 do not have this version, which leaves out their own."""
+    info = module.nvmlDeviceGetMemoryInfo(handle, version=module.nvmlMemory_v2)
+    return DeviceMemory(int(info.total), int(info.used), int(info.free))
 
 
 def _slices(module: ModuleType, handle: Any) -> list[Any] | None:
@@ -352,10 +317,7 @@ def _slices(module: ModuleType, handle: Any) -> list[Any] | None:
     return slices
 
 
-def _bare(uuid: str) -> str:
-    """Return a UUID without its prefix: CUDA does not write "MIG-"."""
+def _bare(uuid: str | None) -> str:
+    """Return a UUID without its prefix, as CUDA does not write "MIG-"; nothing for none."""
+    uuid = uuid or ""
     return uuid.partition("-")[2] if uuid.startswith(("GPU-", "MIG-")) else uuid
-
-
-def _sum(sizes: list[int | None]) -> int | None:
-    return None if None in sizes else sum(size or 0 for size in sizes)
