@@ -1,4 +1,10 @@
-"""The adapter of a framework: an allocator called `arena`, measured like our own."""
+"""Somebody else's source: an allocator called `arena`, measured like our own.
+
+In the package that brings it:
+
+    [project.entry-points."ipygpulogger.sources"]
+    arena = "example_source:Arena"
+"""
 
 import sys
 

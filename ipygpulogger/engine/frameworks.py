@@ -1,4 +1,4 @@
-"""The frameworks with a device allocator.
+"""The frameworks with a device allocator: those of this package, and those that other distributions add.
 
 A framework is used only while the name of its module is in `sys.modules`. Of one that the user has not
 imported not even the adapter is loaded.
@@ -6,33 +6,68 @@ imported not even the adapter is loaded.
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
-from contextlib import nullcontext
-from functools import partial
+from contextlib import nullcontext, suppress
+from functools import cache, partial
 from importlib import import_module
+from importlib.machinery import PathFinder
 from operator import itemgetter, methodcaller
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from ..runtime.errors import is_from_a_handler, named
+from ..sources import DeviceCounter, Framework
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from contextlib import AbstractContextManager
-
-    from ..sources import DeviceCounter, Framework
+    from importlib.metadata import EntryPoint
 
 
 T = TypeVar("T")
 
 
-# The adapters, each imported when it is needed; the first that knows a device is believed.
+# The adapters of this package, each imported when it is needed; the first that knows a device is believed.
 _ADAPTERS = {
     "torch": "torch.allocators:Torch",
     "jax": "frameworks.jax:Jax",
     "cupy": "frameworks.cupy:CuPy",
     "tensorflow": "frameworks.tensorflow:TensorFlow",
 }
+
+
+_GROUP = "ipygpulogger.sources"
+
+
+@cache
+def _offered() -> tuple[EntryPoint, ...]:
+    """Return the entry points by which other distributions offer sources; read once in a process's life."""
+    if not _may_be_offered():
+        return ()
+    from importlib.metadata import entry_points
+
+    return tuple(entry_points(group=_GROUP))
+
+
+def _may_be_offered() -> bool:
+    """Return whether a distribution names the group, or some are not in folders: parsing all takes 20 ms."""
+    if any(finder is not PathFinder and hasattr(finder, "find_distributions") for finder in sys.meta_path):
+        return True
+    for folder in sys.path:
+        try:
+            names = os.listdir(folder or os.curdir)  # noqa: PTH208 - ten times as fast as `Path.iterdir`
+        except NotADirectoryError:  # an archive
+            return True
+        except (FileNotFoundError, PermissionError):
+            continue
+        for name in names:
+            if name.endswith((".dist-info", ".egg-info")):
+                with suppress(FileNotFoundError, NotADirectoryError, PermissionError):
+                    if _GROUP.encode() in Path(folder, name, "entry_points.txt").read_bytes():
+                        return True
+    return False
 
 
 def _adapter(name: str) -> type[Framework]:
@@ -67,7 +102,7 @@ class Notes:
 
 
 class Frameworks:
-    """Every framework that is known; iterating gives those that the user has imported."""
+    """Every framework that is known here; iterating gives those that the user has imported."""
 
     def __init__(
         self,
@@ -77,7 +112,7 @@ class Frameworks:
         user_resets: Callable[[Framework, int | None, Callable[[], None]], None] | None = None,
         importing: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
-        """Prepare, importing none; `known` instead of those of `_ADAPTERS`."""
+        """Find the frameworks, importing none; `known` instead of ours and those of the entry points."""
         self._notes, self._user_resets, self._importing = notes, user_resets, importing
         self._adding = threading.RLock()
         self.failed: dict[str, str] = {}  # the error of each one that is left out, by name
@@ -85,14 +120,14 @@ class Frameworks:
         self._unloaded = dict(_ADAPTERS) if known is None else {}  # by name: ours, not imported so far
         self._names = set(self._unloaded)  # of those, and of those that are loaded
         self._held: dict[int, Framework] = {}  # by identity: asked to `hold`, and not to `release` since
-        for framework in known or ():
+        for framework in self._of_others() if known is None else known:
             self._add(framework)
 
     def __iter__(self) -> Iterator[Framework]:
         return iter(self.imported())
 
     def imported(self) -> list[Framework]:
-        """Return the frameworks whose module is in `sys.modules`, in the order of `_ADAPTERS`."""
+        """Return the frameworks whose module is in `sys.modules`, those of this package first."""
         modules = sys.modules
         if modules.keys().isdisjoint(self._names):  # walks the shorter one; a set would walk all
             return []
@@ -123,7 +158,7 @@ class Frameworks:
 
     def counters(self, of: Iterable[Framework] | None = None) -> list[tuple[Framework, list[DeviceCounter]]]:
         """Return the counters of the devices that each framework uses; by default those that are imported."""
-        return self.ask(lambda framework: list(framework.counters()), of)
+        return self.ask(_counters_of, of)
 
     def can_preload(self) -> bool:
         """Return whether `preload` of an imported framework would create a context now."""
@@ -159,14 +194,42 @@ class Frameworks:
                 continue
             with self._adding:  # another thread may have done the same; so may a finalizer, in this one
                 if not any(type(one) is kind for one in self.loaded):
-                    self._add(kind())
+                    self._add(kind(), ours=True)
                 self._unloaded.pop(name, None)  # last: after an interrupt above it is done again
 
-    def _add(self, framework: Framework) -> None:
-        """Add a framework, in the order of `_ADAPTERS`."""
+    def _add(self, framework: Framework, *, ours: bool = False) -> None:
+        """Add a framework; those of this package come first, in the order of `_ADAPTERS`."""
         if self._user_resets is not None:
             framework.on_user_reset = partial(self._user_resets, framework)
         self._names.add(framework.name)
         ranks = {name: rank for rank, name in enumerate(_ADAPTERS)}
-        loaded = *self.loaded, framework
+        loaded = (framework, *self.loaded) if ours else (*self.loaded, framework)
         self.loaded = tuple(sorted(loaded, key=lambda one: ranks.get(one.name, len(ranks))))
+
+    def _of_others(self) -> Iterator[Framework]:
+        """Yield the frameworks that other distributions offer."""
+        try:
+            entries = _offered()
+        except Exception as error:  # no descriptors left, a broken distribution
+            if is_from_a_handler(error):
+                raise
+            self._notes.add(f"sources of other distributions cannot be looked for: {named(error)}")
+            return
+        for entry in entries:
+            try:
+                framework = entry.load()()
+                if not isinstance(framework, Framework):
+                    raise TypeError(f"{framework!r} is not a Framework")  # noqa: TRY301 - said as any other failure
+            except Exception as error:
+                self.failed[entry.name] = named(error)
+                self._notes.add(f"the source {entry.name} of {entry.value} fails: {named(error)}")
+            else:
+                yield framework
+
+
+def _counters_of(framework: Framework) -> list[DeviceCounter]:
+    counters = list(framework.counters())
+    for counter in counters:
+        if not isinstance(counter, DeviceCounter):
+            raise TypeError(f"{counter!r} is not a DeviceCounter")
+    return counters

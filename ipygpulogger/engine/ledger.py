@@ -196,7 +196,7 @@ def _levels(trackers: Sequence[PeakTracker]) -> AllocatorLevels:
 
 
 def _known(reads: Iterable[Callable[[], T | None]]) -> list[T]:
-    """Return the results other than None; a framework's counter may fail in any way."""
+    """Return the results other than None; the counter of another distribution may fail in any way."""
     found = []
     for read in reads:
         with suppress(Exception):

@@ -193,7 +193,7 @@ class PeakTracker:
                     return last
             except Unavailable:
                 raise
-            except BaseException as error:  # a framework may fail in any way
+            except BaseException as error:  # one of another distribution may fail in any way
                 if is_from_a_handler(error):
                     raise
                 kind = type(self.counter)

@@ -658,7 +658,7 @@ def test_unknown_metrics_are_refused(cuda, wish):
         IPyGPULogger.check({"metrics": wish})
 
 
-# -- a framework that is added -----------------------------------------------------------------------
+# -- a source of somebody else's -------------------------------------------------------------------
 
 ARENA = """
     class ArenaError(Exception): pass
@@ -674,12 +674,17 @@ ARENA = """
 """
 
 
-def test_the_framework_of_the_page(cuda, tmp_path, in_a_new_process):
-    """The example of "Adding a framework" is measured like our own."""
+def test_somebody_elses_sources(cuda, tmp_path, in_a_new_process):
+    """Through real entry points: the good one is measured, the bad one is said once and left out."""
     (tmp_path / "arena.py").write_text(textwrap.dedent(ARENA))
+    info = tmp_path / "third-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: third\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(
+        "[ipygpulogger.sources]\narena = example_source:Arena\nnone = no_such_module:Source\n"
+    )
     program = """
-        import arena, example_source, os
-        machine().frameworks._add(example_source.Arena())
+        import arena, os
         gpu = state()
         row = gpu.dev[0].add_process(os.getpid(), 500 * MB)
         def move(take, give):
@@ -692,6 +697,10 @@ def test_the_framework_of_the_page(cuda, tmp_path, in_a_new_process):
             assert (usage.consumed_bytes, usage.peaked_bytes) == ((take - give) * MB, min(take, give) * MB), usage
             assert (usage.peak.quality, usage.uuid) == ("exact", gpu.dev[0].uuid.decode())
             assert usage.total_bytes == gpu.dev[0].total
-            assert m.last.notes == ()
+            print(*m.last.notes, sep=chr(10))
+        assert [one.source for one in machine().diagnose() if "left out" in one.says] == ["none"]
     """
-    in_a_new_process(program, PYTHONPATH=f"{tmp_path}:{Path(__file__).parents[1]}")
+    env = {"PYTHONPATH": f"{tmp_path}:{Path(__file__).parents[1]}"}
+    notes = in_a_new_process(program, **env)
+    assert sum("source none" in note for note in notes) == 1, notes
+    assert not any("Arena" in note for note in notes)

@@ -5,6 +5,7 @@ from types import ModuleType
 
 import pytest
 
+from ipygpulogger.engine import frameworks
 from ipygpulogger.engine.frameworks import Frameworks, Notes
 from ipygpulogger.engine.machine import Machine
 from ipygpulogger.engine.scope import Scope
@@ -84,6 +85,34 @@ def test_ours_come_first_in_their_order(monkeypatch):
     assert frameworks.known() == (first, second, third)
 
 
+def test_entry_points_are_read_once_and_a_failure_is_said(monkeypatch):
+    """A machine made anew, as in a fork's child, reads no file again; without descriptors the next one does."""
+
+    def refuse(**_):
+        raise OSError(24, "Too many open files")
+
+    monkeypatch.setattr(frameworks, "_may_be_offered", lambda: True)
+    frameworks._offered.cache_clear()
+    with monkeypatch.context() as patch:
+        patch.setattr("importlib.metadata.entry_points", refuse)
+        notes = Notes()
+        Frameworks(notes)
+        (said,) = notes.take()
+    assert said.startswith("sources of other distributions cannot be looked for: OSError")
+    for entry_points in (lambda **_: (), refuse):
+        monkeypatch.setattr("importlib.metadata.entry_points", entry_points)
+        Frameworks(notes)
+    assert notes.take() == ()
+    frameworks._offered.cache_clear()
+
+
+def test_two_of_one_name_are_both_asked(monkeypatch):
+    """Another distribution may know of arrays of torch's that we do not."""
+    one, other = Spy(), Spy()
+    put(monkeypatch, "spied")
+    assert Frameworks(Notes(), [one, other]).imported() == [one, other]
+
+
 def test_what_came_late_is_told_by_name(monkeypatch):
     """It was in use before anybody measured."""
     one, late = Spy("one"), Spy("late")
@@ -124,13 +153,19 @@ def test_an_interrupt_leaves_nothing_held(monkeypatch, step):
     assert [spy.asked[-1] for spy in spies] == ["release", "release"]
 
 
-def test_what_fails_is_left_out_and_said_once(monkeypatch):
+@pytest.mark.parametrize(
+    ("counters", "why"),
+    [
+        (lambda: 1 / 0, "ZeroDivisionError: division by zero"),
+        (lambda: [42], "TypeError: 42 is not a DeviceCounter"),
+    ],
+)
+def test_what_fails_is_left_out_and_said_once(monkeypatch, counters, why):
     """The others are asked on, in this round and the next."""
-    why = "ZeroDivisionError: division by zero"
     notes, broken, sound = Notes(), Spy("broken"), Spy("sound")
     put(monkeypatch, "broken", "sound")
     frameworks = Frameworks(notes, [broken, sound])
-    broken.counters = lambda: 1 / 0
+    broken.counters = counters
     assert frameworks.counters() == [(sound, [])]
     assert frameworks.known() == (sound,)
     assert frameworks.failed == {"broken": why}

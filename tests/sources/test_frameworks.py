@@ -14,6 +14,16 @@ from ipygpulogger.engine.peaks import PeakTracker
 from ipygpulogger.sources import Unavailable
 
 
+def test_a_source_of_another_distribution_needs_one_import():
+    """`ipygpulogger.sources` has every type in the signatures of a `Framework`, `Diagnosis` included."""
+    import ipygpulogger.sources as contract
+
+    needed = (
+        "Counter Device DeviceCounter DeviceMemory Diagnosis Framework Holding Observation PeakClass Reading"
+    )
+    assert {*needed.split(), "Unavailable"} == set(contract.__all__)
+
+
 @pytest.mark.parametrize("name", ALL)
 def test_nothing_without_the_framework(fakes, name):
     """Not imported: no counters, nothing held, nothing said."""
