@@ -10,7 +10,7 @@ runtime/        how our code behaves inside the user's process: clock, streams, 
 records/        what a measurement is: values, units
 analysis/       what many records say: summary, comparison, leaks, fit, imbalance, budget
 storage/        records in files and notebooks: codec, formats, history, log
-sources/        where figures come from: kernel, NVML, CUDA driver, torch, jax, cupy, tensorflow
+sources/        where figures come from: kernel, NVML, CUDA driver, torch, jax, cupy, tensorflow, rmm
 render/         records to text, HTML and plots
 engine/         one scope over many counters: peaks, ledger, sampler, machine
 lines/          what each source line used

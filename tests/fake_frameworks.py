@@ -1,6 +1,6 @@
-"""JAX, CuPy and TensorFlow without a GPU: the names our adapters use, with their real signatures.
+"""JAX, CuPy, TensorFlow and RMM without a GPU: the names our adapters use, with their real signatures.
 
-Checked against jax 0.10.2, cupy 14.2 (its sources and its compiled names), tensorflow 2.21.
+Checked against jax 0.10.2, cupy 14.2 (its sources and its compiled names), tensorflow 2.21, rmm 26.10.
 Behind each stands an `Allocator` that has written down every value its memory ever had.
 """
 
@@ -15,15 +15,16 @@ from dataclasses import dataclass
 
 from ipygpulogger.sources.frameworks.cupy import CuPy
 from ipygpulogger.sources.frameworks.jax import Jax
+from ipygpulogger.sources.frameworks.rmm import Rmm
 from ipygpulogger.sources.frameworks.tensorflow import TensorFlow
 
 
 class Allocator:
-    """Bytes in use, their peak and the count of allocations, as XLA's and TensorFlow's keep them."""
+    """Bytes in use, their peak and the count of allocations, as XLA's, TensorFlow's and RMM's keep them."""
 
     def __init__(self):
         self.current = self.peak = self.pool = 0
-        self.count = 0
+        self.count = self.total = 0
         self.story = [0]
 
     def move(self, step):
@@ -32,7 +33,9 @@ class Allocator:
         self.story.append(self.current)
         self.peak, self.pool = max(self.peak, self.current), max(self.pool, self.current)
         if step > 0:
-            self.count += 1
+            self.count, self.total = self.count + 1, self.total + step
+        for counter in getattr(self, "stack", ())[-1:]:
+            counter.add(step)
 
 
 class Fakes:
@@ -41,7 +44,7 @@ class Fakes:
     def __init__(self, monkeypatch):
         self.monkeypatch = monkeypatch
         self.contexts = {0}  # devices with a CUDA context
-        for name in ("jax", "cupy", "tensorflow"):
+        for name in ("jax", "cupy", "tensorflow", "rmm"):
             for module in [m for m in sys.modules if m == name or m.startswith(name + ".")]:
                 monkeypatch.delitem(sys.modules, module)
         monkeypatch.setattr(
@@ -217,6 +220,61 @@ class Fakes:
             reset_memory_stats=lambda device: context.reset_memory_stats(device),  # noqa: PLW0108
         )
 
+    # -- RMM -----------------------------------------------------------------------------------
+
+    def rmm(self, allocator, enabled=True):
+        """A stack of counters as in statistics_resource_adaptor_impl.hpp."""
+
+        @dataclass
+        class Statistics:
+            current_bytes: int
+            current_count: int
+            peak_bytes: int
+            peak_count: int
+            total_bytes: int
+            total_count: int
+
+        class Pair:
+            def __init__(self):
+                self.value = self.peak = self.total = self.count = self.counts = 0
+
+            def add(self, step):
+                self.value += step
+                self.peak = max(self.peak, self.value)
+                if step > 0:
+                    self.total, self.counts = self.total + step, self.counts + 1
+
+        allocator.stack = [Pair()]
+        allocator.adaptor = object()
+
+        def get_statistics():
+            if not rmm.enabled:
+                return None
+            top = allocator.stack[-1]
+            return Statistics(top.value, 0, top.peak, 0, top.total, top.counts)
+
+        def push_statistics():
+            told = get_statistics()
+            if told is not None:
+                allocator.stack.append(Pair())
+            return told
+
+        def pop_statistics():
+            told = get_statistics()
+            sub = allocator.stack.pop()
+            top = allocator.stack[-1]
+            top.peak = max(top.value + sub.peak, top.peak)
+            top.value += sub.value
+            top.total, top.counts = top.total + sub.total, top.counts + sub.counts
+            return told
+
+        rmm = self.module("rmm", enabled=enabled)
+        rmm.mr = types.SimpleNamespace(get_current_device_resource=lambda: allocator.adaptor)
+        functions = (get_statistics, push_statistics, pop_statistics)
+        rmm.statistics = self.module("rmm.statistics", **{f.__name__: f for f in functions})
+        rmm.gpu = self.module("rmm._cuda.gpu", getDevice=lambda: 0)
+        return rmm
+
 
 class Broken:
     """A module, or anything in one, of which every use fails."""
@@ -231,7 +289,7 @@ class Broken:
         raise self.error
 
 
-ALL = {"jax": Jax, "cupy": CuPy, "tensorflow": TensorFlow}
+ALL = {"jax": Jax, "cupy": CuPy, "tensorflow": TensorFlow, "rmm": Rmm}
 
 
 def begin(fakes, name):

@@ -154,7 +154,7 @@ def test_nothing_foreign_at_the_top(path):
 
 def test_sources_do_not_know_each_other():
     """What one source of figures says does not depend on another."""
-    frameworks = {f"sources.frameworks.{name}" for name in ("jax", "cupy", "tensorflow")}
+    frameworks = {f"sources.frameworks.{name}" for name in ("jax", "cupy", "tensorflow", "rmm")}
     counters = {"sources.system.process", "sources.nvidia.nvml", "sources.torch", *frameworks}
     for path in (ROOT / "sources").rglob("*.py"):
         name = name_of(path)

@@ -35,6 +35,7 @@ _ADAPTERS = {
     "jax": "frameworks.jax:Jax",
     "cupy": "frameworks.cupy:CuPy",
     "tensorflow": "frameworks.tensorflow:TensorFlow",
+    "rmm": "frameworks.rmm:Rmm",
 }
 
 

@@ -8,7 +8,7 @@ from ipygpulogger.sources.nvidia.nvml import Nvml
 
 @pytest.fixture
 def fakes(monkeypatch):
-    """Stand-ins of JAX, CuPy and TensorFlow."""
+    """Stand-ins of JAX, CuPy, TensorFlow and RMM."""
     return Fakes(monkeypatch)
 
 
