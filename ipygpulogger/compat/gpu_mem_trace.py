@@ -29,7 +29,7 @@ class GPUMemTrace:
     printed figures, as in the report of a cell. Tracers may nest and overlap, also across threads.
 
     Args:
-        silent: Print nothing; may be changed: ``tracer.silent = True``.
+        silent: Print nothing. Also ``tracer.silent = True``, ``tracer.silent(True)``.
         ctx: What is traced; printed behind the figures.
         on_exit_report: Print a report at the end of a ``with`` block.
 
@@ -38,7 +38,7 @@ class GPUMemTrace:
     """
 
     def __init__(self, silent: bool = False, ctx: str | None = None, on_exit_report: bool = True) -> None:
-        self.silent, self.ctx, self.on_exit_report = silent, ctx, on_exit_report
+        self._silent, self.ctx, self.on_exit_report = silent, ctx, on_exit_report
         self._scope: Scope | None = None
         self.start()
 
@@ -46,6 +46,15 @@ class GPUMemTrace:
     def is_running(self) -> bool:
         """Return whether it was started and not stopped."""
         return self._scope is not None
+
+    @property
+    def silent(self) -> _Silent:
+        """Return whether nothing is printed; can be set, or called with the value to set."""
+        return _Silent(self)
+
+    @silent.setter
+    def silent(self, silent: bool) -> None:
+        self._silent = bool(silent)
 
     def start(self) -> None:
         """Start to trace, or start again from zero."""
@@ -121,6 +130,23 @@ class GPUMemTrace:
             scope.close()
             for note in scope.notes:
                 warn(note)
+
+
+class _Silent(int):
+    """The value of `GPUMemTrace.silent`: a boolean that can also be called."""
+
+    _tracer: GPUMemTrace
+
+    def __new__(cls, tracer: GPUMemTrace) -> Self:
+        silent = super().__new__(cls, tracer._silent)
+        silent._tracer = tracer
+        return silent
+
+    def __call__(self, silent: bool = True) -> None:
+        self._tracer.silent = silent
+
+    def __repr__(self) -> str:
+        return repr(bool(self))
 
 
 def gpu_mem_trace(function: _F) -> _F:

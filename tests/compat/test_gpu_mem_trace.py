@@ -22,14 +22,20 @@ def test_without_a_gpu(gpu, capsys):
     assert capsys.readouterr().out == "△Used Peaked MB:      0      0 (answer: exit)\n"
 
 
-def test_silent(gpu, capsys):
-    """`mtrace.silent = True`; as a call it raises, as fastai's does."""
+def test_silent_as_attribute_and_as_call(gpu, capsys):
+    """1.6 C5: `mtrace.silent = True`, `mtrace.silent(True)`, `mtrace.silent()`, and reading it."""
     mtrace = GPUMemTrace()
-    assert mtrace.silent is False
+    assert not mtrace.silent
     mtrace.silent = True
+    assert mtrace.silent == True  # noqa: E712 - people write it so
+    assert repr(mtrace.silent) == "True"
     mtrace.report()
     mtrace.report_n_reset()
-    mtrace.silent = False
+    mtrace.silent(False)
+    assert not mtrace.silent
+    mtrace.silent()
+    assert mtrace.silent
+    mtrace.silent(silent=False)
     mtrace.report()
     mtrace.stop()
     assert capsys.readouterr().out == "△Used Peaked MB:      0      0\n"
