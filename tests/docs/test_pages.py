@@ -197,22 +197,6 @@ SHOWN["engines"] = repr(
 )
 
 
-def _rank(rank):
-    used_mb = 41000 + rank * 37 % 400 + 9000 * (rank == 700)
-    gpu = _device(20480, 20480, used_mb, 45000, total_bytes=81559 * MB)
-    process = Process(f"node{rank // 8:03}", 4711 + rank, rank)
-    time_s = 12.1 + rank * 53 % 100 / 250 + 6.5 * (rank in (44, 45))
-    gen = RamUsage(*_usage(3000, 3008, 3040 + rank * 29 % 60))
-    return ProcessRecord.of(replace(RECORD, label="epoch 3", gen=gen, gpus=(gpu,), time_s=time_s), process)
-
-
-SHOWN["ranks"] = repr(
-    Group(
-        "epoch 3",
-        map(_rank, range(1022)),
-        [Missing(f"rank {rank}", "no answer within 30 s") for rank in (1022, 1023)],
-    )
-)
 TRAINED = replace(RECORD, gpus=(_device(4096, 6554, 7782, 6554, total_bytes=16384 * MB),))
 SHOWN["run"] = Columns(21).line(7, "12.4 s", moved(TRAINED)[:1], "for batch in loader:")
 GPU = RECORD.gpus[0]
