@@ -58,13 +58,13 @@ def published(results: str, page: str) -> str:
 
 
 def shortened(body: str) -> str:
-    """A block without its quartiles and its line of versions."""
+    """A block without its quartiles, rows without a figure, and its line of versions."""
     *parts, _ = body.rstrip().split("\n\n")
     for i, part in enumerate(parts):
         if part.startswith("|"):
             lines = [line.strip("|").split("|") for line in part.splitlines()]
             cells = [[_middle(cell) for cell in line] for line in lines]
-            parts[i] = "\n".join(table(cells[0], cells[2:]))
+            parts[i] = "\n".join(table(cells[0], [row for row in cells[2:] if any(row[1:])]))
     return "\n\n".join(parts) + "\n\n"
 
 
