@@ -74,9 +74,9 @@ def _middle(cell: str) -> str:
 
 def versions(known: dict[str, str]) -> str:
     """The day and the versions of all tables, and the day of those that are older."""
-    told = [body.rstrip().rpartition("\n")[2] for body in known.values()]
-    newest = max(told)
-    older = sorted({one.partition(",")[0] for one in told if one != newest})
+    lines = {body.rstrip().rpartition("\n")[2] for body in known.values()}
+    newest = max(lines)
+    older = sorted(line.partition(",")[0] for line in lines - {newest})
     return newest + (f" Some tables are of {', '.join(older)}." if older else "")
 
 

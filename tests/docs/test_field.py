@@ -108,6 +108,20 @@ def test_the_results_have_every_table_and_the_page_shows_most():
         assert all(f"| {name} " in body for name in results.OURS[:2])
 
 
+def test_the_page_has_the_medians():
+    """Every figure of its tables is that of the results, without the quartiles; no tool with a figure is left out."""
+    known, page = results.blocks(RESULTS), results.blocks(results.PAGE.read_text(encoding="utf-8"))
+    for key in known.keys() & page.keys():
+        wanted = {name: list(cells.values()) for name, cells in results.rows(known[key]).items()}
+        shown = {name: list(cells.values()) for name, cells in results.rows(page[key]).items()}
+        medians = {
+            name: [cell.partition(" (")[0].replace(" / ", "/") for cell in cells]
+            for name, cells in wanted.items()
+            if any(cells)
+        }
+        assert shown == medians
+
+
 def test_the_page_names_every_tool():
     """With a link to where it comes from."""
     page = results.PAGE.read_text(encoding="utf-8")
