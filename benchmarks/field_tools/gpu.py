@@ -72,7 +72,7 @@ def gpu(setting: Setting) -> Table:
     asked = {tool.key for tool in setting.tools} | {"memlab"}
     measuring = [tool for tool in TOOLS if tool.key in asked]
     held = " / ".join(f"{held_ms:g}" for held_ms in HELD_MS)
-    title = f"On a simulated GPU: % of {rounds} peaks that are right, held for {held} ms"
+    title = f"On a simulated GPU: % of {rounds} rises that are measured right, held for {held} ms"
     machine, reason = _machine(setting)
     if reason:
         return Table("gpu", title, [], remarks=[f"Not run: {reason}."])

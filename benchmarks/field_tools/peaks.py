@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 NEAR = 0.05
 RIGHT = (
-    f"A peak is right within {NEAR:.0%} of the truth, or within the last digit that the tool shows. The errors are the median "
+    f"A rise is right within {NEAR:.0%} of the truth, or within the last digit that the tool shows. The errors are the median "
     "and the 95th percentile of the cells for which the tool showed a figure."
 )
 SIZE_MB = 32
@@ -122,7 +122,7 @@ def transients(setting: Setting) -> Table:
     rounds = setting.few(30, 3)
     trials = Trials(dict.fromkeys(KINDS, SIZE_MB), HELD_MS)
     held = " / ".join(f"{held_ms:g}" for held_ms in HELD_MS)
-    title = f"% of {rounds} peaks that are right: {SIZE_MB} MB, held for {held} ms"
+    title = f"% of {rounds} rises by {SIZE_MB} MB that are measured right, held for {held} ms"
     with setting.field(tools=measuring) as tools:
         tools.silently(TRANSIENT)
         for _, tool in tools.turns(rounds):
