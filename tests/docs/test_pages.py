@@ -32,7 +32,6 @@ from markdown_it import MarkdownIt
 
 import ipygpulogger
 from ipygpulogger import IPyGPULogger, experiments
-from ipygpulogger.analysis.group import Group, Missing
 from ipygpulogger.cli.arguments import parse
 from ipygpulogger.cli.progress import Columns, moved
 from ipygpulogger.owners import growth
@@ -50,7 +49,6 @@ from ipygpulogger.records import (
     RamUsage,
     Usage,
 )
-from ipygpulogger.records.process import Process, ProcessRecord
 from ipygpulogger.render import out_of_memory, text
 from ipygpulogger.render.growth import ladders
 from ipygpulogger.render.headline import headline
@@ -180,23 +178,6 @@ SHOWN = {
         OutOfMemory("cuda:0", *[None] * 6, 0, 0, (), "", ALIVE)
     ).split("\n", 2)[2],
 }
-
-
-def _engine(rank, after_mb, peak_mb, time_s):
-    gen = RamUsage(*_usage(68, after_mb, peak_mb))
-    process = Process("node-a", 4711 + rank, rank, f"engine {rank}")
-    return ProcessRecord.of(replace(RECORD, gpus=(), gen=gen, time_s=time_s), process)
-
-
-SHOWN["engines"] = repr(
-    Group(
-        "In [4]",
-        [_engine(0, 324, 580, 1.52), _engine(1, 324, 580, 1.49), _engine(2, 324, 836, 1.98)],
-        [Missing("engine 3", "it died, or left the cluster")],
-    )
-)
-
-
 TRAINED = replace(RECORD, gpus=(_device(4096, 6554, 7782, 6554, total_bytes=16384 * MB),))
 SHOWN["run"] = Columns(21).line(7, "12.4 s", moved(TRAINED)[:1], "for batch in loader:")
 GPU = RECORD.gpus[0]
