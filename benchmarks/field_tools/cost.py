@@ -12,7 +12,7 @@ from .running import Field, Setting, added_ms, compared, times
 from .tables import Column, Figure, Table, figure
 from .tools import MEANING
 
-CLOCK = "From the request until the kernel is idle, IPython's history on; a tool with a cell magic has it above each cell."
+CLOCK = "From the request until the kernel is idle, with IPython's history on. Tools with a cell magic have it above each cell."
 
 # About 0.3 s each, bare.
 CPU = """
@@ -56,7 +56,6 @@ def empty(setting: Setting) -> Table:
         table.columns += [
             field.column("ms", _milliseconds(plain), better=""),
             field.column("added ms", compared(plain, added_ms)),
-            field.column("times bare", compared(plain, times)),
         ]
         if reason := setting.environments.failed.get("torch"):
             table.remarks.append(f"No column with torch imported: {reason}.")
@@ -104,10 +103,9 @@ def busy(setting: Setting) -> Table:
     lasts = ", ".join(f"{name} {1000 * took_s:.0f}" for name, took_s in bare_s.items())
     table.remarks += [
         (
-            f"In the bare kernel they take, in ms: {lasts}. Several lots of fresh kernels: the same loop differs by some percent "
-            "from one process to the next. torch has one thread."
+            f"Times in the bare kernel, in ms: {lasts}. The same loop takes some percent more or less in another process, so "
+            "every cell ran in several kernels. torch used one thread."
         ),
-        CLOCK,
     ]
     return table
 
@@ -125,7 +123,7 @@ def sleeping(setting: Setting) -> Table:
         found = {key: figure(values) for key, values in used_ms.items() if values}
         table.columns.append(field.column("processor ms", found, digits=1))
     table.remarks.append(
-        "Of the kernel and its processes, of any thread; all kernels sleep at the same time. "
+        "All threads of the kernel and of the processes that the tool started. "
         f"{sleep_s * 1000:,} ms would be a whole core."
     )
     return table
@@ -167,8 +165,8 @@ def loading(setting: Setting) -> Table:
     }
     table.columns.append(Column("on disk MB", "", 0, {**disk, **failed}))
     table.remarks.append(
-        "The median `pass` of the same kernel is subtracted. Memory is resident memory of the kernel and the processes that "
-        "the tool starts. On the disk is what pip installs beside IPython, ipykernel, psutil, numpy and torch, compiled."
+        "Without the time of an empty cell. Memory is that of the kernel and of the processes that the tool starts. On disk "
+        "is what pip installs beside IPython, ipykernel, psutil, numpy and torch."
     )
     return table
 

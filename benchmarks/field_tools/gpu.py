@@ -9,7 +9,7 @@ from bench import TESTS
 
 from . import outputs
 from .environments import GPU
-from .peaks import RIGHT, Trials
+from .peaks import Trials
 from .tables import Table
 from .tools import LIGHT, START, Tool
 
@@ -72,7 +72,7 @@ def gpu(setting: Setting) -> Table:
     asked = {tool.key for tool in setting.tools} | {"memlab"}
     measuring = [tool for tool in TOOLS if tool.key in asked]
     held = " / ".join(f"{held_ms:g}" for held_ms in HELD_MS)
-    title = f"On the simulated GPU: % of {rounds} transients that are told right, held {held} ms"
+    title = f"On a simulated GPU: % of {rounds} rises that are measured right, held for {held} ms"
     machine, reason = _machine(setting)
     if reason:
         return Table("gpu", title, [], remarks=[f"Not run: {reason}."])
@@ -85,10 +85,10 @@ def gpu(setting: Setting) -> Table:
                     trials.ask(tools, tool, kind, held_ms, cell.format(held_ms=held_ms))
         columns = trials.columns(tools, measuring)
     remark = (
-        "The truth is what the tensors hold. ipyexperiments reads the whole device, where torch's allocator takes a segment "
-        "of 20 MB for 8 MB: the device does lose them, but the cell did not ask for them."
+        "The truth is what the tensors hold. ipyexperiments reads the whole device, where torch's allocator takes 20 MB for "
+        "a tensor of 8 MB."
     )
-    return Table("gpu", title, measuring, columns, [remark, RIGHT])
+    return Table("gpu", title, measuring, columns, [remark])
 
 
 def _machine(setting: Setting) -> tuple[dict[str, str], str | None]:

@@ -43,7 +43,7 @@ def objects(setting: Setting) -> Table:
             tools.silently(HOLD.format(count=count))
             costs_s = tools.timed("pass", setting.few(6, 2), setting.few(3, 2))
             table.columns.append(tools.column(f"{count:,}", compared(costs_s, added_ms)))
-    table.remarks.append("Empty lists, which lived through a full collection before the cells.")
+    table.remarks.append("The objects are empty lists that were there before the cells.")
     return table
 
 
@@ -84,18 +84,15 @@ def cells(setting: Setting) -> Table:
         kept_kb = {key: found for key, one in there.items() if (found := one.kept_kb()) is not None}
         first_ms = {key: one.cell_ms(slice(one.fifth())) for key, one in there.items()}
         last_ms = {key: one.cell_ms(slice(-one.fifth(), None)) for key, one in there.items()}
-        drift_ms = {key: last_ms[key] - first_ms[key] for key in there}
         table.columns += [
             tools.column("cells", {key: f"{sum(one.cells):,}" for key, one in there.items()}, ""),
             tools.column("KB a cell", _single(kept_kb)),
             tools.column("ms a cell, first", _single(first_ms), digits=2),
             tools.column("ms a cell, last", _single(last_ms), digits=2),
-            tools.column("drift ms", _single(drift_ms), "", digits=2),
         ]
     table.remarks.append(
-        f"Sent in batches of {batch}, without waiting between the cells of one. Memory is resident memory of the kernel and "
-        "its processes, from the end of the first batch to the end of the last. First and last are the medians of the first and "
-        f"the last fifth of the batches. A tool that needs longer than {budget_s} s has run fewer cells."
+        f"Sent in batches of {batch}. First and last are the medians of the first and the last fifth of the batches; memory "
+        f"grew from the end of the first batch to that of the last. A tool that took longer than {budget_s} s ran fewer cells."
     )
     return table
 

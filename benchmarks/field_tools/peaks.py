@@ -7,25 +7,24 @@ from statistics import mean, median, quantiles
 from typing import TYPE_CHECKING
 
 from .tables import Column, Figure, Table
-from .tools import MEANING, Tool
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from .running import Field, Setting
+    from .tools import Tool
 
 NEAR = 0.05
 RIGHT = (
-    f"Right is a peak within {NEAR:.0%} of the truth, or within the last digit that the tool shows. The error is that of "
-    "the cells for which the tool told a figure at all: half of them, and 95 of 100, are within it. Who comes first goes by the mean "
-    "of a column's shares, and by the second error."
+    f"A rise is right within {NEAR:.0%} of the truth, or within the last digit that the tool shows. The errors are the median "
+    "and the 95th percentile of the cells for which the tool showed a figure."
 )
 SIZE_MB = 32
 HELD_MS = (0.5, 2, 10, 50)
 KINDS = {
     "sleeping": "C fills the pages and `time.sleep` waits",
     "Python busy": "Python fills the pages and waits in a loop",
-    "GIL held": "C makes a `bytes` and waits, without letting go of the GIL",
+    "GIL held": "C makes a `bytes` and waits, and keeps the GIL",
     "GIL free": "C fills the pages and works on, without the GIL",
 }
 
@@ -85,7 +84,7 @@ class Trials:
             for kind in self.truths_mb
         ]
         errors = {tool.key: found for tool in measuring if (found := self._error(tool))}
-        return [*shares, tools.column("error MB, 50 % / 95 %", errors, digits=2)]
+        return [*shares, tools.column("error MB, 50 / 95 %", errors, digits=2)]
 
     def _share(self, tool: Tool, kind: str) -> Figure:
         shares = []
@@ -123,7 +122,7 @@ def transients(setting: Setting) -> Table:
     rounds = setting.few(30, 3)
     trials = Trials(dict.fromkeys(KINDS, SIZE_MB), HELD_MS)
     held = " / ".join(f"{held_ms:g}" for held_ms in HELD_MS)
-    title = f"% of {rounds} transients of {SIZE_MB} MB that are told right, held {held} ms"
+    title = f"% of {rounds} rises by {SIZE_MB} MB that are measured right, held for {held} ms"
     with setting.field(tools=measuring) as tools:
         tools.silently(TRANSIENT)
         for _, tool in tools.turns(rounds):
@@ -133,4 +132,4 @@ def transients(setting: Setting) -> Table:
                     trials.ask(tools, tool, kind, held_ms, cell)
         columns = trials.columns(tools, measuring)
     words = "; ".join(f"{kind}: {what}" for kind, what in KINDS.items())
-    return Table("transients", title, measuring, columns, [RIGHT, f"S{words[1:]}.", MEANING])
+    return Table("transients", title, measuring, columns, [RIGHT, f"S{words[1:]}."])

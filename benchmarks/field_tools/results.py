@@ -1,7 +1,7 @@
 """The file of results, and what is made from it: the page "Compared" of the documentation, and lines of the README.
 
 Each table stands between two comments, `<!-- field: KEY -->` and `<!-- /field -->`, in the file of results and on the page.
-No number is written by hand.
+The page has the medians alone, and the versions once. No number is written by hand.
 """
 
 from __future__ import annotations
@@ -9,6 +9,8 @@ from __future__ import annotations
 import re
 from statistics import mean
 from typing import TYPE_CHECKING, NamedTuple
+
+from bench import table
 
 from .environments import ROOT
 from .peaks import KINDS
@@ -22,8 +24,8 @@ BLOCK = re.compile(r"<!-- field: (\w+) -->\n(.*?)<!-- /field -->", re.DOTALL)
 HEAD = """# November 2026: the field beside us
 
 Written by `python benchmarks/field.py --write`. Each tool ran in a real kernel and an environment of its own, all alive at the
-same time and asked in turns. Figures are medians, with the quartiles behind them where they differ. Below each table stands in
-what our rows are first, and in what they are not. "Level" are figures whose quartiles overlap.
+same time and asked in turns. Figures are medians, with the quartiles behind them where they differ. Below each table is in
+which columns ipygpulogger is first, and in which it is not. "Level" are figures whose quartiles overlap.
 """
 OURS = ("ipygpulogger, defaults", "ipygpulogger, light", "ipygpulogger, rich")
 
@@ -49,8 +51,33 @@ def write(key: str, lines: list[str], order: Iterable[str], about: str) -> None:
 def published(results: str, page: str) -> str:
     """The page with each block as the results have it; `summary` is made from them."""
     known = blocks(results)
-    known["summary"] = "\n" + "\n".join(f"* {line}" for line in summary(known)) + "\n\n"
-    return BLOCK.sub(lambda found: block(found[1], known.get(found[1], "\nNot measured yet.\n\n")), page)
+    shown = {key: shortened(body) for key, body in known.items()}
+    shown["summary"] = "\n" + "\n".join(f"* {line}" for line in summary(known)) + "\n\n"
+    shown["versions"] = f"\n{versions(known)}\n\n"
+    return BLOCK.sub(lambda found: block(found[1], shown.get(found[1], "\nNot measured yet.\n\n")), page)
+
+
+def shortened(body: str) -> str:
+    """A block without its quartiles, rows without a figure, and its line of versions."""
+    *parts, _ = body.rstrip().split("\n\n")
+    for i, part in enumerate(parts):
+        if part.startswith("|"):
+            lines = [line.strip("|").split("|") for line in part.splitlines()]
+            cells = [[_middle(cell) for cell in line] for line in lines]
+            parts[i] = "\n".join(table(cells[0], [row for row in cells[2:] if any(row[1:])]))
+    return "\n\n".join(parts) + "\n\n"
+
+
+def _middle(cell: str) -> str:
+    return re.sub(r" \([\d.]+ to [\d.]+\)", "", cell).strip().replace(" / ", "/")
+
+
+def versions(known: dict[str, str]) -> str:
+    """The day and the versions of all tables, and the day of those that are older."""
+    lines = {body.rstrip().rpartition("\n")[2] for body in known.values()}
+    newest = max(lines)
+    older = sorted(line.partition(",")[0] for line in lines - {newest})
+    return newest + (f" Some tables are of {', '.join(older)}." if older else "")
 
 
 def publish() -> None:

@@ -157,17 +157,17 @@ class Table:
                 continue
             name = f"`{column.name}`"
             if standing.behind:
-                words = f"**Not first** in {name}: {_and(standing.behind)} behind {standing.beside} {standing.figure}"
-                rest = {"level with it": standing.level, "before it": standing.first}
-                more = [f"{_and(found)} {where}" for where, found in rest.items() if found]
-                behind.append("; ".join([words, *more]) + ".")
+                ours = _and([*standing.behind, *standing.level, *standing.first])
+                behind.append(
+                    f"**Not first** in {name}: {standing.beside} {standing.figure}, ipygpulogger {ours}."
+                )
             elif standing.level:
-                level.append(f"{name} (with {standing.beside} {standing.figure})")
+                level.append(f"{name} ({standing.beside})")
             else:
                 first.append(name)
         return [
-            *([f"All of ours are first in {_and(first)}."] if first else []),
-            *([f"Level with the best of the others in {_and(level)}."] if level else []),
+            *([f"ipygpulogger is first in {_and(first)}."] if first else []),
+            *([f"Level with the best other tool in {_and(level)}."] if level else []),
             *behind,
         ]
 

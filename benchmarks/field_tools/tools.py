@@ -103,7 +103,7 @@ TOOLS = (
     Tool("light", "ipygpulogger, light", OURS, "", START.format(LIGHT), told=OUR_TEXT, is_ours=True),
     Tool("rich", "ipygpulogger, rich", OURS, "", "%load_ext ipygpulogger", told=OUR_TEXT, is_ours=True),
 )
-MEANING = f"light: `{LIGHT}`; rich: all defaults, loaded with `%load_ext ipygpulogger`, which displays the report as HTML."
+MEANING = f"light: `{LIGHT}`. rich: all defaults, loaded with `%load_ext ipygpulogger`, with reports as HTML."
 
 
 def chosen(keys: str | None) -> list[Tool]:

@@ -11,7 +11,7 @@ How a fenced block is checked goes by its language, and by the words in an HTML 
 ``text``, ``output``     what the cell above printed; consumed and peaked by 2 MB, other numbers by their place
 ``text``, ``shown: X``   what the renderer makes of the record `SHOWN[X]`, to the letter
 ``sh``                   each ``ipygpulogger ...`` is taken by the command line's own parser
-``toml``, ``yaml``       parses; the workflow is run by tests/cli/test_command_line.py
+``yaml``                 parses; the workflow is run by tests/cli/test_command_line.py
 =======================  ==========================================================================
 """
 
@@ -32,7 +32,6 @@ from markdown_it import MarkdownIt
 
 import ipygpulogger
 from ipygpulogger import IPyGPULogger, experiments
-from ipygpulogger.analysis.group import Group, Missing
 from ipygpulogger.cli.arguments import parse
 from ipygpulogger.cli.progress import Columns, moved
 from ipygpulogger.owners import growth
@@ -50,7 +49,6 @@ from ipygpulogger.records import (
     RamUsage,
     Usage,
 )
-from ipygpulogger.records.process import Process, ProcessRecord
 from ipygpulogger.render import out_of_memory, text
 from ipygpulogger.render.growth import ladders
 from ipygpulogger.render.headline import headline
@@ -180,39 +178,6 @@ SHOWN = {
         OutOfMemory("cuda:0", *[None] * 6, 0, 0, (), "", ALIVE)
     ).split("\n", 2)[2],
 }
-
-
-def _engine(rank, after_mb, peak_mb, time_s):
-    gen = RamUsage(*_usage(68, after_mb, peak_mb))
-    process = Process("node-a", 4711 + rank, rank, f"engine {rank}")
-    return ProcessRecord.of(replace(RECORD, gpus=(), gen=gen, time_s=time_s), process)
-
-
-SHOWN["engines"] = repr(
-    Group(
-        "In [4]",
-        [_engine(0, 324, 580, 1.52), _engine(1, 324, 580, 1.49), _engine(2, 324, 836, 1.98)],
-        [Missing("engine 3", "it died, or left the cluster")],
-    )
-)
-
-
-def _rank(rank):
-    used_mb = 41000 + rank * 37 % 400 + 9000 * (rank == 700)
-    gpu = _device(20480, 20480, used_mb, 45000, total_bytes=81559 * MB)
-    process = Process(f"node{rank // 8:03}", 4711 + rank, rank)
-    time_s = 12.1 + rank * 53 % 100 / 250 + 6.5 * (rank in (44, 45))
-    gen = RamUsage(*_usage(3000, 3008, 3040 + rank * 29 % 60))
-    return ProcessRecord.of(replace(RECORD, label="epoch 3", gen=gen, gpus=(gpu,), time_s=time_s), process)
-
-
-SHOWN["ranks"] = repr(
-    Group(
-        "epoch 3",
-        map(_rank, range(1022)),
-        [Missing(f"rank {rank}", "no answer within 30 s") for rank in (1022, 1023)],
-    )
-)
 TRAINED = replace(RECORD, gpus=(_device(4096, 6554, 7782, 6554, total_bytes=16384 * MB),))
 SHOWN["run"] = Columns(21).line(7, "12.4 s", moved(TRAINED)[:1], "for batch in loader:")
 GPU = RECORD.gpus[0]
@@ -429,7 +394,7 @@ def test_every_remark_is_one_that_the_report_makes(remark, what):
 def test_every_block_is_checked():
     """No page has a block in a language that nothing here checks; directives are Sphinx's."""
     languages = {block.language for block in BLOCKS if not block.language.startswith("{")}
-    assert languages == {"python", "text", "sh", "toml", "yaml"}
+    assert languages <= {"python", "text", "sh", "yaml"}
 
 
 # -- commands and files -------------------------------------------------------------------------------------
