@@ -122,7 +122,11 @@ LINES = (
     Line("empty", "Added to an empty cell, in ms", ("added ms",), digits=1),
     Line("busy", "The kind of work that is slowed down most, times its bare time", digits=2),
     Line(
-        "transients", "Transients of 0.5 to 50 ms whose peak is right, in %", tuple(KINDS), mean, higher=True
+        "transients",
+        "Transients of 0.5 to 50 ms that are measured right, in %",
+        tuple(KINDS),
+        mean,
+        higher=True,
     ),
     Line("sleeping", "Processor time while a cell sleeps for ten seconds, in ms"),
     Line("loading", "Loading and starting in a running kernel, in ms", ("ms",)),

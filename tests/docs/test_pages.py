@@ -34,6 +34,7 @@ import ipygpulogger
 from ipygpulogger import IPyGPULogger, experiments
 from ipygpulogger.cli.arguments import parse
 from ipygpulogger.cli.progress import Columns, moved
+from ipygpulogger.notebook.options import COMMANDS
 from ipygpulogger.owners import growth
 from ipygpulogger.records import (
     AtPeak,
@@ -516,6 +517,49 @@ def test_every_option_is_on_its_page():
     assert {name: ast.literal_eval(default) for name, default in said.items()} == {
         name: trait.default() for name, trait in traits.items()
     }
+
+
+FIGURE = re.compile(
+    r"\d|\b(?:two|three|four|five|six|seven|eight|nine|ten|dozen|hundred|thousand|million|half|twice|double"
+    r"|percent|(?:milli|micro)?seconds?|minutes?|gigabytes?|megabytes?)\b",
+    re.IGNORECASE,
+)
+PROVEN = {  # what the README says besides with a figure: where it is said first, and how
+    "With Python 3.10 or newer": ("pyproject.toml", 'requires-python = ">=3.10"'),
+    "Apache 2.0.": ("LICENSE", "Version 2.0, January 2004"),
+}
+
+
+def test_every_figure_of_the_readme_is_held():
+    """It is in a block that a test runs, compares or makes from the benchmark's results, or in `PROVEN`."""
+    source = PAGES["README.md"].read_text(encoding="utf-8")
+    said = re.sub(r"(?s)<!-- field: .*?<!-- /field -->|```.*?```|\]\([^)]*\)", "", source)
+    for words, (file, first) in PROVEN.items():
+        assert words in said
+        assert first in (ROOT / file).read_text(encoding="utf-8")
+        said = said.replace(words, "")
+    assert not [line for line in said.splitlines() if FIGURE.search(line)]
+    for block in blocks("README.md"):
+        held = block.word("shown:") or block.word("output") is not None or block.language == "sh"
+        assert held or not re.search(r"#.*\d", block.text), block  # a comment is compared with nothing
+
+
+def test_the_picture_of_the_report_has_its_figures():
+    """docs/needed.svg and the page agree on each word, and the figures of a picture on their sum."""
+    picture = (ROOT / "docs" / "needed.svg").read_text(encoding="utf-8")
+    drawn = {word: int(mb) for word, mb in re.findall(r">(\w+)</text>\n<text[^>]*>(\d+) MB<", picture)}
+    assert drawn.keys() == {"needed", "peaked", "consumed", "highest"}
+    assert drawn["needed"] == drawn["consumed"] + drawn["peaked"]
+    (said,) = re.findall(r"!\[(.*)\]\(needed.svg\)", PAGES["report.md"].read_text(encoding="utf-8"))
+    assert set(map(int, re.findall(r"\d+", said))) == set(drawn.values())
+
+
+def test_every_command_is_in_the_table_of_the_start():
+    """Each of `COMMANDS` has a row."""
+    named = {
+        row[0].split()[1].strip("`") for row in rows("start.md", "magic") if row[0].startswith("`%gpulog ")
+    }
+    assert COMMANDS.keys() <= named
 
 
 def test_the_readme_is_short():
