@@ -32,7 +32,7 @@ PACKAGES = {
     "notebook": "analysis breakdown engine lines owners records render runtime sources storage",
     "cli": "analysis breakdown engine lines records render runtime sources storage",
     "compat": "blocks engine notebook owners records render runtime sources",
-    "callbacks": "blocks cluster runtime",
+    "callbacks": "blocks",
     "utils": "compat",
     "experiments": "compat utils",
     "__main__": "cli",

@@ -81,9 +81,10 @@ def caveats(record: EpochRecord) -> Iterator[str]:
 
 
 class EpochScope:
-    """Measure one epoch at a time; never raises. A copy, as of a callback, starts without an open epoch."""
+    """Measures one epoch at a time into `history`; never raises. A copy, as of a callback, has none open."""
 
-    def __init__(self) -> None:
+    def __init__(self, history: list[EpochRecord] | None = None) -> None:
+        self.history: list[EpochRecord] = [] if history is None else history
         self._scope: Scope | None = None
         self._during: Call | None = None
 
@@ -107,7 +108,7 @@ class EpochScope:
             warn(f"the epoch is not measured: {reason}")
 
     def end(self, label: str, device: Any = None, *, marked: bool = False) -> EpochRecord | None:
-        """End the epoch, and return its record; None if none was open, or it could not be measured.
+        """End the epoch, and keep and return its record; None if none was open, or it was not measurable.
 
         The training runs on the device; without an index the framework's current one, None if unknown. Unless
         the caller has the figures that are not exact `marked`, a warning names them.
@@ -133,6 +134,7 @@ class EpochScope:
             self._scope = None
             warn(f"{label} is not measured: {reason}")
             return None
+        self.history.append(record)
         for note in record.notes:
             warn(note)
         for caveat in () if marked else caveats(record):
@@ -146,8 +148,8 @@ class EpochScope:
                 self._scope.close()
         self._scope = None
 
-    def __reduce__(self) -> tuple[type[EpochScope], tuple[()]]:
-        return EpochScope, ()
+    def __reduce__(self) -> tuple[Any, ...]:
+        return EpochScope, (self.history,)
 
 
 def caller(package: str, *names: str) -> FrameType | None:
@@ -178,7 +180,7 @@ class WatchedEpochs(Generic[T]):
         return len(items)
 
     def __iter__(self) -> Iterator[T]:
-        scope, items, rows = EpochScope(), iter(self._items), 0
+        scope, items, rows = EpochScope(self.history), iter(self._items), 0
         try:
             for i in count():
                 scope.begin()  # before the item is fetched, so that this is part of the epoch
@@ -189,10 +191,7 @@ class WatchedEpochs(Generic[T]):
                 name = str(item[0]) if isinstance(item[0], int) else str(i)
                 yield item.pop()  # no reference to it stays here
                 record = scope.end(f"epoch {name}", self._device, marked=self._report)
-                if record is None:
-                    continue
-                self.history.append(record)
-                if self._report:
+                if record is not None and self._report:
                     say(("" if rows else f"{_HEADER}\n") + _row(name, record))
                     rows += 1
         finally:

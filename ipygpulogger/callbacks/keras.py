@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..blocks.watch_epochs import caller
-from . import Epochs, not_installed
+from ..blocks.watch_epochs import EpochScope, caller
+from . import unusable
 
 try:
     from keras.callbacks import Callback
 except ModuleNotFoundError as error:
-    raise not_installed(error, "keras", __name__) from error
+    raise unusable(error, "keras", __name__) from error
 
 
 class PeakMemCallback(Callback):  # type: ignore[misc]
@@ -22,17 +22,17 @@ class PeakMemCallback(Callback):  # type: ignore[misc]
 
     An epoch lasts from this callback's ``on_epoch_begin`` to its ``on_epoch_end``, validation included.
 
-    Its ``history`` and ``ranks`` are described in `ipygpulogger.callbacks`.
+    Its ``history`` has an `EpochRecord` for every epoch that ended.
     """
 
     def __init__(self) -> None:
         super().__init__()
-        self._epochs = Epochs()
-        self.history, self.ranks = self._epochs.history, self._epochs.ranks
+        self._epochs = EpochScope()
+        self.history = self._epochs.history
 
     def on_train_begin(self, logs: Any = None) -> None:  # noqa: ARG002
         """Tie the epochs to this call of ``fit``."""
-        self._epochs.scope.within(caller("keras", "fit"))
+        self._epochs.within(caller("keras", "fit"))
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:  # noqa: ARG002
         """Begin to measure."""
@@ -40,13 +40,13 @@ class PeakMemCallback(Callback):  # type: ignore[misc]
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         """End the measurement, and add its figures to the logs."""
-        record = self._epochs.end(epoch, self._device())
+        record = self._epochs.end(f"epoch {epoch}", self._device())
         if record is not None and logs is not None:
             logs.update(record.memory().named("mem_"))
 
     def on_train_end(self, logs: Any = None) -> None:  # noqa: ARG002
         """Stop measuring."""
-        self._epochs.finish()
+        self._epochs.within(None)
 
     def _device(self) -> Any:
         """Return the model's device with the torch backend; None with others, which use their current one."""

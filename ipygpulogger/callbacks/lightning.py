@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..blocks.watch_epochs import caller
-from . import Epochs, not_installed
+from ..blocks.watch_epochs import EpochScope, caller
+from . import unusable
 
 try:
     from lightning.pytorch import Callback
 except ModuleNotFoundError as error:
-    raise not_installed(error, "lightning", __name__) from error
+    raise unusable(error, "lightning", __name__) from error
 
 
 class PeakMemCallback(Callback):  # type: ignore[misc]
@@ -24,17 +24,17 @@ class PeakMemCallback(Callback):  # type: ignore[misc]
     training is in no epoch. Its figures are logged at its end. Under DDP each process measures itself; only
     the first one logs, and ``history`` has each process's own.
 
-    Its ``history`` and ``ranks`` are described in `ipygpulogger.callbacks`.
+    Its ``history`` has an `EpochRecord` for every epoch that ended.
     """
 
     def __init__(self) -> None:
-        self._epochs = Epochs()
-        self.history, self.ranks = self._epochs.history, self._epochs.ranks
+        self._epochs = EpochScope()
+        self.history = self._epochs.history
         self._number = 0
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002
         """Begin to measure, in the middle of an epoch if training resumes from a checkpoint there."""
-        self._epochs.scope.within(caller("lightning.pytorch", "fit"))
+        self._epochs.within(caller("lightning.pytorch", "fit"))
         self._number = trainer.current_epoch
         self._epochs.begin()
 
@@ -48,14 +48,14 @@ class PeakMemCallback(Callback):  # type: ignore[misc]
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002
         """End the last epoch."""
         self._end(trainer)
-        self._epochs.finish()
+        self._epochs.within(None)
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:  # noqa: ARG002
         """Drop the open epoch."""
-        self._epochs.finish(wait_s=0)
+        self._epochs.within(None)
 
     def _end(self, trainer: Any) -> None:
-        record = self._epochs.end(self._number, trainer.strategy.root_device)
+        record = self._epochs.end(f"epoch {self._number}", trainer.strategy.root_device)
         if record is None:
             return
         figures = {name: float(figure) for name, figure in record.memory().named("mem/").items()}

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ..blocks.watch_epochs import caller
-from . import Epochs, found_version, not_installed
+from ..blocks.watch_epochs import EpochScope, caller
+from . import unusable
 
 try:
     import fastai
 
     # First of all: fastai 1 has other modules, and importing them fails in many ways with a newer torch.
     if getattr(fastai, "__version__", "").startswith(("0.", "1.")):
-        raise ImportError(
-            f"{__name__} needs fastai 2 or newer, not {found_version('fastai')}: pip install 'fastai>=2'"
-        )
+        raise ImportError(f"{__name__} needs fastai 2, not {fastai.__version__}: pip install 'fastai>=2'")
     from fastai.callback.core import Callback
 except ModuleNotFoundError as error:
-    raise not_installed(error, "fastai", __name__) from error
+    raise unusable(error, "fastai", __name__) from error
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -38,7 +36,7 @@ class PeakMemMetric(Callback):  # type: ignore[misc]
 
     A logger that identifies columns by name keeps only one of the two called "peak": set ``names`` then.
 
-    Its ``history`` and ``ranks`` are described in `ipygpulogger.callbacks`.
+    Its ``history`` has an `EpochRecord` for every epoch that ended.
 
     Args:
         learn: Ignored; fastai 1 passed the learner.
@@ -46,8 +44,8 @@ class PeakMemMetric(Callback):  # type: ignore[misc]
     """
 
     def __init__(self, learn: Any = None, names: tuple[str, str, str, str] = NAMES) -> None:  # noqa: ARG002
-        self._epochs = Epochs()
-        self.history, self.ranks = self._epochs.history, self._epochs.ranks
+        self._epochs = EpochScope()
+        self.history = self._epochs.history
         self._names, self._column = names, 0
 
     @property
@@ -60,14 +58,14 @@ class PeakMemMetric(Callback):  # type: ignore[misc]
         fit = caller("fastai.learner", "fit", "_do_fit")
         if fit is None or fit.f_code.co_name == "fit":  # the fit begins or ends
             return _AFTER_THE_NAMES
-        return _BEFORE_THE_ROW if self._epochs.scope.is_open() else _FIRST
+        return _BEFORE_THE_ROW if self._epochs.is_open() else _FIRST
 
     def before_fit(self) -> None:
         """Add the names of the columns."""
         fit = _fit()
         if fit is None:
             return
-        self._epochs.scope.within(fit)
+        self._epochs.within(fit)
         recorder = getattr(self.learn, "recorder", None)
         if recorder is not None:
             names = recorder.metric_names
@@ -83,7 +81,7 @@ class PeakMemMetric(Callback):  # type: ignore[misc]
         """End the measurement, and add its figures to the recorder's row."""
         if _fit() is None:
             return
-        record = self._epochs.end(self.learn.epoch, getattr(self.learn.dls, "device", None))
+        record = self._epochs.end(f"epoch {self.learn.epoch}", getattr(self.learn.dls, "device", None))
         recorder = getattr(self.learn, "recorder", None)
         if recorder is not None:
             missing = self._column - len(recorder.log)  # metrics that a cancelled epoch has no value for
@@ -93,7 +91,7 @@ class PeakMemMetric(Callback):  # type: ignore[misc]
     def after_fit(self) -> None:
         """Stop measuring."""
         if _fit() is not None:
-            self._epochs.finish()
+            self._epochs.within(None)
 
 
 def _fit() -> FrameType | None:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..blocks.watch_epochs import caller
-from . import Epochs, not_installed
+from ..blocks.watch_epochs import EpochScope, caller
+from . import unusable
 
 try:
     from transformers import TrainerCallback
 except ModuleNotFoundError as error:
-    raise not_installed(error, "transformers", __name__) from error
+    raise unusable(error, "transformers", __name__) from error
 
 
 class PeakMemCallback(TrainerCallback):  # type: ignore[misc]
@@ -23,19 +23,18 @@ class PeakMemCallback(TrainerCallback):  # type: ignore[misc]
     ``on_epoch_end``; that belongs to the epoch before. Its figures are logged at its end. Each process
     measures itself.
 
-    Its ``history`` and ``ranks`` are described in `ipygpulogger.callbacks`.
+    Its ``history`` has an `EpochRecord` for every epoch that ended.
     """
 
     def __init__(self) -> None:
-        self._epochs = Epochs()
-        self.history, self.ranks = self._epochs.history, self._epochs.ranks
+        self._epochs = EpochScope()
+        self.history = self._epochs.history
         self._number = 0
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
         """Tie the epochs to this call of ``train``."""
         self._number = int(state.epoch or 0)
-        self._epochs.finish(wait_s=0)  # where an error ended the training before
-        self._epochs.scope.within(caller("transformers.trainer", "train"))
+        self._epochs.within(caller("transformers.trainer", "train"))
 
     def on_epoch_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
         """End the previous epoch, and begin this one."""
@@ -49,10 +48,10 @@ class PeakMemCallback(TrainerCallback):  # type: ignore[misc]
 
     def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
         """Stop measuring."""
-        self._epochs.finish()
+        self._epochs.within(None)
 
     def _end(self, args: Any) -> bool:
-        record = self._epochs.end(self._number, args.device)
+        record = self._epochs.end(f"epoch {self._number}", args.device)
         if record is None:
             return False
         self._number += 1

@@ -1,4 +1,4 @@
-"""`gather`: the records of all ranks of a torch.distributed job on rank 0, for a scope or each epoch.
+"""`gather`: the records of all ranks of a torch.distributed job on rank 0.
 
 A rank writes its record to the job's key-value store and goes on; rank 0 reads what is there. No collective
 operation takes part, which would wait for a rank that died, and no device is touched.
@@ -66,19 +66,8 @@ def gather(
     if record is not None and not isinstance(record, Measurement):
         kind = type(measured).__name__
         raise TypeError(f"gather() takes what measure() returned, a Measurement or None, not {kind}")
-    gathering = post(record, label or (None if measured is None else measured.label))
+    gathering = _job().post(record, label or (None if measured is None else measured.label))
     return None if gathering is None else gathering.wait(timeout_s)
-
-
-def post(measured: Measurement | None, label: str | None) -> Gathering | None:
-    """Send what this rank measured, without waiting; on rank 0 return what collects the others."""
-    return _job().post(measured, label)
-
-
-def is_one_of_several() -> bool:
-    """Return whether this process is a rank of a process group that has others; imports nothing."""
-    distributed = _distributed()
-    return distributed is not None and distributed.get_world_size() > 1
 
 
 class Job:
@@ -217,27 +206,15 @@ class Gathering:
         others = () if label is None else range(1, job.size)
         self._open = {rank: job.key(label or "", number, rank) for rank in others}
 
-    def poll(self) -> bool:
-        """Take the records if all have arrived, without waiting for any; return whether they have."""
-        if self._open and self._is_there(*self._open):
-            self._take(list(self._open))
-        return not self._open
-
-    def wait(self, timeout_s: float, why: str = "") -> Group:
-        """Wait for the records until each rank has answered or the time is over, and return them.
-
-        The reason is that of a rank that has not answered; by default how long it was waited for.
-        """
+    def wait(self, timeout_s: float) -> Group:
+        """Wait for the records until each rank has answered or the time is over, and return them."""
         until_s = clock.monotonic_s() + timeout_s
         pause_s = _FASTEST_POLL_S
-        while not self.poll() and not self._job.lost and (left_s := until_s - clock.monotonic_s()) > 0:
+        while not self._poll() and not self._job.lost and (left_s := until_s - clock.monotonic_s()) > 0:
             time.sleep(min(pause_s, left_s))
             pause_s = min(1.5 * pause_s, _SLOWEST_POLL_S)
         self._take([rank for rank in self._open if self._is_there(rank)])
-        return self.group(why or f"no answer within {timeout_s:g} s")
-
-    def group(self, why: str = "no answer") -> Group:
-        """Return what has arrived; the ranks that have not answered are missing for this reason."""
+        why = f"no answer within {timeout_s:g} s"
         if self._label is None:
             why = "rank 0 was not measured, and gather() was given no label"
         if self._job.lost and self._open:
@@ -247,6 +224,12 @@ class Gathering:
             Missing(f"rank {rank}", why) for rank, why in sorted(reasons.items()) if rank not in self._records
         ]
         return Group(self._label or _NOT_MEASURED, self._records.values(), missing)
+
+    def _poll(self) -> bool:
+        """Take the records if all have arrived, without waiting for any; return whether they have."""
+        if self._open and self._is_there(*self._open):
+            self._take(list(self._open))
+        return not self._open
 
     def _is_there(self, *ranks: int) -> bool:
         keys = [self._open[rank] for rank in ranks]

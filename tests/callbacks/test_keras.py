@@ -4,7 +4,6 @@ import csv
 import os
 
 import pytest
-import two_ranks
 from epochs import near, tensor
 from memory import Block, blip
 
@@ -78,18 +77,12 @@ def fit(*callbacks, model=None, epochs=3, **options):
     return found, peaks
 
 
-def test_the_figures_are_in_the_logs(tmp_path, capsys, monkeypatch):
-    """In what `fit` returns, in a CSVLogger after us and in the progress bar, once per epoch.
-
-    Of a training that runs as two ranks, rank 0 has each epoch of both.
-    """
-    two_ranks.share(monkeypatch)
+def test_the_figures_are_in_the_logs(tmp_path, capsys):
+    """In what `fit` returns, in a CSVLogger after us and in the progress bar, once per epoch."""
     kept = []
     peaks, path = PeakMemCallback(), tmp_path / "log.csv"
     work = Does("on_train_batch_end", lambda: kept.append(Block(32)) or blip(100))
     found, last = fit(work, peaks, keras.callbacks.CSVLogger(path), verbose=2)
-    for one in peaks, last:
-        two_ranks.check(one)
     truth = [tuple(record.memory()) for record in peaks.history]
     for figures in truth[1:]:
         near(figures, (64, 100, 0, 0))  # two batches

@@ -6,7 +6,6 @@ from pathlib import Path
 import lightning.pytorch as pl
 import pytest
 import torch
-import two_ranks
 from epochs import near, tensor
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.loggers import CSVLogger
@@ -166,12 +165,8 @@ def test_an_interrupted_fit_leaves_nothing(tmp_path, hook, error):
 
 
 @pytest.mark.parametrize(("step", "labels"), [(3, ["epoch 1", "epoch 2"]), (4, ["epoch 2"])])
-def test_a_fit_that_goes_on_from_a_checkpoint(tmp_path, monkeypatch, step, labels):
-    """Checkpoints are written and read as before; a fit that goes on in the middle of an epoch measures its rest.
-
-    Of a training that runs as two ranks, rank 0 has each epoch of both.
-    """
-    two_ranks.share(monkeypatch)
+def test_a_fit_that_goes_on_from_a_checkpoint(tmp_path, step, labels):
+    """Checkpoints are written and read as before; a fit that goes on in the middle of an epoch measures its rest."""
     checkpoint = ModelCheckpoint(tmp_path, filename="{step}", every_n_train_steps=1, save_top_k=-1)
     _, peaks = fit(tmp_path, Line(), checkpoint, enable_checkpointing=True)
     assert len(peaks.history) == 3
@@ -179,7 +174,5 @@ def test_a_fit_that_goes_on_from_a_checkpoint(tmp_path, monkeypatch, step, label
     module = Line(training_step=lambda _: blip(60))
     run(trainer(tmp_path, again), module, ckpt_path=tmp_path / f"step={step}.ckpt")
     assert [record.label for record in again.history] == labels
-    two_ranks.check(peaks)
-    two_ranks.check(again)
     for record in again.history:
         near(record.memory(), (0, 60, 0, 0))

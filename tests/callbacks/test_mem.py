@@ -6,7 +6,6 @@ from contextlib import redirect_stdout
 
 import pytest
 import torch
-import two_ranks
 from epochs import near, tensor
 from fastai.basics import (
     Callback,
@@ -234,12 +233,8 @@ def test_a_validation_within_an_epoch_ends_nothing(inner):
         near(record.memory(), (0, 70, 0, 0))
 
 
-def test_fits_of_every_kind(monkeypatch):
-    """`fit` again, `fit_one_cycle`, `lr_find`: each has its own rows and names, and none is left open.
-
-    Of a training that runs as two ranks, rank 0 has each epoch of both.
-    """
-    two_ranks.share(monkeypatch)
+def test_fits_of_every_kind():
+    """`fit` again, `fit_one_cycle`, `lr_find`: each has its own rows and names, and none is left open."""
     peaks = PeakMemMetric()
     learn = learner(peaks)
     for fit, epochs in [(learn.fit, 2), (learn.fit, 1), (learn.fit_one_cycle, 2), (learn.fine_tune, 1)]:
@@ -249,7 +244,6 @@ def test_fits_of_every_kind(monkeypatch):
     before = learn.model.weight.item()
     quietly(learn.lr_find, show_plot=False, num_it=20, stop_div=False)
     assert learn.model.weight.item() == before
-    two_ranks.check(peaks)
     assert not machine().scopes
 
 
@@ -273,7 +267,7 @@ def test_a_learner_is_exported(tmp_path):
     quietly(learn.fit, 1)
     peaks._epochs.begin()
     learn.export(tmp_path / "learner.pkl")
-    peaks._epochs.finish()
+    peaks._epochs.within(None)
     found = load_learner(tmp_path / "learner.pkl")
     found.dls = loaders()
     quietly(found.fit, 1)

@@ -4,7 +4,6 @@ import json
 
 import pytest
 import torch
-import two_ranks
 from epochs import GRAIN_MB, near, tensor
 from memory import Block, blip
 from torch import nn
@@ -99,15 +98,10 @@ def figures(logs):
     return [tuple(entry[name] for name in NAMES) for entry in logs if NAMES[0] in entry]
 
 
-def test_the_figures_are_logged_as_trainers_own(fit, capsys, monkeypatch):
-    """Printed, in `state.log_history` and heard by every integration, once per epoch under the epoch's own step.
-
-    Of a training that runs as two ranks, rank 0 has each epoch of both.
-    """
-    two_ranks.share(monkeypatch)
+def test_the_figures_are_logged_as_trainers_own(fit, capsys):
+    """Printed, in `state.log_history` and heard by every integration, once per epoch under the epoch's own step."""
     kept = []
     found, peaks, watcher = fit(lambda training: training and (kept.append(Block(32)), blip(100)))
-    two_ranks.check(peaks)
     truth = [tuple(record.memory()) for record in peaks.history]
     for figure in truth[1:]:
         near(figure, (64, 100, 0, 0))  # two steps

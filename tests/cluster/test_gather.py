@@ -11,7 +11,6 @@ import made
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from two_ranks import DictStore
 
 from ipygpulogger import measure
 from ipygpulogger.blocks.watch_epochs import EpochRecord
@@ -21,6 +20,30 @@ from ipygpulogger.cluster.torch_distributed import Job
 from ipygpulogger.records.process import Process, ProcessRecord
 
 RANKS = 4
+
+
+class DictStore(dict):
+    """A store of torch.distributed, as far as `Job` asks it; `broken` makes every operation fail."""
+
+    broken = None
+
+    def _act(self):
+        if self.broken is not None:
+            self.broken()
+
+    def set(self, key, value):
+        self._act()
+        self[key] = value
+
+    def check(self, keys):
+        self._act()
+        return all(key in self for key in keys)
+
+    def get(self, key):
+        return self[key]
+
+    def delete_key(self, key):
+        return self.pop(key, None) is not None
 
 
 @pytest.fixture
@@ -186,7 +209,7 @@ def test_calls_are_counted_from_the_first_group_on(monkeypatch):
     numbers = []
     for distributed in None, (first := FakeDistributed()), first, (second := FakeDistributed()):
         monkeypatch.setattr(torch_distributed, "_distributed", lambda found=distributed: found)
-        gathering = torch_distributed.post(step(0), "step")
+        gathering = torch_distributed._job().post(step(0), "step")
         numbers.append([key.split("/")[1] for key in gathering._open.values()])
     assert numbers == [[], ["0"], ["1"], ["2"]]
     assert second.group.WORLD is not first.group.WORLD

@@ -9,7 +9,7 @@ import pytest
 import torch.distributed as dist
 
 from ipygpulogger import measure
-from ipygpulogger.cluster import gather, torch_distributed
+from ipygpulogger.cluster import gather
 from ipygpulogger.cluster.torch_distributed import Job
 
 pytestmark = pytest.mark.torch
@@ -43,7 +43,6 @@ def test_the_store_of_the_group(group):
     with measure("step") as m:
         pass
     assert [record.gen for record in gather(m)] == [m.gen]
-    assert not torch_distributed.is_one_of_several()
     known = weakref.ref(dist.group.WORLD)
     dist.destroy_process_group()
     with pytest.raises(RuntimeError, match=r"gather\(\) needs the process group"):
