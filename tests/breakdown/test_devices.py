@@ -212,7 +212,7 @@ def test_events_that_are_lost(cuda, monkeypatch):
     many = [block(2) for _ in range(60)]
     found = recorded(many.clear)
     assert (found.record.at_peak, found.record.peak_times_s) == ((), ())
-    assert "the peak of 128 MB on cuda:0 is not known: it came before" in found.notes[0]
+    assert "the peak (128 MB) on cuda:0 is not known: it came before" in found.notes[0]
     del held
 
 
