@@ -126,7 +126,7 @@ def _highest(records: Sequence[CellRecord], names: dict[Key, str]) -> Iterator[s
             found.setdefault(name, []).extend([] if usage is None else [(record, usage)])
     raised = [(name, one) for name, uses in found.items() if (one := raising(uses)) is not None]
     said = [
-        f"{name} {least_sign(usage)}{size_text(usage.peak.lo_bytes)} in {shortened(record.title())}"
+        f"{name} {least_sign(usage)}{size_text(usage.peak.lo_bytes)}, raised by {shortened(record.title())}"
         for name, (record, usage) in raised
     ]
     if said:
