@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..records.units import MB
@@ -14,20 +15,18 @@ if TYPE_CHECKING:
     from ..records.usage import Usage
 
 T = TypeVar("T")
-FIGURES = "consumed", "needed", "highest"
-
-
-def size_of(usage: Usage, figure: str) -> int:
-    """Return one of the `FIGURES` in bytes; of a peak that is not exact its lower bound."""
-    if figure == "consumed":
-        return usage.consumed_bytes
-    return usage.needed_bytes if figure == "needed" else usage.peak.lo_bytes
+# The figures of a memory, in bytes; of a peak that is not exact its lower bound.
+SIZES: dict[str, Callable[[Usage], int]] = {
+    "consumed": attrgetter("consumed_bytes"),
+    "needed": attrgetter("needed_bytes"),
+    "highest": attrgetter("peak.lo_bytes"),
+}
 
 
 def by_need(record: CellRecord, figure: str = "needed") -> tuple[int, int]:
     """Return the rank of a cell by "needed", or by another figure; `History.rank` has the rule."""
-    on_devices = max((size_of(gpu, figure) for gpu in record.gpus if gpu.attributed), default=0)
-    return on_devices if on_devices >= MB else 0, size_of(record.gen, figure)
+    on_devices = max((SIZES[figure](gpu) for gpu in record.gpus if gpu.attributed), default=0)
+    return on_devices if on_devices >= MB else 0, SIZES[figure](record.gen)
 
 
 _RANKS: dict[str, Callable[[CellRecord], Any]] = {

@@ -83,11 +83,6 @@ class Mark(NamedTuple):
         """The highest in MB; if it is not exact, its lower bound."""
         return in_mb(self.usage.peak.lo_bytes)
 
-    @property
-    def at_least(self) -> bool:
-        """Whether it is not exact."""
-        return is_inexact(self.usage)
-
 
 @dataclass
 class Panel:

@@ -38,7 +38,7 @@ def test_the_whole_of_it():
         cell(4, 900, 900, 900, time_s=9.0, gpulog_only=True),
     ]
     assert told(cells) == [
-        "4 cells (1 that only ran %gpulog left out), most needed first; MB",
+        "4 cells (1 that only ran %gpulog left out), ranked by needed; MB",
         "             Consumed Needed          Highest    Time  Cell",
         "In [3]  RAM       420   1620 █░░░        2100  8.25 s  model.fit(x)",
         "        GPU      2467   3900 ██████░░    3900",
@@ -72,11 +72,11 @@ def test_it_says_what_it_is_ranked_by():
     """The order has a name; by "peak", as earlier versions called it, it is by need."""
     cells = [cell(1, 0, 9, 9, time_s=1), cell(2, 50, 50, 60, time_s=3), cell(3, 70, 75, 75, time_s=2)]
     for by, order, says in (
-        ("needed", "213", "most needed first"),
-        ("peak", "213", "most needed first"),
-        ("consumed", "132", "most consumed first"),
-        ("highest", "321", "the highest first"),
-        ("time", "231", "the longest first"),
+        ("needed", "213", "ranked by needed"),
+        ("peak", "213", "ranked by needed"),
+        ("consumed", "132", "ranked by consumed"),
+        ("highest", "321", "ranked by highest"),
+        ("time", "231", "ranked by time"),
     ):
         lines = told(cells, by)
         assert lines[0] == f"3 cells, {says}; MB"
@@ -125,7 +125,7 @@ def test_long_histories_are_short():
     """Twenty cells, and how many more; the highest is named wherever it stands."""
     cells = [cell(count, 0, 0, 100 + count // 50) for count in range(1234)]
     lines = told(cells)
-    assert lines[0] == "1,234 cells, most needed first; MB"
+    assert lines[0] == "1,234 cells, ranked by needed; MB"
     assert sum(bool(re.search(r"In \[\d+\] +RAM", line)) for line in lines) == 20
     assert "and 1,214 more" in lines
     assert lines[-2] == "highest: RAM 124 MB, raised by In [1200]"
