@@ -205,14 +205,7 @@ class GpulogMagics:
         history = self.logger.history
         if hasattr(self.shell, "kernel"):
             return plot.figure(history)
-        text = terminal_plot.drawing(history)
-        try:
-            drawn, show = plot.in_terminal(history)
-        except ImportError:
-            print(text)
-            return None
-        drawn._ipython_display_ = show or partial(print, f"\n{text}")  # IPython calls it
-        return drawn
+        return plot.in_terminal(history, partial(print, f"\n{terminal_plot.drawing(history)}"))
 
     def _fit(self, *words: str) -> None:
         count, name = cell_and_size_in(words)

@@ -202,7 +202,7 @@ def test_the_plot_in_a_terminal_is_drawn_there(extension, capsys, monkeypatch):
     drawing = terminal_plot.drawing(history)
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     run(extension, "%gpulog plot")
-    assert capsys.readouterr().out.startswith(f"{drawing}\n")
+    assert capsys.readouterr().out.startswith(f"\n{drawing}\n")
 
 
 @pytest.mark.parametrize("name", ["run.jsonl", "two words.csv"])
