@@ -120,7 +120,7 @@ class CellRecord(Measurement):
 
     @property
     def code_line(self) -> str:
-        """The line by which reports name the cell: its heaviest one where known, else what it begins with."""
+        """The line by which reports name the cell, which is its heaviest one where that is known."""
         needs = [(_most_needed(line), line.source) for line in self.lines if not line.place]
         most, source = max(needs, key=lambda one: one[0], default=((0, 0), ""))
         return source if max(most) >= MB else self.main_line or self.source

@@ -80,7 +80,7 @@ def summary(records: Sequence[CellRecord], by: str = "needed") -> str:
     if found is None:
         return _NONE
     lines = [found.title, *_table(found.first, found.names, html=False).text(_WIDTH + 2, marks=False)]
-    for sentence in (f"█ consumed  ░ {_MOMENT}", *found.below):
+    for sentence in (*found.below, f"█ consumed  ░ {_MOMENT}"):
         lines += textwrap.wrap(sentence, _WIDTH)
     return printable_lines([*lines, *found.leaks])
 
@@ -91,7 +91,7 @@ def html(records: Sequence[CellRecord], by: str = "needed") -> str:
     if found is None:
         return line(_NONE, quiet=True)
     shown = scrolling(_table(found.first, found.names, html=True).html())
-    markup = line(f"{escape(found.title)}{shown}{_LEGEND}{''.join(map(small, found.below))}")
+    markup = line(f"{escape(found.title)}{shown}{''.join(map(small, found.below))}{_LEGEND}")
     return without_controls(markup + "".join(line(escape(words)) for words in found.leaks))
 
 
@@ -126,7 +126,7 @@ def _highest(records: Sequence[CellRecord], names: dict[Key, str]) -> Iterator[s
             found.setdefault(name, []).extend([] if usage is None else [(record, usage)])
     raised = [(name, one) for name, uses in found.items() if (one := raising(uses)) is not None]
     said = [
-        f"{name} {least_sign(usage)}{size_text(usage.peak.lo_bytes)} in {shortened(record.title())}"
+        f"{name} {least_sign(usage)}{size_text(usage.peak.lo_bytes)}, raised by {shortened(record.title())}"
         for name, (record, usage) in raised
     ]
     if said:
