@@ -236,6 +236,8 @@ class GpulogMagics:
             from ..render import summary
             from ..storage.history import History
         history = History.load(path_in("load", words))
+        if not history:
+            raise ValueError(f"{words[0]} holds no record of a cell")
         self._show(summary.summary(history), summary.html(history))
         return history
 
