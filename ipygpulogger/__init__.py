@@ -1,4 +1,4 @@
-"""After every notebook cell: how much RAM and GPU RAM it consumed, peaked and uses, and how long it took.
+"""After every notebook cell: how much RAM and GPU RAM it consumed, needed and uses, and how long it took.
 
 ``%load_ext ipygpulogger`` in a notebook, ``IPyGPULogger().start()`` for the printed form, ``measure``
 anywhere else. Importing this starts nothing.

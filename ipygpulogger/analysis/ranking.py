@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..records.units import MB
-from ..records.usage import notable
 from .leaks import memories
 
 if TYPE_CHECKING:
@@ -15,20 +15,18 @@ if TYPE_CHECKING:
     from ..records.usage import Usage
 
 T = TypeVar("T")
-FIGURES = "consumed", "needed", "highest"
-
-
-def size_of(usage: Usage, figure: str) -> int:
-    """Return one of the `FIGURES` in bytes; of a peak that is not exact its lower bound."""
-    if figure == "consumed":
-        return usage.consumed_bytes
-    return usage.needed_bytes if figure == "needed" else usage.peak.lo_bytes
+# The figures of a memory, in bytes; of a peak that is not exact its lower bound.
+SIZES: dict[str, Callable[[Usage], int]] = {
+    "consumed": attrgetter("consumed_bytes"),
+    "needed": attrgetter("needed_bytes"),
+    "highest": attrgetter("peak.lo_bytes"),
+}
 
 
 def by_need(record: CellRecord, figure: str = "needed") -> tuple[int, int]:
     """Return the rank of a cell by "needed", or by another figure; `History.rank` has the rule."""
-    on_devices = max((size_of(gpu, figure) for gpu in record.gpus if gpu.attributed), default=0)
-    return on_devices if on_devices >= MB else 0, size_of(record.gen, figure)
+    on_devices = max((SIZES[figure](gpu) for gpu in record.gpus if gpu.attributed), default=0)
+    return on_devices if on_devices >= MB else 0, SIZES[figure](record.gen)
 
 
 _RANKS: dict[str, Callable[[CellRecord], Any]] = {
@@ -52,11 +50,14 @@ def rank(records: Iterable[CellRecord], by: str) -> list[CellRecord]:
 
 
 def raising(found: Sequence[tuple[T, Usage]]) -> tuple[T, Usage] | None:
-    """Return the one that raised memory to its highest, if any did, of any with what they used of it.
+    """Return who raised memory to its highest, and that; None if it stayed below 1 MB.
 
-    A cell that only ran while memory was there did not. So of those that came within 1 MB or 1 % of the
+    A cell that only ran while memory was there did not. So of those that came within 5 MB or 1 % of the
     highest it is the one that needed most.
     """
-    highest_bytes = max((usage.peak.lo_bytes for _, usage in found), default=0)
-    near = [one for one in found if not notable(highest_bytes - one[1].peak.lo_bytes, highest_bytes)]
-    return max(near, key=lambda one: one[1].needed_bytes) if highest_bytes >= MB else None
+    highest = max((usage for _, usage in found), key=lambda usage: usage.peak.lo_bytes, default=None)
+    if highest is None or highest.peak.lo_bytes < MB:
+        return None
+    near_bytes = highest.peak.lo_bytes - max(5 * MB, highest.peak.lo_bytes // 100)
+    near = [one for one in found if one[1].peak.lo_bytes >= near_bytes]
+    return max(near, key=lambda one: one[1].needed_bytes)[0], highest

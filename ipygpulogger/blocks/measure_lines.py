@@ -169,7 +169,7 @@ def measure_lines(function: Any = None, /, *, report: bool = True) -> Any:
         TypeError: The argument is none of these.
 
     Example:
-        ``@measure_lines`` above a function; after a call of ``load``, ``load.lines[0].gen.peaked_bytes``.
+        ``@measure_lines`` above a function; after a call of ``load``, ``load.lines[0].gen.needed_bytes``.
     """
     if function is None:
         return functools.partial(measure_lines, report=report)

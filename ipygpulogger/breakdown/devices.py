@@ -224,7 +224,7 @@ class DeviceRecording(Measuring):
         if moment.size_bytes < peak.lo_bytes and not replay.whole and watched.still:
             too_early = "it came before the events that torch still has, which are the last"
             why = f"{too_early} {len(replay.events):,}" if replay.events else _NO_EVENTS
-        self._unknown(why, watched.device, f" of {size_text(peak.lo_bytes)}")
+        self._unknown(why, watched.device, f" ({size_text(peak.lo_bytes)})")
 
     def _rows(self, watched: _Watched, moment: Moment) -> tuple[AtPeak, ...]:
         return self._breakdown.rows(watched.device.id, watched.device.index, moment)

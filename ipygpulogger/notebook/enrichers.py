@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from ..analysis.notable import excesses
 from ..engine.machine import importing, machine
 from ..records import CPU, Note, NoteKind
-from ..records.units import MB, nonzero_mb, parse_size, rounded_mb, size_text
+from ..records.units import MB, parse_size, rounded_mb, size_text
 from ..runtime.shell import current_shell, first_line, lines_of
 from ..sources.system.ram_limit import least
 from .cell import body_of
@@ -203,8 +203,8 @@ def over_budget(measurement: Measurement, budget: str | None) -> tuple[Note, ...
             highest = f"{'at least ' if over.at_least else ''}{rounded_mb(over.peak_bytes)}"
             words = f"Over budget on {over.name}: highest {highest} of {rounded_mb(over.budget_bytes)} MB"
             notes.append(Note(NoteKind.OVER_BUDGET, words))
-        elif still_bytes > 0:
-            words = f"still over budget by {nonzero_mb(still_bytes)}{f' on {over.name}' if on_device else ''}"
+        elif rounded_mb(still_bytes) > 0:
+            words = f"still over budget by {size_text(still_bytes)}{f' on {over.name}' if on_device else ''}"
             notes.append(Note(NoteKind.STILL_OVER, words))
     return tuple(notes)
 

@@ -1,4 +1,4 @@
-"""The live display of a long cell: time, consumed, peaked and used so far.
+"""The live display of a long cell: time, what is used, and the highest so far.
 
 It is renewed when a figure changed, at most once a second; where none did, the time is renewed every five.
 

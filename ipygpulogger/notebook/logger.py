@@ -46,7 +46,7 @@ class _Last:
 
 @documented
 class IPyGPULogger(Options):
-    """Report after every cell what it consumed, peaked and uses, and how long it took.
+    """Report after every cell what it consumed, needed and uses, and how long it took.
 
     Args:
         {options}

@@ -20,7 +20,7 @@ from . import completion
 from .cell import options_of, request_in, split_words
 from .completion import cell_and_size_in, no_command, not_taken, options_in, path_in, rank_in, refusal
 from .measured_cell import measured_statement
-from .options import ASKS_FOR_HELP, COMMANDS, FAILED, HELP
+from .options import ASKS_FOR_HELP, COMMANDS, FAILED, HELP, UnknownOption
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Sequence
@@ -122,7 +122,7 @@ class GpulogMagics:
             raise refusal(f"%gpulog {command} takes no options")
         try:
             return getattr(self, f"_{command}")(*words)
-        except (Unavailable, ImportError, ValueError) as reason:
+        except (Unavailable, ImportError, ValueError, UnknownOption) as reason:
             raise refusal(f"%gpulog {command}: {reason}") from reason
         except OSError as error:
             if command not in ("save", "load", "snapshot"):
@@ -155,12 +155,8 @@ class GpulogMagics:
             chosen(request, self.shell.user_ns)
 
     def _start(self, *options: str) -> None:
-        logger = self.logger
-        given = options_in(options)
-        try:
-            logger.check(given)
-        except TypeError as error:  # an unknown option
-            raise ValueError(str(error)) from error
+        logger, given = self.logger, options_in(options)
+        logger.check(given)
         changed = [f"{name}={value!r}" for name, value in given.items() if getattr(logger, name) != value]
         for name, value in given.items():
             setattr(logger, name, value)
@@ -205,14 +201,7 @@ class GpulogMagics:
         history = self.logger.history
         if hasattr(self.shell, "kernel"):
             return plot.figure(history)
-        text = terminal_plot.drawing(history)
-        try:
-            drawn, show = plot.in_terminal(history)
-        except ImportError:
-            print(text)
-            return None
-        drawn._ipython_display_ = show or partial(print, f"\n{text}")  # IPython calls it
-        return drawn
+        return plot.in_terminal(history, partial(print, f"\n{terminal_plot.drawing(history)}"))
 
     def _fit(self, *words: str) -> None:
         count, name = cell_and_size_in(words)
@@ -240,6 +229,8 @@ class GpulogMagics:
             from ..render import summary
             from ..storage.history import History
         history = History.load(path_in("load", words))
+        if not history:
+            raise ValueError(f"{words[0]} holds no record of a cell")
         self._show(summary.summary(history), summary.html(history))
         return history
 

@@ -87,7 +87,7 @@ def _number(node: ast.expr, names: dict[str, Any]) -> int:
     """Return a whole number that the cell has computed before, too; raises `ValueError` for anything else."""
     numbers = {name: value for name, value in names.items() if type(value) is int}
     found = None
-    if all(isinstance(one, _ARITHMETIC) for one in ast.walk(node)):
+    if all(isinstance(one, _ARITHMETIC) and type(getattr(one, "value", 0)) is int for one in ast.walk(node)):
         found = eval(compile(ast.Expression(node), "", "eval"), {**numbers, "__builtins__": {}})  # noqa: S307
     if type(found) is not int:
         raise ValueError(node)

@@ -121,9 +121,9 @@ class CellRecord(Measurement):
     @property
     def code_line(self) -> str:
         """The line by which reports name the cell, which is its heaviest one where that is known."""
-        needs = [(_most_needed(line), line.source) for line in self.lines if not line.place]
+        needs = [(_most_needed_mb(line), line.source) for line in self.lines if not line.place]
         most, source = max(needs, key=lambda one: one[0], default=((0, 0), ""))
-        return source if max(most) >= MB else self.main_line or self.source
+        return source if any(most) else self.main_line or self.source
 
     def outcome(self) -> str:
         """Return how the cell ended if it did not succeed: "failed: ValueError" or "interrupted"."""
@@ -173,13 +173,14 @@ class CellRecord(Measurement):
         )
 
 
-def _most_needed(line: LineUsage) -> tuple[int, int]:
-    """Return the most that a line can have held at once on a device, and in RAM; below 1 MB it is nothing."""
-    risen = dict(line.risen)
-    on_devices = [min(gpu.needed_bytes, risen.get(gpu.id, gpu.needed_bytes)) for gpu in line.gpus]
-    ram_bytes = min(line.gen.needed_bytes, risen.get(CPU, line.gen.needed_bytes))
-    most = max(on_devices, default=0)
-    return most if most >= MB else 0, ram_bytes
+def _most_needed_mb(line: LineUsage) -> tuple[int, int]:
+    """Return the most that a line can have held at once, on a device and in RAM."""
+    risen, uses = dict(line.risen), {CPU: line.gen, **{gpu.id: gpu for gpu in line.gpus}}
+    needed = {
+        name: min(use.needed_bytes, risen.get(name, use.needed_bytes)) // MB for name, use in uses.items()
+    }
+    ram_mb = needed.pop(CPU)
+    return max(needed.values(), default=0), ram_mb
 
 
 def process_of(record: CellRecord) -> Process | None:

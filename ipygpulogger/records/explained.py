@@ -104,11 +104,12 @@ class AtPeak(Displayed, Value):
     Attributes:
         device: "cuda:0"; "cpu" for general RAM.
         kind: What the blocks held, by the first of these that is so. "parameters" of modules, "optimizer
-            state" and "gradients"; "variables" that a name held at the end or when a backward pass began;
-            "activations" kept by a graph; "temporaries" freed before the end, or a library's workspace; and
-            "before", held before the measurement began and by nothing that can be named.
+            state" and "gradients"; "variables" that a name held at the end, when a backward pass began, or
+            until the cell deleted it; "activations" kept by a graph; "temporaries" freed before the end, or a
+            library's workspace; and "before", held before the measurement began and by nothing named.
         name: The variable that holds the blocks, or the source line that allocated them.
-        place: The user's line: "In [7]:3", "train.py:41"; `BEFORE`, or `UNRECORDED` where it is not known.
+        place: The user's line: "In [7]:3", "train.py:41", of a helper "In [7]:3 → load, In [2]:5"; `BEFORE`,
+            or `UNRECORDED` where it is not known.
         size_bytes: Their size, as the allocator counts it.
         blocks: How many there were.
     """

@@ -14,9 +14,9 @@ class NoteKind(Enum):
     """The kinds of notes on which decisions depend; each value is the pattern of a saved note."""
 
     OVER_BUDGET = "Over budget on "
-    STILL_OVER = "still over budget by "  # a cell before it went over
     LITTLE_LEFT = "(?:RAM|Address space) left"
     GREW = "grew in each of its last "
+    STILL_OVER = "still over budget by "  # a cell before it went over
     SHARED_WITH_NOTEBOOK = "shared with the notebook"
     SHARED_WITH_TASKS = "shared with "
 

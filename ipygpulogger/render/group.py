@@ -82,7 +82,8 @@ def _headline(group: Group) -> Iterator[Phrase]:
         yield Phrase(label, "faint")
     yield Phrase(_count_of(group), "strong")
     for one in _needed(group):
-        yield Phrase(f"{'' if one.name == TIME else _what(one)}{_range(one)}")
+        words = range_text(_figure(one.name, one.smallest), _figure(one.name, one.largest))
+        yield Phrase(words if one.name == TIME else f"{_what(one)}{words}")
     for some in islice(_by_process(group).values(), _OUTLIERS):
         ratios = ", ".join(map(_mark_of, some))
         yield Phrase(f"{_name_in_words(some[0].record)}: {ratios} the median", "strong")
@@ -104,11 +105,6 @@ def _what(one: Figure) -> str:
 
 def _figure(name: str, figure: float) -> str:
     return time_text(figure) if name == TIME else size_text(figure)
-
-
-def _range(one: Figure) -> str:
-    """Return the smallest and the largest figure: "100 to 300 MB"."""
-    return range_text(_figure(one.name, one.smallest), _figure(one.name, one.largest))
 
 
 def _whole(name: str) -> str:

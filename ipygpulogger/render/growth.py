@@ -197,9 +197,9 @@ def bars(gpus: Sequence[DeviceUsage]) -> str:
     for gpu in gpus:
         found = [Part(rung.name, rung.size_bytes, fills.get(rung.name, "")) for rung in gpu.ladder]
         further = (f"{name} {size_text(size_bytes)}" for name, size_bytes in ladder(gpu)[len(found) :])
-        markup += line(escape(_device(gpu, gpus)))
-        markup += bar(found, gpu.total_bytes or 0) + legend(found) if found else ""
-        markup += small(", ".join(further) or _UNAVAILABLE)
+        drawn = bar(found, gpu.total_bytes or 0) + legend(found) if found else ""
+        below = small(", ".join(further) or _UNAVAILABLE)
+        markup += line(f"{escape(_device(gpu, gpus))}{drawn}{below}")
     return without_controls(markup)
 
 

@@ -11,6 +11,7 @@ from datetime import timezone
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from ..analysis.notable import is_inexact
 from ..records.units import MB, clipped, in_mb, size_text
 from .markup import BLUE, RED
 from .plot_data import OWN, WHOLE, Axis, panels
@@ -118,19 +119,24 @@ def _png(drawn: Figure) -> tuple[bytes, dict[str, int]]:
     return smaller.getvalue(), {"width": round(width_in * _DPI), "height": round(height_in * _DPI)}
 
 
-def in_terminal(records: Iterable[CellRecord]) -> tuple[Any, Callable[[], object] | None]:
-    """Return the figure, and what shows it in a window; None where matplotlib has none here."""
-    drawn = figure(records)  # fails if matplotlib is not installed
-    if sys.platform not in ("darwin", "win32") and not any(
-        map(os.environ.get, ("DISPLAY", "WAYLAND_DISPLAY"))
-    ):
-        return drawn, None  # before pyplot is imported, which adds a callback to IPython's
-    from matplotlib import get_backend
-    from matplotlib import pyplot as plt
+def in_terminal(records: Iterable[CellRecord], show: Callable[[], None]) -> Any:
+    """Return the figure, which IPython displays in a window, where matplotlib has one, or by `show`.
 
-    if get_backend().lower() in _WINDOWLESS:
-        return drawn, None
-    return figure(records, plt.figure), plt.show
+    Without matplotlib it is shown at once.
+    """
+    try:
+        drawn: Any = figure(records)
+    except ImportError:
+        return show()
+    # Importing pyplot adds a callback to IPython's.
+    if sys.platform in ("darwin", "win32") or any(map(os.environ.get, ("DISPLAY", "WAYLAND_DISPLAY"))):
+        from matplotlib import get_backend
+        from matplotlib import pyplot as plt
+
+        if get_backend().lower() not in _WINDOWLESS:
+            drawn, show = figure(records, plt.figure), plt.show
+    drawn._ipython_display_ = show
+    return drawn
 
 
 def _draw(axes: Any, panel: Panel, axis: Axis, *, first: bool) -> None:
@@ -192,7 +198,11 @@ def _draw_marks(axes: Any, panel: Panel, most_mb: float) -> None:
     ends = [mark.left for mark in marks], [mark.right for mark in marks]
     axes.hlines(tops, *ends, color=PEAK, linewidth=1.6, zorder=4)
     for at_least, label, marker in ((False, "highest of the cell", "_"), (True, "highest, at least", "^")):
-        places = [((mark.left + mark.right) / 2, mark.top_mb) for mark in marks if mark.at_least == at_least]
+        places = [
+            ((mark.left + mark.right) / 2, mark.top_mb)
+            for mark in marks
+            if is_inexact(mark.usage) == at_least
+        ]
         if places:
             look = {"linestyle": "none", "color": PEAK, "markerfacecolor": "none", "zorder": 4}
             axes.plot(*zip(*places, strict=True), marker=marker, markersize=6, label=label, **look)

@@ -83,14 +83,6 @@ class Mark(NamedTuple):
         """The highest in MB; if it is not exact, its lower bound."""
         return in_mb(self.usage.peak.lo_bytes)
 
-    @property
-    def at_least(self) -> bool:
-        """Whether it is not exact."""
-        return is_inexact(self.usage)
-
-    def __str__(self) -> str:
-        return f"{'at least ' if self.at_least else ''}{size_text(self.usage.peak.lo_bytes)} in {self.label}"
-
 
 @dataclass
 class Panel:
@@ -103,10 +95,13 @@ class Panel:
     marks: list[Mark] = field(default_factory=list)
 
     @property
-    def highest(self) -> Mark | None:
-        """The cell that raised the memory to its highest."""
+    def highest(self) -> str:
+        """The highest, and the cell that raised memory to it; empty where there is none."""
         found = raising([(mark, mark.usage) for mark in self.marks])
-        return found and found[0]
+        if found is None:
+            return ""
+        least = "at least " if is_inexact(found[1]) else ""
+        return f"{least}{size_text(found[1].peak.lo_bytes)}, raised by {found[0].label}"
 
     def highest_mb(self) -> float:
         """Return the highest of everything that is drawn except the limits."""

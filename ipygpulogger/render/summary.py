@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 import textwrap
 from html import escape
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from ..analysis.group import Group
 from ..analysis.leaks import growing_names, suspects
-from ..analysis.ranking import FIGURES, raising, rank, size_of
+from ..analysis.ranking import SIZES, raising, rank
 from ..records import DeviceUsage, Estimate, LineUsage, Measurement, OutOfMemory
 from ..records.cell_record import process_of
 from ..records.units import (
@@ -53,22 +53,6 @@ _BAR = 8  # characters
 _CLIPPED = "max-width:18vw;overflow:hidden;text-overflow:ellipsis;white-space:nowrap"
 _CODE = "background:none;padding:0;white-space:pre"
 _ID = re.compile(r"[\w-]{1,64}", re.ASCII)  # of a cell of a notebook file; VS Code sends an address
-_FIRST = {
-    **dict.fromkeys(("needed", "peak"), "most needed first"),
-    "consumed": "most consumed first",
-    "highest": "the highest first",
-    "time": "the longest first",
-}
-
-
-class _Overview(NamedTuple):
-    """What a summary says."""
-
-    title: str
-    first: Sequence[CellRecord]
-    names: dict[Key, str]  # of the devices
-    below: list[str]  # sentences
-    leaks: list[str]  # a heading, and those that may leak
 
 
 def summary(records: Sequence[CellRecord], by: str = "needed") -> str:
@@ -76,35 +60,36 @@ def summary(records: Sequence[CellRecord], by: str = "needed") -> str:
 
     The records are all of the run, in their order, and `by` is a word that `History.rank` takes.
     """
-    found = _overview(records, by)
-    if found is None:
+    if not (ranked := rank(records, by)):
         return _NONE
-    lines = [found.title, *_table(found.first, found.names, html=False).text(_WIDTH + 2, marks=False)]
-    for sentence in (*found.below, f"█ consumed  ░ {_MOMENT}"):
+    names, (below, leaking) = _names(ranked), _below(records, ranked)
+    lines = [_title(records, ranked, by)]
+    lines += _table(ranked[:_ROWS], names, html=False).text(_WIDTH + 2, marks=False)
+    for sentence in (*below, f"█ consumed  ░ {_MOMENT}"):
         lines += textwrap.wrap(sentence, _WIDTH)
-    return printable_lines([*lines, *found.leaks])
+    return printable_lines([*lines, *leaking])
 
 
 def html(records: Sequence[CellRecord], by: str = "needed") -> str:
     """Return the same as HTML, the highest figures in bold."""
-    found = _overview(records, by)
-    if found is None:
+    if not (ranked := rank(records, by)):
         return line(_NONE, quiet=True)
-    shown = scrolling(_table(found.first, found.names, html=True).html())
-    markup = line(f"{escape(found.title)}{shown}{''.join(map(small, found.below))}{_LEGEND}")
-    return without_controls(markup + "".join(line(escape(words)) for words in found.leaks))
+    names, (below, leaking) = _names(ranked), _below(records, ranked)
+    shown = scrolling(_table(ranked[:_ROWS], names, html=True).html())
+    markup = line(f"{escape(_title(records, ranked, by))}{shown}{''.join(map(small, below))}{_LEGEND}")
+    return without_controls(markup + "".join(line(escape(words)) for words in leaking))
 
 
-def _overview(records: Sequence[CellRecord], by: str) -> _Overview | None:
-    """Return what a summary says of a run; None without a cell."""
-    ranked, suspected = rank(records, by), suspects(records)
-    if not ranked:
-        return None
-    others = sum(process_of(record) is not None for record in records)
-    left_out = len(records) - len(ranked)
+def _title(records: Sequence[CellRecord], ranked: Sequence[CellRecord], by: str) -> str:
+    others, left_out = sum(map(bool, map(process_of, records))), len(records) - len(ranked)
     title = cells_text(len(records) - others, others)
     title += f" ({left_out:,} that only ran %gpulog left out)" if left_out else ""
-    names = _names(ranked)
+    return f"{title}, ranked by {'needed' if by == 'peak' else by}; MB"
+
+
+def _below(records: Sequence[CellRecord], ranked: Sequence[CellRecord]) -> tuple[list[str], list[str]]:
+    """Return what stands below the table, and which cells may leak."""
+    names, suspected = _names(ranked), suspects(records)
     below = [f"and {len(ranked) - _ROWS:,} more"] if len(ranked) > _ROWS else []
     below += _highest(ranked, names)
     if coarse_bytes := max(
@@ -112,10 +97,10 @@ def _overview(records: Sequence[CellRecord], by: str) -> _Overview | None:
     ):
         coarse_mb = rounded_mb(coarse_bytes)
         below.append(f"RAM: each highest is within ±{coarse_mb} MB, as coarsely as the kernel counts")
-    leaks = [f"May leak: {_LEAK}:"] if suspected else []
-    leaks += [f"  {_suspect(runs, names)}" for runs in suspected[:_SUSPECTS]]
-    leaks += [f"  and {len(suspected) - _SUSPECTS:,} more"] if len(suspected) > _SUSPECTS else []
-    return _Overview(f"{title}, {_FIRST[by]}; MB", ranked[:_ROWS], names, below, leaks)
+    leaking = [f"May leak: {_LEAK}:"] if suspected else []
+    leaking += [f"  {_suspect(runs, names)}" for runs in suspected[:_SUSPECTS]]
+    leaking += [f"  and {len(suspected) - _SUSPECTS:,} more"] if len(suspected) > _SUSPECTS else []
+    return below, leaking
 
 
 def _highest(records: Sequence[CellRecord], names: dict[Key, str]) -> Iterator[str]:
@@ -126,7 +111,7 @@ def _highest(records: Sequence[CellRecord], names: dict[Key, str]) -> Iterator[s
             found.setdefault(name, []).extend([] if usage is None else [(record, usage)])
     raised = [(name, one) for name, uses in found.items() if (one := raising(uses)) is not None]
     said = [
-        f"{name} {least_sign(usage)}{size_text(usage.peak.lo_bytes)} in {shortened(record.title())}"
+        f"{name} {least_sign(usage)}{size_text(usage.peak.lo_bytes)}, raised by {shortened(record.title())}"
         for name, (record, usage) in raised
     ]
     if said:
@@ -166,7 +151,9 @@ def _table(records: Sequence[CellRecord], names: dict[Key, str], *, html: bool) 
     usages = [usage for _, rows in shown for _, usage in rows if usage is not None]
     scale_bytes = max((usage.needed_bytes for usage in usages), default=0)
     longest_s = max((record.time_s for record in records), default=0.0)
-    most = {what: max((rounded_mb(size_of(one, what)) for one in usages), default=0) for what in FIGURES}
+    most = {
+        what: max((rounded_mb(size_of(one)) for one in usages), default=0) for what, size_of in SIZES.items()
+    }
     for record, rows in shown:
         code, ended = shortened(record.code_line.strip()), shortened(record.outcome())
         took = time_text(record.time_s)
@@ -180,7 +167,7 @@ def _table(records: Sequence[CellRecord], names: dict[Key, str], *, html: bool) 
                 f'<div style="{_CLIPPED}">{failed}<code style="{_CODE}">{escape(code)}</code></div>'
             )
         for name, usage in rows:
-            consumed, needed, highest = (_figure(usage, what, most[what], html=html) for what in FIGURES)
+            consumed, needed, highest = (_figure(usage, what, most[what], html=html) for what in SIZES)
             bar = Bar(moved_parts(usage), scale_bytes)
             figures = consumed, needed, bar if html else bar.blocks(_BAR), highest, time
             table.add(first, *([source, name] if html else [name]), *figures, *([] if html else [source]))
@@ -199,7 +186,7 @@ def _figure(usage: Usage | None, what: str, most_mb: int, *, html: bool) -> Word
     """Return a figure of a row in MB, one that is the highest of its column so that it stands out."""
     if usage is None:
         return "n/a"
-    size_mb = rounded_mb(size_of(usage, what))
+    size_mb = rounded_mb(SIZES[what](usage))
     least = "" if what == "consumed" else least_sign(usage)
     text = f"{least}{size_mb:{',' if html else ''}}"
     return Strong(text) if size_mb and size_mb == most_mb else text

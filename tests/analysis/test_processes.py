@@ -44,7 +44,7 @@ def test_reports_name_the_process():
     assert repr(record).startswith("<ProcessRecord load, rank 3, 2.000 s")
     found = summary.summary([record, made.plain()])
     assert "load, rank 3" in found
-    assert "highest: RAM 600 MB in load, rank 3" in found
+    assert "highest: RAM 600 MB, raised by load, rank 3" in found
 
 
 def test_they_are_no_cells():

@@ -48,13 +48,13 @@ RUNS = st.lists(cells(), max_size=12)
 
 @given(RUNS)
 def test_who_raised_memory_to_its_highest(run):
-    """A cell that came within 1 MB or 1 % of the highest, and of such cells the one that needed most."""
+    """A cell that came within 5 MB or 1 % of the highest, and of such cells the one that needed most."""
     total = Totals.of(run).memories.get(RAM)
     if total is None or total.highest is None:
         assert all(one.gen.peak.lo_bytes < MB for one in run)
         return
     highest = max(one.gen.peak.lo_bytes for one in run)
     assert total.peak_bytes == highest
-    assert highest - total.highest.gen.peak.lo_bytes <= max(MB, highest // 100)
-    near = [one for one in run if one.gen.peak.lo_bytes >= highest - MB]
+    assert highest - total.highest.gen.peak.lo_bytes <= max(5 * MB, highest // 100)
+    near = [one for one in run if one.gen.peak.lo_bytes >= highest - 5 * MB]
     assert total.highest.gen.needed_bytes >= max(one.gen.needed_bytes for one in near)

@@ -207,12 +207,12 @@ def test_events_that_are_lost(cuda, monkeypatch):
     found = recorded(lambda: cell([40] + [30] * 99))
     assert (found.record.at_peak, found.record.peak_times_s) == ((), ())
     (note,) = found.notes
-    assert note.startswith("What was alive at the peak of 77 MB on cuda:0 is not known: it came before the")
+    assert note.startswith("What was alive at the peak (77 MB) on cuda:0 is not known: it came before the")
     assert note.endswith("which are the last 50.")
     many = [block(2) for _ in range(60)]
     found = recorded(many.clear)
     assert (found.record.at_peak, found.record.peak_times_s) == ((), ())
-    assert "the peak of 128 MB on cuda:0 is not known: it came before" in found.notes[0]
+    assert "the peak (128 MB) on cuda:0 is not known: it came before" in found.notes[0]
     del held
 
 
@@ -239,7 +239,7 @@ def test_a_history_that_does_not_add_up(cuda, how):
     (note,) = found.notes
     assert not found.record.at_peak
     peak_mb = torch.cuda.max_memory_allocated() // MB
-    assert note.startswith(f"What was alive at the peak of {peak_mb} MB on cuda:0 is not known: ")
+    assert note.startswith(f"What was alive at the peak ({peak_mb} MB) on cuda:0 is not known: ")
 
 
 def test_that_a_long_history_takes_memory_is_said(cuda):

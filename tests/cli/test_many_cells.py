@@ -44,5 +44,5 @@ def test_the_page_of_many_cells_is_small(log, tmp_path, capsys):
     assert f"{MOST} of 20,000: those that needed most" in words
     assert "20,000 cells · 40 failed" in words
     assert "Highest GPU 300 MB of 600 MB, in In [777]" in words
-    assert "highest 300 MB in In [777]" in text  # in the plot
+    assert "300 MB, raised by In [777]" in text  # in the plot
     assert "19,980 more" in capsys.readouterr().out

@@ -202,7 +202,7 @@ def test_the_plot_in_a_terminal_is_drawn_there(extension, capsys, monkeypatch):
     drawing = terminal_plot.drawing(history)
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     run(extension, "%gpulog plot")
-    assert capsys.readouterr().out.startswith(f"{drawing}\n")
+    assert capsys.readouterr().out.startswith(f"\n{drawing}\n")
 
 
 @pytest.mark.parametrize("name", ["run.jsonl", "two words.csv"])
@@ -234,7 +234,10 @@ def test_what_is_loaded_is_shown_and_handed_back(extension, capsys, tmp_path, ki
 
 @pytest.mark.parametrize("content", ["no json\nat all", '{"label": 3}\n', "[]\n"])
 def test_a_damaged_file_is_refused_in_one_sentence(extension, capsys, tmp_path, content):
-    """%gpulog load: what is wrong, and where."""
+    """%gpulog load: what is wrong, and where; of a file with nothing in it just that."""
+    (tmp_path / "nb.ipynb").write_text('{"cells": []}')
+    result = run(extension, f"h = %gpulog load '{tmp_path}/nb.ipynb'")
+    assert str(result.error_in_exec) == f"%gpulog load: {tmp_path}/nb.ipynb holds no record of a cell"
     path = tmp_path / "run.jsonl"
     path.write_text(content)
     result = run(extension, f"h = %gpulog load '{path}'")

@@ -1,5 +1,6 @@
 """An allocation of general RAM that fails: what was asked for is told where it is certain, and who holds memory."""
 
+import ast
 import gc
 import sys
 import weakref
@@ -7,7 +8,7 @@ import weakref
 import pytest
 from memory import MB
 
-from ipygpulogger.owners.ram_request import asked_of_ram
+from ipygpulogger.owners.ram_request import _number, asked_of_ram
 from ipygpulogger.owners.roots import drop_hidden_references
 from ipygpulogger.render import html, text
 
@@ -147,3 +148,10 @@ def test_nothing_is_kept_alive(failed, shell):
 def test_without_a_traceback(shell):
     """An error that was never raised asked for nothing."""
     assert asked_of_ram(MemoryError(), shell, 0) is None
+
+
+@pytest.mark.parametrize("text", ["b'x' * 10**15", "'x' * n", "n * 1.5", "f(n)", "n or 2", "[0] * n", "m"])
+def test_a_number_is_made_of_numbers_alone(text):
+    """Nothing large is made to find out a size."""
+    with pytest.raises((ValueError, NameError)):
+        _number(ast.parse(text, mode="eval").body, {"n": 10**15, "m": True})

@@ -38,7 +38,7 @@ def test_other_processes_have_cards_of_their_own(at_most, monkeypatch):
         "Time in cells 3 min 6 s",
         "Highest RAM 900 MB",
         "Highest RAM of a process 900 MB in In [1], rank 3",
-        "3 cells and 4 records of other processes, most needed first",
+        "3 cells and 4 records of other processes, ranked by needed",
     ):
         assert said in mixed
     assert "UTC · 4 records of processes" in alone

@@ -163,10 +163,10 @@ def legend(drawn):
 @pytest.mark.parametrize(
     ("top", "at_least", "word"),
     [
-        (805, False, "805 MB in In [1]"),
-        (peak(300, "sampled"), True, "at least 300 MB in In [1]"),
-        (peak(300, "bounded", 420), True, "at least 300 MB in In [1]"),
-        (Peak(300 * MB, 300 * MB + 1, "bounded"), False, "300 MB in In [1]"),
+        (805, False, "805 MB, raised by In [1]"),
+        (peak(300, "sampled"), True, "at least 300 MB, raised by In [1]"),
+        (peak(300, "bounded", 420), True, "at least 300 MB, raised by In [1]"),
+        (Peak(300 * MB, 300 * MB + 1, "bounded"), False, "300 MB, raised by In [1]"),
     ],
 )
 def test_how_a_peak_is_drawn(top, at_least, word):
@@ -188,9 +188,8 @@ def test_the_highest_peak_is_always_marked(peaks):
     marked = [top for *_, top in bars(axes)]
     notable = [100 + more for more in peaks if more >= 0.06 * axes.get_ylim()[1]]
     assert sorted(marked) == sorted(notable)[-24:]
-    assert any(
-        text.endswith(f" MB in In [{peaks.index(max(peaks))}]") or " GB in " in text for text in texts(axes)
-    )
+    raised = f" MB, raised by In [{peaks.index(max(peaks))}]"
+    assert any(text.endswith(raised) or " GB, raised " in text for text in texts(axes))
 
 
 def test_a_cell_that_failed_is_crossed_and_has_its_number_first():
@@ -211,7 +210,7 @@ def test_every_device_has_its_own_panel():
     drawn = figure(cells)
     titles = ["RAM of this process, highest 100", "GPU0: Sim, highest 50", "GPU1: Sim, highest 950"]
     for title, axes in zip(titles, drawn.axes, strict=True):
-        assert any(text.startswith(f"{title} MB in ") for text in texts(axes))
+        assert any(text.startswith(f"{title} MB, raised by ") for text in texts(axes))
     assert len({axes.get_xlim() for axes in drawn.axes}) == 1
     assert bars(drawn.axes[2]) == [(20, 30, 950)]
     assert sorted(legend(drawn)) == sorted([WHOLE, "highest of the cell", OWN])
@@ -403,5 +402,5 @@ def test_the_figure_has_words():
     cells = [cell(1, 0, 10, 100, 100, 300), cell(2, 10, 10, 100, 100, gpus=[gpu(0, 50, 2048)])]
     assert (
         description(Axis(cells))
-        == "Memory over time; the highest: RAM 300 MB in In [1]; GPU 2.0 GB in In [2]"
+        == "Memory over time; the highest: RAM 300 MB, raised by In [1]; GPU 2.0 GB, raised by In [2]"
     )

@@ -38,13 +38,13 @@ def test_the_whole_of_it():
         cell(4, 900, 900, 900, time_s=9.0, gpulog_only=True),
     ]
     assert told(cells) == [
-        "4 cells (1 that only ran %gpulog left out), most needed first; MB",
+        "4 cells (1 that only ran %gpulog left out), ranked by needed; MB",
         "             Consumed Needed          Highest    Time  Cell",
         "In [3]  RAM       420   1620 █░░░        2100  8.25 s  model.fit(x)",
         "        GPU      2467   3900 ██████░░    3900",
         "In [1]  RAM       370    390 █            500  2.10 s  import torch",
         "In [2]  RAM       -50     30 ░            510  12.0 s  failed: OSError: load()",
-        "highest: RAM 2.1 GB in In [3]; GPU 3.8 GB in In [3]",
+        "highest: RAM 2.1 GB, raised by In [3]; GPU 3.8 GB, raised by In [3]",
         "█ consumed  ░ more for a moment",
     ]
 
@@ -72,11 +72,11 @@ def test_it_says_what_it_is_ranked_by():
     """The order has a name; by "peak", as earlier versions called it, it is by need."""
     cells = [cell(1, 0, 9, 9, time_s=1), cell(2, 50, 50, 60, time_s=3), cell(3, 70, 75, 75, time_s=2)]
     for by, order, says in (
-        ("needed", "213", "most needed first"),
-        ("peak", "213", "most needed first"),
-        ("consumed", "132", "most consumed first"),
-        ("highest", "321", "the highest first"),
-        ("time", "231", "the longest first"),
+        ("needed", "213", "ranked by needed"),
+        ("peak", "213", "ranked by needed"),
+        ("consumed", "132", "ranked by consumed"),
+        ("highest", "321", "ranked by highest"),
+        ("time", "231", "ranked by time"),
     ):
         lines = told(cells, by)
         assert lines[0] == f"3 cells, {says}; MB"
@@ -93,7 +93,7 @@ def test_what_is_not_exact_is_at_least():
     assert re.search(r"RAM +0 +≥90 ░+ +≥90 ", lines[2])
     assert re.search(r"GPU +0 +≥80 ░+ +≥80$", lines[3])
     assert re.search(r"RAM +0 +70 ░+ +70 ", lines[4])
-    assert "highest: RAM ≥90 MB in In [1]; GPU ≥80 MB in In [1]" in lines
+    assert "highest: RAM ≥90 MB, raised by In [1]; GPU ≥80 MB, raised by In [1]" in lines
 
 
 def test_a_coarse_grain_is_told_once():
@@ -110,7 +110,7 @@ def test_what_nobody_tells_is_not_zero():
     """A device without per-process usage: n/a, and none is the highest."""
     lines = told([cell(1, 0, 5, 5, gpus=[gpu(0, 0, 0, attributed=False)])])
     assert re.search(r"GPU +n/a +n/a +n/a$", lines[3])
-    assert lines[-2] == "highest: RAM 5 MB in In [1]"
+    assert lines[-2] == "highest: RAM 5 MB, raised by In [1]"
 
 
 def test_of_many_devices_those_where_something_happened():
@@ -125,10 +125,10 @@ def test_long_histories_are_short():
     """Twenty cells, and how many more; the highest is named wherever it stands."""
     cells = [cell(count, 0, 0, 100 + count // 50) for count in range(1234)]
     lines = told(cells)
-    assert lines[0] == "1,234 cells, most needed first; MB"
+    assert lines[0] == "1,234 cells, ranked by needed; MB"
     assert sum(bool(re.search(r"In \[\d+\] +RAM", line)) for line in lines) == 20
     assert "and 1,214 more" in lines
-    assert lines[-2] == "highest: RAM 124 MB in In [1200]"
+    assert lines[-2] == "highest: RAM 124 MB, raised by In [1200]"
 
 
 def test_a_quiet_notebook_has_no_highest():
@@ -140,8 +140,8 @@ def test_a_quiet_notebook_has_no_highest():
 def test_who_only_ran_while_memory_was_there_did_not_raise_it():
     """The highest is of the cell that needed most of those that came so far."""
     cells = [cell(3, 900, 900, 900), cell(2, 0, 900, 900), cell(4, 900, 0, 904), cell(5, 100, 1000, 1000)]
-    assert told(cells[:3])[-2] == "highest: RAM 900 MB in In [2]"
-    assert told(cells)[-2] == "highest: RAM 1.0 GB in In [5]"
+    assert told(cells[:3])[-2] == "highest: RAM 904 MB, raised by In [2]"
+    assert told(cells)[-2] == "highest: RAM 1.0 GB, raised by In [5]"
 
 
 def leaks(*growths, device=True, names="", **more):

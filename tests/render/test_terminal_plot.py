@@ -43,7 +43,7 @@ def test_any_run_is_drawn_within_80_columns(cells, devices):
 def test_heights_and_places():
     """Two cells of equal time: a half of what is highest is three lines high, and what was for a moment is light."""
     lines = drawing([cell(1, 0, 5, 300, 300), cell(2, 5, 5, 300, 300, 600)]).split("\n")
-    assert lines[0] == "RAM of this process, highest 600 MB in In [2]"
+    assert lines[0] == "RAM of this process, highest 600 MB, raised by In [2]"
     assert lines[1].startswith("  600 MB ")
     assert lines[6].startswith("       0 ")
     high, low = body(lines)[:3], body(lines)[3:]
@@ -61,7 +61,7 @@ def test_what_it_does_not_know_it_does_not_draw():
     """A device without attributed use has what all processes used; a failed cell is marked; nothing is an error."""
     unknown = gpu(0, 0, 0, attributed=False, used_bytes=900 << 20)
     lines = drawing([cell(1, 0, 1, 10, 10, peak(20, "sampled"), gpus=[unknown], status="error")]).split("\n")
-    assert lines[0].endswith("highest at least 20 MB in In [1]")
+    assert lines[0].endswith("highest at least 20 MB, raised by In [1]")
     assert lines[7] == "GPU: Sim"
     assert lines[8].startswith("  900 MB ")
     assert "1✕" in lines[14]
