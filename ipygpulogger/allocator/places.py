@@ -106,18 +106,11 @@ def last_resort(stack: Sequence[Frame]) -> Frame | None:
 
 
 class Places:
-    """Names places; two files of one name are told apart by their folders."""
+    """Names places: a cell's line, or a line of a file, whose folders are left out."""
 
     def __init__(self, shell: Any = None) -> None:
         self._shell = shell
         self._cells: dict[str, tuple[str, int] | None] = {}
-        self._files: dict[str, set[str]] = {}  # by name
-
-    def learn(self, frames: Iterable[Frame]) -> None:
-        """Take note of files before they are named."""
-        for file, _, _ in frames:
-            if self._cell(file) is None:
-                self._files.setdefault(os.path.basename(file), set()).add(file)  # noqa: PTH119
 
     def place_of(self, frame: Frame, stack: Sequence[Frame] = ()) -> Place:
         """Return how a user would write the line of a frame; of a helper, first the cell's that called it.
@@ -141,7 +134,7 @@ class Places:
         if cell is not None:
             label, above = cell
             return Place(f"{label}:{line + above}", _text(file, line) or self._written(label, line + above))
-        return Place(f"{self._short(file)}:{line}", _text(file, line))
+        return Place(f"{os.path.basename(file)}:{line}", _text(file, line))  # noqa: PTH119
 
     def _cell(self, file: str) -> tuple[str, int] | None:
         """Return a cell's label, and how many lines of its text come before the first compiled one."""
@@ -167,15 +160,6 @@ class Places:
             return ""
         written = lines_of(inputs[int(number[0])])
         return _shortened(written[line - 1]) if 0 < line <= len(written) else ""
-
-    def _short(self, file: str) -> str:
-        """Return a file's name, with as many folders as tell it from others of that name."""
-        parts = file.replace("\\", "/").split("/")
-        others = [one.replace("\\", "/").split("/") for one in self._files.get(parts[-1], ()) if one != file]
-        count = 1
-        while count < len(parts) and any(other[-count:] == parts[-count:] for other in others):
-            count += 1
-        return "/".join(parts[-count:])
 
 
 def below_magics(lines: Sequence[str]) -> int | None:
