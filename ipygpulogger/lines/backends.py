@@ -222,10 +222,6 @@ class SysSetTrace(TracingBackend):
             " a thread that is started within the first call"
         )
 
-    def _already_runs(self, frame: FrameType) -> None:
-        if frame.f_trace is None:
-            frame.f_trace = self._trace_events
-
     def _on_call(self, frame: FrameType, event: str, _: Any) -> Any:
         code = frame.f_code
         if id(code) in self._unwanted:

@@ -62,7 +62,6 @@ class TracingBackend:
                 self.subscribers = (*self.subscribers, subscriber)
                 self._unwanted.clear()
                 self._ask_again()
-                self._follow_the_stack()
             return why_not
 
     def unsubscribe(self, subscriber: LineProfiler) -> None:
@@ -103,19 +102,6 @@ class TracingBackend:
 
     def _unfollow(self, code: CodeType) -> None:
         """Have Python report a code object's lines no longer."""
-
-    def _already_runs(self, frame: FrameType) -> None:
-        """Have Python report the lines of a frame that runs already."""
-
-    def _follow_the_stack(self) -> None:
-        """Follow the frames that run on this thread already. Their lines started earlier: no hits."""
-        newest = self.subscribers[-1]
-        for frame in reversed(list(walk_stack(sys._getframe(1)))):
-            if self._is_followed(frame):
-                self._already_runs(frame)
-                for subscriber, follower in self._followed[id(frame.f_code)].followers:
-                    if subscriber is newest:
-                        follower.resumed(frame, now_s())
 
     def _is_followed(self, frame: FrameType) -> bool:
         """Return whether this frame's code is followed, after asking every subscriber not yet asked."""

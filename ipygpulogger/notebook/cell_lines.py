@@ -61,15 +61,12 @@ class CellLines:
         self._file: str | None = None  # of the cell's own code, once it has run
         self._above = _taken_off(self._written)  # lines of the cell before the first that is compiled
         self._files: dict[str, tuple[str, int]] = {}  # by place: its file, and the lines before that
-        self._starting = False
         self._chosen = chosen(cell.request, shell.user_ns)
         self._lines = LineProfiler(self._wants, reset_peaks=reset_peaks)
 
     def start(self) -> None:
         """Measure from here on."""
-        self._starting = True
         self._lines.start()
-        self._starting = False
 
     def stop(self) -> None:
         """Stop measuring and tracing; stopping again changes nothing."""
@@ -113,14 +110,11 @@ class CellLines:
             return any(code is one for function in self._chosen for one in nested_code(function))
         if frame.f_globals is not self._shell.user_ns and frame.f_globals is not self._shell.user_global_ns:
             return False
-        called = code.co_flags & CO_NEWLOCALS or not code.co_name.startswith("<")  # a function or a class
-        if called and not self._starting:
+        if code.co_flags & CO_NEWLOCALS or not code.co_name.startswith("<"):  # a function or a class
             return is_a_cells(self._shell, file)
         infos = [info for info, _ in cells_behind(frame)]
         if not any(info is self._info for info in infos):  # another thread's cell, or the caller of this one
             return False
-        if called:
-            return is_a_cells(self._shell, file)
         if infos[0] is self._info and is_a_cells(self._shell, file):
             self._file = file
             first = self._written[self._above]

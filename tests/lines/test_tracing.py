@@ -113,12 +113,16 @@ def test_no_trace_function_stays():
     theirs = lambda *_: None  # noqa: E731
     threading.settrace(theirs)
     try:
-        lines = LineProfiler(lambda frame: frame.f_code is test_no_trace_function_stays.__code__)
+        lines = LineProfiler(lambda frame: frame.f_code is measured.__code__)
+
+        def measured():
+            assert sys._getframe().f_trace is not None
+            assert threading.gettrace() is theirs
+            lines.stop()
+            assert sys._getframe().f_trace is None
+
         lines.start()
-        assert sys._getframe().f_trace is not None
-        assert threading.gettrace() is theirs
-        lines.stop()
-        assert sys._getframe().f_trace is None
+        measured()
         assert threading.gettrace() is theirs
     finally:
         threading.settrace(None)
