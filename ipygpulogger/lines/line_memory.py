@@ -1,8 +1,7 @@
-"""The memory that each line used: every counter is read at each line boundary.
+"""The memory that each line used: every counter is read where a line starts or ends, in any frame and thread.
 
-A boundary is where a line starts or ends, in any frame and any thread. What a counter read since the boundary
-before it belongs to all lines that were open then. A line that is open in several frames at once (recursion,
-tasks, threads) is one interval, from the first opening to the last closing.
+What it read since the last time belongs to all lines that were open. A line that is open in several frames at
+once (recursion, tasks, threads) is one interval, from the first opening to the last closing.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from ..records.usage import above_ends, consumed
 from ..sources import Unavailable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from ..engine.machine import Machine
     from ..engine.peaks import Interval, PeakTracker
@@ -66,11 +65,6 @@ class _Sum:
         """Open the last interval again: it was not over."""
         self.consumed_bytes, self.peaked_lo, self.peaked_hi = self.earlier
         self.lo, self.hi = max(self.lo, now_bytes), max(self.hi, now_bytes)
-
-    def usage(self, precision_bytes: int, *, complete: bool) -> Usage:
-        bounded = complete and not math.isinf(self.peaked_hi)
-        peaked = self.peaked_lo, int(self.peaked_hi) if bounded else None
-        return Usage.of_runs(self.first_bytes, self.consumed_bytes, peaked, precision_bytes)
 
 
 class LineMemory:
@@ -217,23 +211,21 @@ class LineMemories(Measuring):
         """Return a line's general RAM; its peak is a lower bound where not every interval was measured."""
         gauge = self._gauges[0]
         one = line.sums[0] if line.sums else _Sum(gauge.current_bytes)
-        return one.usage(gauge.precision_bytes, complete=complete)
+        return _usage([one], gauge.precision_bytes, complete=complete)
 
     def gpus(self, line: LineMemory, *, complete: bool) -> tuple[DeviceUsage, ...]:
         """Return the devices on which a line changed anything, by index."""
-        found: dict[tuple[str, int], tuple[Device, _Sum, int]] = {}
+        found: dict[tuple[str, int], list[tuple[_Gauge, Device, _Sum]]] = {}
         for gauge, one in zip(self._gauges, line.sums, strict=False):
-            if gauge.device is None or not (one.consumed_bytes or one.peaked_hi):
-                continue
-            key, precision_bytes = gauge.device.key, gauge.precision_bytes
-            if key in found:  # two frameworks on it: whether their peaks coincided is unknown
-                _, other, others_bytes = found[key]
-                one, precision_bytes = _both(one, other), precision_bytes + others_bytes  # noqa: PLW2901
-            found[key] = gauge.device, one, precision_bytes
+            if gauge.device is not None and (one.consumed_bytes or one.peaked_hi):
+                found.setdefault(gauge.device.key, []).append((gauge, gauge.device, one))
         usages = []
-        for _, (device, one, precision_bytes) in sorted(found.items()):
-            usage = one.usage(precision_bytes, complete=complete)
-            usages.append(DeviceUsage(usage.before_bytes, usage.after_bytes, usage.peak, **asdict(device)))
+        for _, several in sorted(found.items()):
+            gauges, devices, sums = zip(*several, strict=True)
+            usage = _usage(sums, sum(gauge.precision_bytes for gauge in gauges), complete=complete)
+            usages.append(
+                DeviceUsage(usage.before_bytes, usage.after_bytes, usage.peak, **asdict(devices[0]))
+            )
         return tuple(usages)
 
     def risen(self, line: LineMemory) -> Sizes:
@@ -258,9 +250,11 @@ class LineMemories(Measuring):
             self._late.append(_Gauge(tracker, interval, device))  # taken in at the next boundary
 
 
-def _both(one: _Sum, other: _Sum) -> _Sum:
-    both = _Sum(one.first_bytes + other.first_bytes)
-    both.consumed_bytes = one.consumed_bytes + other.consumed_bytes
-    both.peaked_lo = max(one.peaked_lo, other.peaked_lo)
-    both.peaked_hi = one.peaked_hi + other.peaked_hi
-    return both
+def _usage(sums: Sequence[_Sum], precision_bytes: int, *, complete: bool) -> Usage:
+    """Return what one counter read, or those of frameworks on one device; their peaks may not coincide."""
+    peaked_hi = sum(one.peaked_hi for one in sums)
+    bounded = complete and not math.isinf(peaked_hi)
+    peaked = max(one.peaked_lo for one in sums), int(peaked_hi) if bounded else None
+    first_bytes = sum(one.first_bytes for one in sums)
+    consumed_bytes = sum(one.consumed_bytes for one in sums)
+    return Usage.of_runs(first_bytes, consumed_bytes, peaked, precision_bytes)
