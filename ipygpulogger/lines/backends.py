@@ -133,7 +133,8 @@ class SysMonitoring(TracingBackend):
         if followed is not None:
             if isinstance(error, RecursionError):
                 # It may have been raised as one of our callbacks was entered, before anything was reported.
-                self._unsure.update(subscriber for subscriber, _ in followed.followers)
+                for pair in followed.followers:
+                    pair[0].stack_was_full = True
             self._report("ended", sys._getframe(1), began_s)
 
     def _on_throw(self, code: CodeType, _: int, __: BaseException) -> None:

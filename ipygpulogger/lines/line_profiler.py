@@ -57,6 +57,7 @@ class LineProfiler:
         self._table = LineTable(self._memory)
         self._lost: list[str] = []
         self._running = self._measured = False
+        self.stack_was_full = False  # where a line began or ended: then no figure is sure
 
     def start(self) -> None:
         """Measure from here on. It never raises: what is not possible becomes a note."""
@@ -80,11 +81,14 @@ class LineProfiler:
         backend.unsubscribe(self)
         self._table.stop()
         self._memory.stop()
+        if self.stack_was_full:
+            self._measured = False
+            self.lost("lines are not measured: the stack was full (RecursionError)")
         self._running = False
 
     def notes(self, place_of: Callable[[str], tuple[str, int]]) -> tuple[str, ...]:
         """Return what is not measured as it should be, with places and line numbers as `result` has them."""
-        return *self._lost, *self._table.notes(place_of)
+        return *self._lost, *(self._table.notes(place_of) if self._measured else ())
 
     def result(self, place_of: Callable[[str], tuple[str, int]]) -> tuple[LineUsage, ...]:
         """Return what each line used; `place_of` gives a file's place, and what to add to its numbers."""

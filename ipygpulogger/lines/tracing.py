@@ -51,7 +51,6 @@ class TracingBackend:
         self._lock = threading.RLock()
         self.subscribers: tuple[LineProfiler, ...] = ()
         self._followed: dict[int, Followed] = {}
-        self._unsure: set[LineProfiler] = set()  # to be cut off once the stack has room
         self._unwanted: dict[int, weakref.ref[CodeType]] = {}  # without followers; not kept alive
 
     def subscribe(self, subscriber: LineProfiler) -> str | None:
@@ -78,7 +77,6 @@ class TracingBackend:
                     del self._followed[key]
             if not self.subscribers:
                 self._end()
-                self._unsure.clear()
                 self._followed.clear()
                 self._unwanted.clear()
 
@@ -138,11 +136,6 @@ class TracingBackend:
         if followed is None:
             return
         now_s = began_s - overhead.s
-        if self._unsure and what == "line":  # the exception that caused it is dealt with
-            try:
-                self._cut_off_unsure()
-            except RecursionError:  # the stack still is full: later
-                pass
         try:
             for subscriber, follower in followed.followers:
                 try:
@@ -155,18 +148,12 @@ class TracingBackend:
     def _failed(self, subscriber: LineProfiler, error: BaseException) -> None:
         """Raise what a signal handler of the user's raised in us; any error of ours ends the subscription."""
         if isinstance(error, RecursionError):  # the user's stack is full: no fault of ours
-            self._unsure.add(subscriber)
+            subscriber.stack_was_full = True
         elif isinstance(error, Exception) and not is_from_a_handler(error):
             self._fail(subscriber, error)
         else:
             subscriber.cut_off(CUT_SHORT)
             raise error
-
-    def _cut_off_unsure(self) -> None:
-        """Cut off those whose lines a full stack left in disorder."""
-        for subscriber in tuple(self._unsure):
-            subscriber.cut_off(CUT_SHORT)
-            self._unsure.discard(subscriber)
 
     def _fail(self, subscriber: LineProfiler, error: Exception) -> None:
         """End the subscription of one that failed, with the reason."""

@@ -106,7 +106,7 @@ kept = Block(64)
 def test_a_recursion_without_end():
     """The same exception, a few frames earlier at most (ours stand on the stack too); then all goes on.
 
-    No line of it is left open, and each is counted as often as it began, or a note says why not.
+    No line of it is left open; nothing is told of lines, and a note says why.
     """
     bare, told = [], []
     assert observe(RECURSION, names={"told": bare, "Block": Block}).events
@@ -122,17 +122,15 @@ def test_a_recursion_without_end():
     assert seen == observe(RECURSION, names={"told": [], "Block": Block})
     assert all(0 <= one - other <= 10 for one, other in zip(bare, told, strict=True))
     lines = with_lines["lines"]
-    found = told_by(lines)
+    found, notes = told_by(lines), lines.notes(lambda _: ("", 0))
+    if any("the stack was full" in note for note in notes):
+        assert not found
+    else:  # before 3.12 Python itself ends a trace function that it has no room to call
+        assert not MONITORING
+        assert any("tracing was ended" in note for note in notes)
     for at, (_, consumed_mb, peaked_mb) in found.items():
         assert abs(consumed_mb - 64 * (at == 13)) <= 2, at  # of lines that nobody saw the end of, nothing
         assert peaked_mb <= 2
-    if MONITORING:
-        assert not [note for note in lines.notes(lambda _: ("", 0)) if "further" in note]
-        assert found[4][0] == sum(told)
-        assert abs(found[5][0] - sum(told)) <= 10
-        assert found[13][0] == 1
-    else:  # Python itself ends a trace function that it has no room to call
-        assert [note for note in lines.notes(lambda _: ("", 0)) if "tracing was ended" in note]
 
 
 # -- the figures ---------------------------------------------------------------------------------------
