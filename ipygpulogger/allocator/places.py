@@ -67,10 +67,7 @@ def stack_of(frame: FrameType | None) -> tuple[Frame, ...]:
 
 
 def frames_of(stack: Iterable[dict[str, Any]]) -> list[Frame]:
-    """Return the Python frames of a stack as torch's allocator recorded it, innermost first.
-
-    A recording that the user began may have frames of C++ too.
-    """
+    """Return the Python frames of a stack that torch's allocator recorded; it may have frames of C++ too."""
     return [
         (one["filename"], one["line"], one["name"])
         for one in stack

@@ -1,8 +1,7 @@
 """How large a block torch's caching allocator makes for a request, and where blocks and segments are.
 
 The rules are those of `c10/cuda/CUDACachingAllocator.cpp`, unchanged from torch 2.0 to 2.13. An event tells
-what was requested, not how large the block was: requests are rounded up, and a large one may be given a whole
-free block. How large that was follows from the blocks around it.
+what was requested; how large the block was follows from these rules and from the blocks around it.
 """
 
 from __future__ import annotations
@@ -40,10 +39,7 @@ class Settings(NamedTuple):
 
 
 def round_bytes(requested_bytes: int) -> int:
-    """Return the size of the block for a request, where the allocator can split a free one.
-
-    With `roundup_power2_divisions` it is another, and a replay does not add up.
-    """
+    """Return a request's size in whole blocks; with `roundup_power2_divisions` a replay does not add up."""
     return max(-(-requested_bytes // BLOCK_BYTES) * BLOCK_BYTES, BLOCK_BYTES)
 
 

@@ -137,11 +137,7 @@ class LineTrace(functools.partial, Generic[P, R]):  # type: ignore[type-arg]
 
 
 def _code_of(function: Any) -> CodeType:
-    """Return the code that the user wrote, below any other decorators.
-
-    Raises:
-        TypeError: It is not written in Python.
-    """
+    """Return the code that the user wrote, below any other decorators; `TypeError` if it is not Python."""
     code = code_of(function)
     if code is None:
         raise TypeError(f"measure_lines takes a function written in Python, not {function!r}")

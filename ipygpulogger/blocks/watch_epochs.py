@@ -108,11 +108,9 @@ class EpochScope:
             warn(f"the epoch is not measured: {reason}")
 
     def end(self, label: str, device: Any = None, *, marked: bool = False) -> EpochRecord | None:
-        """End the epoch, and keep and return its record; None if none was open, or it was not measurable.
-
-        The training runs on the device; without an index the framework's current one, None if unknown. Unless
-        the caller has the figures that are not exact `marked`, a warning names them.
-        """
+        """End the epoch; keep and return its record, None if none was open or could be measured."""
+        # The training ran on `device`: without an index the framework's current one, None if unknown. Unless
+        # the caller has the figures that are not exact `marked`, a warning names them.
         scope = self._scope
         if scope is None:
             return None

@@ -79,10 +79,7 @@ class Training:
             if not self._wrappers:
                 self._users.clear()
                 raise Unavailable("this version of torch does not tell when backward passes run")
-            register = getattr(
-                sys.modules.get("torch.optim.optimizer"), "register_optimizer_step_post_hook", None
-            )
-            self._hook = register(self._stepped) if register is not None else None
+            self._hook = torch.optim.optimizer.register_optimizer_step_post_hook(self._stepped)
 
     def end(self, user: object) -> TrainingHistory:
         """Stop watching, unless another recording still needs it; return what was observed."""

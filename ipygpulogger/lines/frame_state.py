@@ -1,12 +1,7 @@
 """The line that each frame is at: hits and time of each line, and the line that its memory is attributed to.
 
-Reading the counters at a line boundary takes some 40 us, more with devices. Lines that run very often are
-therefore measured for a while and then only counted. From then on a loop's memory is attributed to its first
-line as a whole. Outside a loop, in a small function that is called very often, it is attributed to the lines
-that call the function.
-
-This file decides when the counters are read and for which line. `line_memory` reads them and keeps what each
-line used.
+Reading the counters takes some 40 us. So lines that run very often are measured for a while and then only
+counted: a loop's memory goes to its first line from then on, a small function's to the lines that call it.
 """
 
 from __future__ import annotations

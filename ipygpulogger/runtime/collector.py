@@ -1,8 +1,7 @@
 """The garbage collector: it does not run during our work; what a full collection costs.
 
-CPython collects once the number of new containers exceeds a threshold. Our hooks create containers, too, and
-a collection within a hook would free what the user's cell left behind. So the threshold is raised during our
-work. The collector is never switched off: another thread may switch it off or on, and that must last.
+A collection within a hook would free what the user's cell left behind. So the collector's threshold is raised
+during our work. It is never switched off: another thread may switch it off or on, and that must last.
 """
 
 from __future__ import annotations
