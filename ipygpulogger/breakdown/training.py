@@ -79,7 +79,8 @@ class Training:
             if not self._wrappers:
                 self._users.clear()
                 raise Unavailable("this version of torch does not tell when backward passes run")
-            self._hook = torch.optim.optimizer.register_optimizer_step_post_hook(self._stepped)
+            optimizers: Any = sys.modules["torch.optim.optimizer"]
+            self._hook = optimizers.register_optimizer_step_post_hook(self._stepped)
 
     def end(self, user: object) -> TrainingHistory:
         """Stop watching, unless another recording still needs it; return what was observed."""

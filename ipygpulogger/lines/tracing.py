@@ -1,8 +1,8 @@
 """What every tracing back end does: it asks subscribers which code to follow, and reports its lines to them.
 
 There is one back end per process. It asks each subscriber, a `LineProfiler`, once for each code object
-whether to follow it, and reports to the `CodeFrames` that it returned. No frame is kept alive. No exception of
-ours reaches the user's code, only one that the user's own signal handler raised while we ran.
+whether to follow it, and reports to the `CodeFrames` that it returned. No frame is kept alive. No
+exception of ours reaches the user's code, only one that the user's own signal handler raised while we ran.
 """
 
 from __future__ import annotations
