@@ -86,14 +86,14 @@ class SysMonitoring(TracingBackend):
             self._api.set_local_events(self._tool_id, code, 0)
 
     def _on_start(self, code: CodeType, _: int) -> Any:
-        began_s, overhead = monotonic_s(), this_thread.overhead
+        began_s = monotonic_s()
         frame = sys._getframe(1)
         try:
             followed = id(code) in self._on_def_line or (
                 self._is_followed(frame) and _starts_on_its_def_line(code)
             )
         finally:
-            overhead.s += monotonic_s() - began_s
+            this_thread.overhead_s += monotonic_s() - began_s
         if not followed:
             return self._api.DISABLE
         self._on_def_line.add(id(code))
@@ -227,7 +227,7 @@ class SysSetTrace(TracingBackend):
         code = frame.f_code
         if id(code) in self._unwanted:
             return None
-        began_s, overhead = monotonic_s(), this_thread.overhead
+        began_s = monotonic_s()
         if not self.subscribers:  # this thread went on after the last one unsubscribed
             if sys.gettrace() is self._trace_calls:
                 sys.settrace(None)
@@ -236,7 +236,7 @@ class SysSetTrace(TracingBackend):
             if not self._is_followed(frame):
                 return None
         finally:
-            overhead.s += monotonic_s() - began_s
+            this_thread.overhead_s += monotonic_s() - began_s
         if event == "call" and code.co_flags & _CO_SUSPENDS and _at_a_yield(frame):
             self._report("resumed", frame, monotonic_s())
         return self._trace_events

@@ -30,7 +30,7 @@ name_of = type.__dict__["__name__"].__get__  # without asking a metaclass, which
 
 def now_s() -> float:
     """Return the calling thread's time without the cost of tracing."""
-    return monotonic_s() - this_thread.overhead.s
+    return monotonic_s() - this_thread.overhead_s
 
 
 class Followed(NamedTuple):
@@ -129,10 +129,10 @@ class TracingBackend:
 
     def _report(self, what: str, frame: FrameType, began_s: float, *more: Any) -> None:
         """Report to every follower of a frame."""
-        followed, overhead = self._followed.get(id(frame.f_code)), this_thread.overhead
+        followed = self._followed.get(id(frame.f_code))
         if followed is None:
             return
-        now_s = began_s - overhead.s
+        now_s = began_s - this_thread.overhead_s
         try:
             for subscriber, follower in followed.followers:
                 try:
@@ -140,7 +140,7 @@ class TracingBackend:
                 except BaseException as error:
                     self._failed(subscriber, error)
         finally:
-            overhead.s += monotonic_s() - began_s
+            this_thread.overhead_s += monotonic_s() - began_s
 
     def _failed(self, subscriber: LineProfiler, error: BaseException) -> None:
         """Raise what a signal handler of the user's raised in us; any error of ours ends the subscription."""

@@ -146,12 +146,12 @@ class MeasuredCell:
             self.recording.begin()
         self.scope.open()
         # What tracing cost before the clock started is not in the cell's time.
-        self._ours_before_s = this_thread.overhead.s
+        self._ours_before_s = this_thread.overhead_s
 
     def end(self) -> None:
         """Stop the clock and read the peaks, because the cell's code has ended."""
         # First: what tracing costs after the clock stopped is not in it either.
-        ours_s = this_thread.overhead.s - self._ours_before_s
+        ours_s = this_thread.overhead_s - self._ours_before_s
         self.scope.close()
         if not self._ended:
             self._ended = True

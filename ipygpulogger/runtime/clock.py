@@ -33,15 +33,8 @@ def utc_now() -> datetime:
     return _at(wall_s())
 
 
-class Overhead:
-    """The time that tracing lines has cost one thread so far, which is not the user's, in seconds."""
-
-    s = 0.0
-
-
 class _ThisThread(threading.local):
-    def __init__(self) -> None:
-        self.overhead = Overhead()
+    overhead_s = 0.0  # the time that tracing lines has cost the thread so far, which is not the user's
 
 
 this_thread = _ThisThread()

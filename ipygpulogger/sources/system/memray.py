@@ -66,12 +66,10 @@ def installed() -> bool:
 class Window:
     """One recording, which begins when it is made, or says why not (`Unavailable`)."""
 
-    _run: _Run | None = None
-
     def __init__(self) -> None:
+        self._run = run = _Run()
         with _lock:
             _check_unused()
-            self._run = run = _Run()
             try:
                 run.start()
             except BaseException as error:
@@ -83,17 +81,15 @@ class Window:
     def end(self) -> None:
         """Stop the tracker. Ending it again changes nothing."""
         with _lock:
-            if self._run is not None:
-                self._run.stop()
+            self._run.stop()
 
     def drop(self) -> None:
         """End it and give up its events. Doing it again changes nothing."""
         with _lock:
-            if self._run is not None:
-                self._run.end()
+            self._run.end()
 
     def __del__(self) -> None:
-        run = self._run  # the caller was interrupted, or forgot it
+        run: _Run | None = getattr(self, "_run", None)  # the caller was interrupted, or forgot it
         if run is None or sys.is_finalizing():  # then the tracker has stopped, and the file is closed
             return
         run.is_forgotten = True
@@ -108,8 +104,6 @@ class Window:
 
     def events(self) -> Iterator[Event]:
         """Yield its events in their order, once it has ended; raises `Unavailable`."""
-        if self._run is None:
-            raise Unavailable(f"{UNKNOWN}.")
         return self._run.read()
 
 

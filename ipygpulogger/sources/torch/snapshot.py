@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 MAX_EVENTS = 2**17
 EVENT_BYTES = 4096  # more than an event takes while it is read, whatever its stack
 _LONGEST_S = 1  # for threads that are about to copy their stack
-_QUIET_TRIES = 4  # attempts to read without an allocation by other threads
 
 Event = dict[str, Any]  # as torch has them: "action", "addr", "size", "time_us", "frames", ...
 Segment = dict[str, Any]  # "address", "total_size", "blocks", ...
@@ -108,14 +107,10 @@ def stop(torch: ModuleType) -> None:
 def take(torch: ModuleType, *, events: bool) -> Snapshot:
     """Ask torch."""
     try:
-        # Reading the events takes so long that other threads which allocate will do so the next time as well.
-        for _ in range(1 if events else _QUIET_TRIES):
-            before = _positions(torch)
-            # torch copies the events first. Then it looks at the blocks, which is an event itself.
-            snapshot = _snapshot(torch, events=events)
-            after = _positions(torch)
-            if before == after:
-                break
+        before = _positions(torch)
+        # torch copies the events first. Then it looks at the blocks, which is an event itself.
+        snapshot = _snapshot(torch, events=events)
+        after = _positions(torch)
     except (KeyError, *TORCH_ERRORS) as error:
         raise Unavailable(f"torch's memory history cannot be read: {first_line(error)}") from error
     segments: dict[int, list[Segment]] = {index: [] for index in after}
