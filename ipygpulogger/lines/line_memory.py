@@ -131,10 +131,7 @@ class LineMemories(Measuring):
         return self._ended is line
 
     def hold(self, holder: FrameState, line: LineMemory | None, *, continues: bool = False) -> None:
-        """Read every counter, and from now on attribute a frame's memory to this line, or to none.
-
-        With `continues` the same execution of the line goes on, so its figures resume where they ended.
-        """
+        """Read every counter; from now on a frame's memory is this line's, or none's; `continues`: no new run."""
         with self._lock:
             self._read_counters()
             held, holder.held = holder.held, line

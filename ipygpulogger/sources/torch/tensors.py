@@ -65,15 +65,13 @@ def _own(value: Any, name: str) -> Any:
 
 
 def _tensor(value: Any, c: Any, get: Callable[[Any, str], Any]) -> Holding | None:
-    """Return what a tensor holds; torch functions and dispatch must be off for a subclass.
-
-    Its class may still answer for its device and layout (`dispatch_device=True`): so the storage is asked.
-    """
+    """Return what a tensor holds; torch functions and dispatch must be off for a subclass."""
     node = get(value, "grad_fn")
     # Reading the gradient of an intermediate result that retains none makes torch warn.
     gradient = get(value, "grad") if node is None or get(value, "retains_grad") else None
     parts = () if gradient is None else (gradient,)
     try:
+        # A class may still answer for its device and layout (`dispatch_device=True`): so the storage is asked.
         storage = c.TensorBase.untyped_storage(value)
         address = c._data_address(value)  # of the storage; `storage.data_ptr` would copy a lazy clone
         if address:
