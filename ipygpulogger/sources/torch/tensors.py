@@ -71,7 +71,7 @@ def _tensor(value: Any, c: Any, get: Callable[[Any, str], Any]) -> Holding | Non
     gradient = get(value, "grad") if node is None or get(value, "retains_grad") else None
     parts = () if gradient is None else (gradient,)
     try:
-        # A class may still answer for its device and layout (`dispatch_device=True`): so the storage is asked.
+        # A class may answer for its device and layout (`dispatch_device=True`): so the storage is asked.
         storage = c.TensorBase.untyped_storage(value)
         address = c._data_address(value)  # of the storage; `storage.data_ptr` would copy a lazy clone
         if address:
