@@ -131,7 +131,7 @@ class LineMemories(Measuring):
         return self._ended is line
 
     def hold(self, holder: FrameState, line: LineMemory | None, *, continues: bool = False) -> None:
-        """Read every counter; from now on a frame's memory is this line's or none's; or its run `continues`."""
+        """Read every counter; a frame's memory is this line's or none's from now on, or `continues` to be."""
         with self._lock:
             self._read_counters()
             held, holder.held = holder.held, line
