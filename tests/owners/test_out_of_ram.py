@@ -111,7 +111,7 @@ def test_who_holds_memory_and_the_next_step(failed, shell):
         "`%gpulog free` gives 40 MB back (the failed call's f.big). Use less at once: "
     )
     printed = text.report(record)
-    assert "An allocation of RAM failed: asked 953674316 MB, free " in printed
+    assert "An allocation of RAM failed: asked 909.5 TB, free " in printed
     assert "held by: last traceback: f.big 40 MB, kept 30 MB" in printed
     for page in (printed, html.report(record)):
         assert page.count("An allocation of RAM failed") == 1
