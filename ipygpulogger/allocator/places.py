@@ -6,7 +6,6 @@ import functools
 import linecache
 import os
 import re
-import sys
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..runtime.objects import walk_stack
@@ -27,7 +26,7 @@ _NATIVE = (".c", ".cc", ".cpp", ".cu", ".cuh", ".h", ".hpp", ".S")  # how files 
 _BODIES = {("<timed exec>", "<module>"), ("<timed eval>", "<module>"), ("<magic-timeit>", "inner")}
 _BODIES |= {("<string>", "<module>")}
 _CELLS = re.compile(r"<ipython-input-\d+-")
-_SHELLS = f"{os.sep}IPython{os.sep}", f"{os.sep}ipykernel{os.sep}"
+_TORCH = f"{os.sep}torch{os.sep}"
 
 
 class Place(NamedTuple):
@@ -42,17 +41,12 @@ def is_users(file: str) -> bool:
     """Return whether a file holds code of the user's: a cell, or a file that is not installed."""
     if _CELLS.match(file):
         return True
-    return is_users_file(file) and not file.startswith((_OURS, *_torch_folder())) and not is_shells(file)
+    return is_users_file(file) and not file.startswith(_OURS)
 
 
 def is_top(frame: Frame) -> bool:
     """Return whether a frame runs the lines of a cell or a file of the user's, rather than a function."""
     return (frame[2] == "<module>" or frame[2].startswith("<cell line")) and is_users(frame[0])
-
-
-def is_shells(file: str) -> bool:
-    """Return whether a file is one of IPython's or its kernel's."""
-    return any(folder in file for folder in _SHELLS)
 
 
 def stack_of(frame: FrameType | None) -> tuple[Frame, ...]:
@@ -91,7 +85,7 @@ def user_frame(stack: Sequence[Frame]) -> Frame | None:
             return frame
         if (file, function) in _BODIES:
             body = frame
-        elif body is not None and function == "run_cell_magic" and is_shells(file):
+        elif body is not None and function == "run_cell_magic":
             return body
     return None
 
@@ -101,23 +95,17 @@ def last_resort(stack: Sequence[Frame]) -> Frame | None:
     texts = [frame for frame in stack if frame[0].startswith("<") and not frame[0].startswith("<frozen")]
     if texts:
         return texts[0]
-    libraries = [frame for frame in stack if not frame[0].startswith((*_torch_folder(), _OURS, _STANDARD))]
+    libraries = [one for one in stack if not (one[0].startswith((_OURS, _STANDARD)) or _TORCH in one[0])]
     return libraries[0] if libraries else stack[0] if stack else None
 
 
 class Places:
-    """Names places; two files of one name are told apart by their folders."""
+    """Names places; of two files of one name the second is called by its path."""
 
     def __init__(self, shell: Any = None) -> None:
         self._shell = shell
         self._cells: dict[str, tuple[str, int] | None] = {}
-        self._files: dict[str, set[str]] = {}  # by name
-
-    def learn(self, frames: Iterable[Frame]) -> None:
-        """Take note of files before they are named."""
-        for file, _, _ in frames:
-            if self._cell(file) is None:
-                self._files.setdefault(os.path.basename(file), set()).add(file)  # noqa: PTH119
+        self._files: dict[str, str] = {}  # by name, the first file that has it
 
     def place_of(self, frame: Frame, stack: Sequence[Frame] = ()) -> Place:
         """Return how a user would write the line of a frame; of a helper, first the cell's that called it.
@@ -140,7 +128,7 @@ class Places:
         cell = self._cell(file) or self._below_magic(frame)
         if cell is not None:
             label, above = cell
-            return Place(f"{label}:{line + above}", _text(file, line) or self._written(label, line + above))
+            return Place(f"{label}:{line + above}", _text(file, line))
         return Place(f"{self._short(file)}:{line}", _text(file, line))
 
     def _cell(self, file: str) -> tuple[str, int] | None:
@@ -159,23 +147,10 @@ class Places:
         above = below_magics(lines_of(inputs[-1]))  # it is the cell that runs, or ran last
         return None if above is None else (f"In [{len(inputs) - 1}]", above)
 
-    def _written(self, label: str, line: int) -> str:
-        """Return a line of a cell's text as the user wrote it."""
-        number = re.search(r"\d+", label)
-        inputs = self._shell.history_manager.input_hist_raw
-        if number is None or not 0 < int(number[0]) < len(inputs):
-            return ""
-        written = lines_of(inputs[int(number[0])])
-        return _shortened(written[line - 1]) if 0 < line <= len(written) else ""
-
     def _short(self, file: str) -> str:
-        """Return a file's name, with as many folders as tell it from others of that name."""
-        parts = file.replace("\\", "/").split("/")
-        others = [one.replace("\\", "/").split("/") for one in self._files.get(parts[-1], ()) if one != file]
-        count = 1
-        while count < len(parts) and any(other[-count:] == parts[-count:] for other in others):
-            count += 1
-        return "/".join(parts[-count:])
+        """Return a file's name; the whole path if another file with that name came before."""
+        name = os.path.basename(file)  # noqa: PTH119
+        return name if self._files.setdefault(name, file) == file else file
 
 
 def below_magics(lines: Sequence[str]) -> int | None:
@@ -192,9 +167,3 @@ def _text(file: str, line: int) -> str:
 def _shortened(text: str) -> str:
     text = text.strip()
     return text if len(text) <= _TEXT_CHARACTERS else f"{text[: _TEXT_CHARACTERS - 1]}…"
-
-
-def _torch_folder() -> tuple[str, ...]:
-    """Return torch's folder: built in place, it is not an installed package."""
-    file = getattr(sys.modules.get("torch"), "__file__", None)
-    return (f"{file.rpartition(os.sep)[0]}{os.sep}",) if isinstance(file, str) else ()

@@ -109,7 +109,6 @@ class Breakdown:
             if label == _TEMPORARY and not block.alive and (name := deleted.name_of(stack)):
                 label = Label("variables", name)
             found.append((block, label, line, stack))
-        places.learn(line for _, _, line, _ in found if line is not None)
         blocks = (
             LabelledBlock.of(label, _place(block, line, stack, places), block.size_bytes, alive=block.alive)
             for block, label, line, stack in found
@@ -176,7 +175,6 @@ def ram_rows(peak: RamPeak, shell: Any) -> tuple[AtPeak, ...]:
     lines = {number: _line_that_asked(stack) for number, stack in stacks.items()}
     lines = {number: line for number, line in lines.items() if line is None or not line[0].startswith(_OURS)}
     places = Places(shell)
-    places.learn(line for line in lines.values() if line not in (None, _ELSEWHERE))
     place_of = {number: _place_of_line(line, stacks[number], places) for number, line in lines.items()}
     deleted = Deleted((stacks[block.stack] for block in reversed(peak.blocks)), shell)
     name_of = {number: deleted.name_of(stacks[number]) for number in lines}

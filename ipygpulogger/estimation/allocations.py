@@ -203,7 +203,6 @@ class Kinds(Graphs):
         """Return what is alive at the peak, by kind and place, the largest first."""
         alive = self.allocations.alive_at_peak()
         places = Places(current_shell())
-        places.learn(one.place for one in alive if one.place is not None)
         blocks = (
             LabelledBlock.of(
                 Label(one.kind or ("temporaries" if one.died else "variables"), one.name),  # type: ignore[arg-type]
