@@ -8,6 +8,7 @@ import os
 import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ..records.units import clipped
 from ..runtime.objects import walk_stack
 from ..runtime.shell import is_a_cells, is_users_file, lines_of, place_of_cell
 
@@ -19,7 +20,7 @@ Frame = tuple[str, int, str]  # a file, a line and a function
 
 _DEEPEST = 64  # frames
 _TEXT_CHARACTERS = 80
-_OURS = f"{__file__.rpartition(os.sep)[0].rpartition(os.sep)[0]}{os.sep}"  # the package
+OURS = f"{__file__.rpartition(os.sep)[0].rpartition(os.sep)[0]}{os.sep}"  # the package
 _STANDARD = f"{os.__file__.rpartition(os.sep)[0]}{os.sep}"
 _NATIVE = (".c", ".cc", ".cpp", ".cu", ".cuh", ".h", ".hpp", ".S")  # how files of other languages end
 # Below a magic: the body of `%%time`, of `%%timeit` and of `%%prun`, with the function that each is.
@@ -41,7 +42,7 @@ def is_users(file: str) -> bool:
     """Return whether a file holds code of the user's: a cell, or a file that is not installed."""
     if _CELLS.match(file):
         return True
-    return is_users_file(file) and not file.startswith(_OURS)
+    return is_users_file(file) and not file.startswith(OURS)
 
 
 def is_top(frame: Frame) -> bool:
@@ -95,7 +96,7 @@ def last_resort(stack: Sequence[Frame]) -> Frame | None:
     texts = [frame for frame in stack if frame[0].startswith("<") and not frame[0].startswith("<frozen")]
     if texts:
         return texts[0]
-    libraries = [one for one in stack if not (one[0].startswith((_OURS, _STANDARD)) or _TORCH in one[0])]
+    libraries = [one for one in stack if not (one[0].startswith((OURS, _STANDARD)) or _TORCH in one[0])]
     return libraries[0] if libraries else stack[0] if stack else None
 
 
@@ -161,9 +162,4 @@ def below_magics(lines: Sequence[str]) -> int | None:
 
 
 def _text(file: str, line: int) -> str:
-    return _shortened(linecache.getline(file, line))
-
-
-def _shortened(text: str) -> str:
-    text = text.strip()
-    return text if len(text) <= _TEXT_CHARACTERS else f"{text[: _TEXT_CHARACTERS - 1]}…"
+    return clipped(linecache.getline(file, line).strip(), _TEXT_CHARACTERS)
