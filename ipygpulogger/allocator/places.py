@@ -6,9 +6,9 @@ import functools
 import linecache
 import os
 import re
-import sys
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ..records.units import clipped
 from ..runtime.objects import walk_stack
 from ..runtime.shell import is_a_cells, is_users_file, lines_of, place_of_cell
 
@@ -20,14 +20,14 @@ Frame = tuple[str, int, str]  # a file, a line and a function
 
 _DEEPEST = 64  # frames
 _TEXT_CHARACTERS = 80
-_OURS = f"{__file__.rpartition(os.sep)[0].rpartition(os.sep)[0]}{os.sep}"  # the package
+OURS = f"{__file__.rpartition(os.sep)[0].rpartition(os.sep)[0]}{os.sep}"  # the package
 _STANDARD = f"{os.__file__.rpartition(os.sep)[0]}{os.sep}"
 _NATIVE = (".c", ".cc", ".cpp", ".cu", ".cuh", ".h", ".hpp", ".S")  # how files of other languages end
 # Below a magic: the body of `%%time`, of `%%timeit` and of `%%prun`, with the function that each is.
 _BODIES = {("<timed exec>", "<module>"), ("<timed eval>", "<module>"), ("<magic-timeit>", "inner")}
 _BODIES |= {("<string>", "<module>")}
 _CELLS = re.compile(r"<ipython-input-\d+-")
-_SHELLS = f"{os.sep}IPython{os.sep}", f"{os.sep}ipykernel{os.sep}"
+_TORCH = f"{os.sep}torch{os.sep}"
 
 
 class Place(NamedTuple):
@@ -42,17 +42,12 @@ def is_users(file: str) -> bool:
     """Return whether a file holds code of the user's: a cell, or a file that is not installed."""
     if _CELLS.match(file):
         return True
-    return is_users_file(file) and not file.startswith((_OURS, *_torch_folder())) and not is_shells(file)
+    return is_users_file(file) and not file.startswith(OURS)
 
 
 def is_top(frame: Frame) -> bool:
     """Return whether a frame runs the lines of a cell or a file of the user's, rather than a function."""
     return (frame[2] == "<module>" or frame[2].startswith("<cell line")) and is_users(frame[0])
-
-
-def is_shells(file: str) -> bool:
-    """Return whether a file is one of IPython's or its kernel's."""
-    return any(folder in file for folder in _SHELLS)
 
 
 def stack_of(frame: FrameType | None) -> tuple[Frame, ...]:
@@ -88,7 +83,7 @@ def user_frame(stack: Sequence[Frame]) -> Frame | None:
             return frame
         if (file, function) in _BODIES:
             body = frame
-        elif body is not None and function == "run_cell_magic" and is_shells(file):
+        elif body is not None and function == "run_cell_magic":
             return body
     return None
 
@@ -98,16 +93,17 @@ def last_resort(stack: Sequence[Frame]) -> Frame | None:
     texts = [frame for frame in stack if frame[0].startswith("<") and not frame[0].startswith("<frozen")]
     if texts:
         return texts[0]
-    libraries = [frame for frame in stack if not frame[0].startswith((*_torch_folder(), _OURS, _STANDARD))]
+    libraries = [one for one in stack if not (one[0].startswith((OURS, _STANDARD)) or _TORCH in one[0])]
     return libraries[0] if libraries else stack[0] if stack else None
 
 
 class Places:
-    """Names places: a cell's line, or a line of a file, whose folders are left out."""
+    """Names places; of two files of one name the second is called by its path."""
 
     def __init__(self, shell: Any = None) -> None:
         self._shell = shell
         self._cells: dict[str, tuple[str, int] | None] = {}
+        self._files: dict[str, str] = {}  # by name, the first file that has it
 
     def place_of(self, frame: Frame, stack: Sequence[Frame] = ()) -> Place:
         """Return how a user would write the line of a frame; of a helper, first the cell's that called it.
@@ -130,8 +126,8 @@ class Places:
         cell = self._cell(file) or self._below_magic(frame)
         if cell is not None:
             label, above = cell
-            return Place(f"{label}:{line + above}", _text(file, line) or self._written(label, line + above))
-        return Place(f"{os.path.basename(file)}:{line}", _text(file, line))  # noqa: PTH119
+            return Place(f"{label}:{line + above}", _text(file, line))
+        return Place(f"{self._short(file)}:{line}", _text(file, line))
 
     def _cell(self, file: str) -> tuple[str, int] | None:
         """Return a cell's label, and how many lines of its text come before the first compiled one."""
@@ -149,14 +145,10 @@ class Places:
         above = below_magics(lines_of(inputs[-1]))  # it is the cell that runs, or ran last
         return None if above is None else (f"In [{len(inputs) - 1}]", above)
 
-    def _written(self, label: str, line: int) -> str:
-        """Return a line of a cell's text as the user wrote it."""
-        number = re.search(r"\d+", label)
-        inputs = self._shell.history_manager.input_hist_raw
-        if number is None or not 0 < int(number[0]) < len(inputs):
-            return ""
-        written = lines_of(inputs[int(number[0])])
-        return _shortened(written[line - 1]) if 0 < line <= len(written) else ""
+    def _short(self, file: str) -> str:
+        """Return a file's name; the whole path if another file with that name came before."""
+        name = os.path.basename(file)  # noqa: PTH119
+        return name if self._files.setdefault(name, file) == file else file
 
 
 def below_magics(lines: Sequence[str]) -> int | None:
@@ -167,15 +159,4 @@ def below_magics(lines: Sequence[str]) -> int | None:
 
 
 def _text(file: str, line: int) -> str:
-    return _shortened(linecache.getline(file, line))
-
-
-def _shortened(text: str) -> str:
-    text = text.strip()
-    return text if len(text) <= _TEXT_CHARACTERS else f"{text[: _TEXT_CHARACTERS - 1]}…"
-
-
-def _torch_folder() -> tuple[str, ...]:
-    """Return torch's folder: built in place, it is not an installed package."""
-    file = getattr(sys.modules.get("torch"), "__file__", None)
-    return (f"{file.rpartition(os.sep)[0]}{os.sep}",) if isinstance(file, str) else ()
+    return clipped(linecache.getline(file, line).strip(), _TEXT_CHARACTERS)

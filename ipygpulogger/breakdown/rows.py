@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from bisect import bisect_right
 from operator import attrgetter
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..allocator.places import Place, Places, frames_of, last_resort, user_frame
+from ..allocator.places import OURS, Place, Places, frames_of, last_resort, user_frame
 from ..owners.memory_blocks import array_readers
 from ..records.device_usage import CPU
 from ..records.explained import BEFORE, OTHERS, UNRECORDED, AtPeak, folded
@@ -22,8 +20,6 @@ from .training import training
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-
-    from memray import AllocationRecord as Event
 
     from ..allocator.graph import Address
     from ..allocator.places import Frame
@@ -164,16 +160,18 @@ def _row(device: str, kind: Kind, place: Place, apart: str, blocks: list[Labelle
 
 _NOTABLE_SHARE = 0.001  # of the peak: rows of less stand as one
 _LARGE_BYTES = 64 << 10  # from here on it is looked up who holds a block
-_OURS = str(Path(__file__).parents[1]) + os.sep
 _SMALL_OBJECTS = "small objects of Python"  # the line asked for the last of them
 _ELSEWHERE = ("", 0, "")  # not below code of the user's: a library's thread, for example
 
 
 def ram_rows(peak: RamPeak, shell: Any) -> tuple[AtPeak, ...]:
     """Return the rows of "cpu", without what our own code asked for."""
-    stacks = {number: _stack_of(peak.askers[number]) for number in {block.stack for block in peak.blocks}}
+    stacks = {
+        number: [(file, line, function) for function, file, line in peak.askers[number].stack_trace()]
+        for number in {block.stack for block in peak.blocks}
+    }
     lines = {number: _line_that_asked(stack) for number, stack in stacks.items()}
-    lines = {number: line for number, line in lines.items() if line is None or not line[0].startswith(_OURS)}
+    lines = {number: line for number, line in lines.items() if line is None or not line[0].startswith(OURS)}
     places = Places(shell)
     place_of = {number: _place_of_line(line, stacks[number], places) for number, line in lines.items()}
     deleted = Deleted((stacks[block.stack] for block in reversed(peak.blocks)), shell)
@@ -199,15 +197,11 @@ def _labelled(block: RamBlock, place: Place, name: str) -> LabelledBlock:
     return LabelledBlock(kind, place, name, block.size_bytes, (HELD if block.alive else name) if name else "")
 
 
-def _stack_of(event: Event) -> list[Frame]:
-    return [(file, line, function) for function, file, line in event.stack_trace()]
-
-
 def _line_that_asked(stack: list[Frame]) -> Frame | None:
     """Return the line that asked: the innermost that is the user's or ours, else of a text or elsewhere."""
     user = user_frame(stack)
     for frame in stack:
-        if frame is user or frame[0].startswith(_OURS):
+        if frame is user or frame[0].startswith(OURS):
             return frame
     found = last_resort(stack)
     if found is None or (found[0].startswith("<") and not found[0].startswith("<frozen")):

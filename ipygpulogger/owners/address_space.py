@@ -114,7 +114,7 @@ def page_table(start: int, end: int) -> bytes:
 _PER_MODULE_BYTES = 96 << 10
 _PER_MAPPED_BYTE = 2
 _NAMED = 3
-_NAMED_SHARE = 0.1  # of the whole: a library that brought less is not named
+_NAMED_SHARE = 0.1  # of all modules: a library that brought fewer is not named
 
 
 class LibrariesNow(NamedTuple):
@@ -137,15 +137,12 @@ def _libraries(_modules: int) -> LibrariesNow:
 
 
 def libraries_since(before: LibrariesNow) -> tuple[tuple[str, ...], int]:
-    """Return the packages imported since that brought the most, and the most general RAM of all of them."""
+    """Return the packages of most modules imported since, and the most general RAM of all together."""
     now = libraries()
-    packages = [name.partition(".")[0] for name in now.modules - before.modules]
-    brought = Counter({name: count * _PER_MODULE_BYTES for name, count in Counter(packages).items()})
-    del brought[OUR_PACKAGE]
-    for file in now.files.keys() - before.files.keys():
-        folders = (folder.partition(".")[0] for folder in file.split("/"))
-        owner = next((folder for folder in folders if folder in packages), "")
-        brought[owner] += _PER_MAPPED_BYTE * page_table_bytes(now.files[file])
-    ranked = sorted(filter(None, brought), key=lambda name: (name in sys.stdlib_module_names, -brought[name]))
-    named = [name for name in ranked[:_NAMED] if brought[name] >= _NAMED_SHARE * brought.total()]
-    return tuple(named or ranked[:1]), brought.total()
+    packages = Counter(name.partition(".")[0] for name in now.modules - before.modules)
+    del packages[OUR_PACKAGE]
+    mapped_bytes = sum(page_table_bytes(now.files[file]) for file in now.files.keys() - before.files.keys())
+    ranked = sorted(packages, key=lambda name: (name in sys.stdlib_module_names, -packages[name]))
+    named = [name for name in ranked[:_NAMED] if packages[name] >= _NAMED_SHARE * packages.total()]
+    most_bytes = packages.total() * _PER_MODULE_BYTES + _PER_MAPPED_BYTE * mapped_bytes
+    return tuple(named or ranked[:1]), most_bytes

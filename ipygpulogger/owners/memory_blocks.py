@@ -21,7 +21,6 @@ from ..engine.machine import machine
 from ..runtime.objects import bases_of
 from ..sources import Holding
 from .address_space import of_files
-from .referents import is_safe_to_examine
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence
@@ -180,7 +179,7 @@ def readers_of(kind: type, readers: ArrayReaders) -> ArrayReaders:
             continue
         may_hold = getattr(getattr(reader, "__self__", None), "may_hold", None)
         with contextlib.suppress(Exception):  # a framework in pieces
-            if is_safe_to_examine(kind) if may_hold is None else may_hold(kind):
+            if may_hold is None or may_hold(kind):
                 found.append(reader)
     return found
 

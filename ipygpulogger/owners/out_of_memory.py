@@ -5,12 +5,10 @@ Only numbers and names are kept, so that no memory of the user's is kept alive.
 
 from __future__ import annotations
 
-import linecache
 import os
 import re
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..engine.machine import machine
@@ -21,7 +19,7 @@ from ..sources import Unavailable
 from .dimensions import find_batch
 from .memory_blocks import array_readers
 from .ram_request import asked_of_ram
-from .referents import FRAMEWORKS, first_word, frames_of, message_of, out_of_memory_in, ram_error_in
+from .referents import FRAMEWORKS, first_word, message_of, out_of_memory_in, ram_error_in
 from .roots import LAST, owners_in
 
 if TYPE_CHECKING:
@@ -37,7 +35,7 @@ _SIZES = {  # by field of `OomMessage`, how torch, JAX and CuPy say it
     "live_bytes": rf"(?:Of the allocated memory|allocated so far:) {_SIZE}",
     "cached_bytes": rf"{_SIZE} is reserved by PyTorch but unallocated",
 }
-_NEIGHBOUR = re.compile(rf"Process (?P<pid>\d+) has {_SIZE} memory in use")
+_NEIGHBOUR = re.compile(rf"Process \d+ has {_SIZE} memory in use")
 _INDEX = re.compile(r"\bGPU[ _:](\d+)|\b(?:cuda|xpu|hip|mps):(\d+)")
 _SETTING = re.compile(r"(PYTORCH_\w*ALLOC_CONF)=expandable_segments")
 _SAME_BYTES = 6 * MB  # a figure that differs by more than a message's rounding has changed since
@@ -50,33 +48,28 @@ class OomMessage(NamedTuple):
     free_bytes: int | None = None  # free on the device
     live_bytes: int | None = None  # held by the framework's arrays
     cached_bytes: int | None = None  # held by its allocator, unused
-    rounding_bytes: int = 0  # the rounding error of what was requested: two decimals of a GiB are 5 MB
     device_index: int | None = None  # the framework's index of the device
-    neighbours: tuple[tuple[int, int], ...] = ()  # (process, bytes) of other processes that the message names
+    neighbours_bytes: int | None = None  # held by other processes that the message names
     setting: str | None = None  # the environment variable that switches on expandable segments
 
 
 def read_message(message: str) -> OomMessage:
     """Read the figures in a message of torch, JAX or CuPy."""
     said = {field: re.search(pattern, message) for field, pattern in _SIZES.items()}
-    sizes = {field: _size_in(found) for field, found in said.items() if found}
     index, setting = _INDEX.search(message), _SETTING.search(message)
     return OomMessage(
-        **{field: size_bytes for field, (size_bytes, _) in sizes.items()},
-        rounding_bytes=sizes.get("requested_bytes", (0, 0))[1],
+        **{field: _size_in(found) for field, found in said.items() if found},
         device_index=int(index[1] or index[2]) if index else None,
-        neighbours=tuple((int(one["pid"]), _size_in(one)[0]) for one in _NEIGHBOUR.finditer(message)),
+        neighbours_bytes=sum(map(_size_in, _NEIGHBOUR.finditer(message))) or None,
         setting=setting[1] if setting else None,
     )
 
 
-def _size_in(found: re.Match[str]) -> tuple[int, int]:
-    """Return the size that a message names, in bytes, and its rounding error."""
-    number, unit = found["number"], found["unit"]
+def _size_in(found: re.Match[str]) -> int:
+    """Return the size that a message names, in bytes."""
+    unit = found["unit"]
     unit_bytes = 1 if unit == "bytes" else int(1024 ** " KMGT".index(unit[0]))
-    decimals = number.partition(".")[2]
-    rounding_bytes = round(unit_bytes / 10 ** len(decimals) / 2) if decimals else 0
-    return round(float(number.replace(",", "")) * unit_bytes), rounding_bytes
+    return round(float(found["number"].replace(",", "")) * unit_bytes)
 
 
 @dataclass(frozen=True)
@@ -94,7 +87,6 @@ class OomSnapshot:
     complete: bool  # whether the time budget was enough to find all of them
     batch: tuple[str, int] | None  # the batch size of the failed code: a variable and its value
     limit: str = ""  # of general RAM the tightest, as words
-    mentioned: frozenset[str] = frozenset()  # the words of the cells that failed for lack of it
 
     @property
     def free_bytes(self) -> int | None:
@@ -179,10 +171,8 @@ def _ram_snapshot(error: BaseException | None, shell: Any) -> OomSnapshot | None
     found = owners_in(shell, array_readers(), error)
     owners = tuple(owner for owner in found.owners if owner.device == CPU and owner.size_bytes >= MB)
     said = "" if limit is None else f"the limit is {size_text(limit.limit_bytes)} ({limit.name})"
-    cells = {frame.f_code.co_filename for frame in frames_of(cause) if frame.f_globals is shell.user_ns}
-    mentioned = frozenset(re.findall(r"\w+", " ".join(chain(*map(linecache.getlines, cells)))))
     sizes = None, None, None, left_bytes, None
-    return OomSnapshot(CPU, message, *sizes, owners, found.complete, None, said, mentioned)
+    return OomSnapshot(CPU, message, *sizes, owners, found.complete, None, said)
 
 
 def _counter(
@@ -219,8 +209,7 @@ def out_of_memory(snapshot: OomSnapshot, usages: Sequence[DeviceUsage]) -> OutOf
     """Return what to report of an error, now that the cell's use of its devices is known."""
     usage = next((one for one in usages if one.id == snapshot.device), None)
     neighbours = usage.neighbours_bytes if usage else None
-    if neighbours is None:
-        neighbours = sum(size_bytes for _, size_bytes in snapshot.message.neighbours) or None
+    neighbours = snapshot.message.neighbours_bytes if neighbours is None else neighbours
     return OutOfMemory(
         snapshot.device,
         snapshot.message.requested_bytes,
@@ -273,8 +262,12 @@ class _Advice:
         in_one_piece = max(0, reserved - allocated - (snapshot.unused_in_pieces or 0))
         left = allocated - min(before, max(0, allocated - self._hidden))
         left = self._hidden if snapshot.device == CPU else left  # of which no allocator counts the rest
-        need = live - before + self._requested + self._message.rounding_bytes
+        need = live - before + self._requested + self._rounding_bytes()
         return need, free + in_one_piece + left, left, max(0, before + self._hidden - allocated)
+
+    def _rounding_bytes(self) -> int:
+        """Return what a message's figure may lack: from a GiB on it has two decimals."""
+        return _SAME_BYTES if self._requested >= 1024 * MB and self._snapshot.device != CPU else 0
 
     def _steps(self) -> Iterator[str]:
         """Yield what would have made the cell run, the easiest first."""
@@ -292,33 +285,18 @@ class _Advice:
                 "Run the cell again: there is room for this allocation now.",
                 "Then run the cell again: it fits.",
             )
-        for one in snapshot.owners if snapshot.limit else ():
-            is_spare = one.kind == "variable" and one.name.isidentifier() and not one.shared
-            if (
-                is_spare
-                and one.name not in snapshot.mentioned
-                and self._available + one.size_bytes >= self._need
-            ):
-                yield self._less(
-                    f"`del {one.name}` gives {_mb(one.size_bytes)} back. Then run the cell again."
-                )
         if snapshot.limit_bytes is not None and (snapshot.free_bytes or 0) >= self._requested:
             limit = f"the limit that this process set itself, {_mb(snapshot.limit_bytes)}"
             yield f"Raise {limit}: the device has room."
         if self._free is not None:
             if self._neighbours >= MB and self._free < self._requested <= self._free + self._neighbours:
-                yield self._without_others()
+                yield (
+                    "End other processes or use another device: without their"
+                    f" {_mb(self._neighbours)} it would have fit."
+                )
             if snapshot.batch is not None and snapshot.batch[1] > 1:
                 yield self._less(self._smaller(*snapshot.batch))
         yield self._less(f"Use less at once: {self._missing()}.")
-
-    def _without_others(self) -> str:
-        pids = [str(pid) for pid, _ in self._message.neighbours]
-        which = f"process{'es' if len(pids) > 1 else ''} {', '.join(pids)}" if pids else "other processes"
-        return (
-            f"End {which} or use another device: without the {_mb(self._neighbours)} of other processes it"
-            " would have fit."
-        )
 
     def _smaller(self, name: str, size: int) -> str:
         fits = size * self._available // self._need
@@ -334,7 +312,7 @@ class _Advice:
             return self._snapshot.limit or f"{requested(self._requested)} were asked for"
         if self._free >= self._requested:
             return f"{requested(self._requested)} could not be had although {_mb(self._free)} were free"
-        about = "about " if self._message.rounding_bytes >= MB else ""
+        about = "about " if self._rounding_bytes() else ""
         return f"{about}{_mb(self._need - self._available)} too much were asked for"
 
     def _less(self, sentence: str, after: str = "") -> str:

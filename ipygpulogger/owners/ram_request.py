@@ -12,6 +12,7 @@ import math
 import sys
 from contextlib import suppress
 from itertools import islice
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from ..runtime.objects import walk_tb
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
 _ITEM_BYTES: dict[Any, int] = {bytes: 1, bytearray: 1, str: 1, list: 8, tuple: 8}  # of an ASCII str
+_position = attrgetter("lineno", "end_lineno", "col_offset", "end_col_offset")
 _ARITHMETIC = ast.BinOp, ast.operator, ast.Constant, ast.Name, ast.expr_context
 
 
@@ -37,7 +39,7 @@ def asked_of_ram(error: BaseException, shell: Any, left_bytes: int) -> int | Non
             return math.prod(args[0]) * int(dtype.itemsize.__get__(args[1]))
     entries = list(walk_tb(traceback_of(error)))
     if entries and issubclass(type(error), MemoryError):
-        with suppress(LookupError, SyntaxError, NameError, TypeError, ValueError, ArithmeticError):
+        with suppress(LookupError, SyntaxError, TypeError, ValueError, ArithmeticError, NameError):
             computed_bytes = _computed_bytes(entries[-1], shell)
             return computed_bytes if computed_bytes > left_bytes else None
     return None
@@ -45,12 +47,22 @@ def asked_of_ram(error: BaseException, shell: Any, left_bytes: int) -> int | Non
 
 def _computed_bytes(entry: TracebackType, shell: Any) -> int:
     """Return the size that the cell's expression asks for which failed; 0 for any that is not of these."""
-    frame = entry.tb_frame
+    frame, code = entry.tb_frame, entry.tb_frame.f_code
+    positions = getattr(code, "co_positions", None)  # from Python 3.11 on
     # A frame that went on after the failure may have bound its names anew.
-    if frame.f_lasti != entry.tb_lasti or not is_a_cells(shell, frame.f_code.co_filename):
+    is_there = frame.f_lasti == entry.tb_lasti and is_a_cells(shell, code.co_filename)
+    if positions is None or not is_there:
         return 0
     names = {**frame.f_builtins, **frame.f_globals, **dict(locals_of(frame))}
-    match _failed(entry):
+    position = next(islice(positions(), entry.tb_lasti // 2, None))
+    for node in ast.walk(ast.parse("".join(linecache.getlines(code.co_filename)))):
+        if isinstance(node, ast.expr) and _position(node) == position:
+            return _size_of(node, names)
+    return 0
+
+
+def _size_of(node: ast.expr, names: dict[str, Any]) -> int:
+    match node:
         case ast.Call(func=ast.Name(id="bytearray" | "bytes" as kind), args=[size], keywords=[]):
             return _number(size, names) if names[kind] in (bytearray, bytes) else 0
         case ast.BinOp(op=ast.Mult(), left=left, right=right):
@@ -58,19 +70,6 @@ def _computed_bytes(entry: TracebackType, shell: Any) -> int:
                 return size_bytes * _number(right, names)
             return _repeated_bytes(right, names) * _number(left, names)
     return 0
-
-
-def _failed(entry: TracebackType) -> Any:
-    """Return the expression that failed; before Python 3.11, the value of a statement on one line."""
-    code = entry.tb_frame.f_code
-    first, last, start, end = entry.tb_lineno, entry.tb_lineno, None, None
-    if hasattr(code, "co_positions"):
-        first, last, start, end = next(islice(code.co_positions(), entry.tb_lasti // 2, None))
-    lines = [line.encode() for line in linecache.getlines(code.co_filename)[first - 1 : last]]
-    lines[-1] = lines[-1][:end]
-    lines[0] = lines[0][start:]
-    text = b"".join(lines).decode().strip()
-    return getattr(ast.parse(text if start is None else f"({text})").body[0], "value", None)
 
 
 def _repeated_bytes(node: ast.AST, names: dict[str, Any]) -> int:

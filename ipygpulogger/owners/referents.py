@@ -19,11 +19,10 @@ from types import (
     GetSetDescriptorType,
     MemberDescriptorType,
     ModuleType,
-    WrapperDescriptorType,
 )
 from typing import TYPE_CHECKING, Any
 
-from ..runtime.objects import bases_of, is_made_in_python, module_of, namespace_of, walk_tb
+from ..runtime.objects import bases_of, module_of, namespace_of, walk_tb
 from ..runtime.shell import OUR_PACKAGE, is_users_module
 
 if TYPE_CHECKING:
@@ -132,34 +131,9 @@ def in_pieces(items: Iterator[Any]) -> Iterator[Any]:
 
 def own_attribute(value: Any, name: str) -> Any:
     """Return an attribute that a class keeps in C, past any accessor of the user's; None for any other."""
-    found, _ = _defined(type(value), name)
+    namespaces = map(namespace_of, bases_of(type(value)))
+    found: Any = next((namespace[name] for namespace in namespaces if name in namespace), None)
     return found.__get__(value) if id(type(found)) in _C_ATTRIBUTES else None
-
-
-def _defined(kind: type, name: str) -> tuple[Any, type]:
-    """Return what a class or its nearest base defines for a name, and which; (None, object) if none does."""
-    for base in bases_of(kind):
-        namespace = namespace_of(base)
-        if name in namespace:
-            return namespace[name], base
-    return None, object
-
-
-def is_safe_to_examine(kind: type) -> bool:
-    """Return whether a framework may examine values of a class without running code of the user's.
-
-    `isinstance` reads `__class__`, and JAX reads more. A class with Python code of its own for that can only
-    be an array if it derives from a C type, as torch's tensors do.
-    """
-    for name in ("__class__", "__getattribute__", "__getattr__"):
-        found, base = _defined(kind, name)
-        if base is not object and id(type(found)) not in _C_ATTRIBUTES | {id(WrapperDescriptorType)}:
-            return any(not is_made_in_python(base) and not _is_builtin(base) for base in bases_of(kind))
-    return True
-
-
-def _is_builtin(kind: type) -> bool:
-    return module_name(kind) in ("builtins", "collections")
 
 
 def _is_users(kind: type) -> bool:

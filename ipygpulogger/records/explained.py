@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 
 from .cell_record import Owner  # noqa: TC001 - decoding evaluates the type hints
 from .device_usage import DeviceUsage, Sizes  # noqa: TC001
-from .units import MB, rounded_mb
+from .units import MB, rounded_mb, size_text
 from .usage import Usage
 from .value import Displayed, Value
 
@@ -196,6 +196,8 @@ def requested(asked_bytes: int) -> str:
 
     A whole number of hundredths of a GiB is what torch's message tells: "7.81 GiB"; any other, "8000 MB".
     """
+    if asked_bytes >= 1000 * _GIB:
+        return size_text(asked_bytes)
     hundredths = round(asked_bytes * 100 / _GIB)
     if asked_bytes > _GIB and asked_bytes == round(hundredths / 100 * _GIB):
         return f"{hundredths / 100:.2f} GiB"

@@ -11,7 +11,8 @@ if TYPE_CHECKING:
 MB = 2**20
 MINUS = "\u2212"
 
-_LARGE = re.compile(r"\b(\d{4,12}) MB\b")
+_UNITS = {unit: MB << 10 * power for power, unit in enumerate(("MB", "GB", "TB", "PB", "EB"))}
+_LARGE = re.compile(r"\b(\d{4,15}) MB\b")
 _SHORT = 40  # characters
 _CONTROLS = frozenset(map(chr, (*range(0x09), *range(0x0A, 0x20), *range(0x7F, 0xA0))))  # without the tab
 # What changes the direction of writing: text would be read as something else than it is (CVE-2021-42574).
@@ -62,13 +63,12 @@ def mb_range(lo_bytes: int, hi_bytes: int) -> str:
 
 
 def size_text(size_bytes: float) -> str:
-    """Return a size as people read it: "123 MB", "2.4 GB", "1.5 TB"; whole megabytes below 1000 MB."""
+    """Return a size as people read it: "123 MB", "2.4 GB", "1.0 EB"; whole megabytes below 1000 MB."""
     size_mb = rounded_mb(size_bytes)
     if abs(size_mb) < 1000:
         return f"{size_mb} MB".replace("-", MINUS)
-    size_gb = size_bytes / MB / 1024
-    figure, unit = (size_gb, "GB") if abs(size_gb) < 999.95 else (size_gb / 1024, "TB")
-    return f"{figure:.1f} {unit}".replace("-", MINUS)
+    unit = next((one for one in ("GB", "TB", "PB") if abs(size_bytes) < 999.95 * _UNITS[one]), "EB")
+    return f"{size_bytes / _UNITS[unit]:.1f} {unit}".replace("-", MINUS)
 
 
 def nonzero_text(size_bytes: int) -> str:
@@ -89,11 +89,10 @@ def signed_size_text(size_bytes: float) -> str:
 def share_text(size_bytes: int, total_bytes: int) -> str:
     """Return a part of a whole as people read it, in the unit of the whole: "6.4 of 16 GB"."""
     figure, _, unit = size_text(total_bytes).partition(" ")
-    unit_bytes = {"MB": MB, "GB": MB << 10, "TB": MB << 20}[unit]
     whole = figure.removesuffix(".0")
     if unit == "MB":
         return f"{rounded_mb(size_bytes)} of {whole} MB"
-    part = f"{size_bytes / unit_bytes:.1f}"
+    part = f"{size_bytes / _UNITS[unit]:.1f}"
     return f"{part if float(part) else size_text(size_bytes)} of {whole} {unit}"
 
 

@@ -52,7 +52,7 @@ _LINE = 80  # columns of a line of kinds
 _DEVICES = 3  # in a report
 _ROWS = 20  # of one device; the others are added up
 _NAME = 40  # characters, at most
-_PLACE = 26  # characters, at most
+_PLACE = 30  # characters, at most
 _SPACE = "\N{NO-BREAK SPACE}"
 _UNKNOWN = "Nothing is known of what was alive at the peak."
 
@@ -209,6 +209,7 @@ def _kind(row: AtPeak) -> str:
 
 
 def _place(row: AtPeak) -> str:
-    """Return the place; of a long one the end, which has the number of the line."""
-    place = printable(row.place)
-    return place if len(place) <= _PLACE else f"…{place[1 - _PLACE :]}"
+    """Return the place; of a long one the cell's line that called a helper, and the end with the number."""
+    caller, arrow, place = printable(row.place).rpartition(" → ")
+    most = _PLACE - len(caller + arrow)
+    return caller + arrow + (place if len(place) <= most else f"…{place[1 - most :]}")

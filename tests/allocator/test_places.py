@@ -71,11 +71,16 @@ def test_frames_of_other_languages_are_left_out():
     assert frames_of(recorded) == stack[3:]
 
 
-def test_a_line_of_a_file():
-    """By the file's name and the line, with its text."""
-    place, text = Places().place_of((__file__, 1, ""))
-    assert place == "test_places.py:1"
-    assert text.startswith('"""Which line a stack stands for')
+def test_two_files_of_one_name_are_told_apart():
+    """The second by its path; others keep their short name."""
+    files = ["/a/x/train.py", "/b/x/train.py", "/a/data.py"]
+    places = Places()
+    assert [places.place_of((file, 3, "f")).place for file in files] == [
+        "train.py:3",
+        "/b/x/train.py:3",
+        "data.py:3",
+    ]
+    assert places.place_of((__file__, 1, "")).text.startswith('"""Which line a stack stands for')
 
 
 def test_the_stack_ends_at_the_users_line():

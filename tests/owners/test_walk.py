@@ -186,15 +186,7 @@ class Meta(type):
     __instancecheck__ = __subclasscheck__ = __hash__ = __eq__ = __getattribute__
 
 
-def curious(value):
-    """A framework that asks as theirs do: `isinstance` reads `__class__`, and JAX's reads more."""
-    if isinstance(value, (Array, type(None))) or hasattr(value, "aval"):
-        return holding(value)
-    return None
-
-
-@pytest.mark.parametrize("asks", [holding, curious])
-def test_hostile_objects(asks):
+def test_hostile_objects():
     """No code of the user's runs, however they wrote their classes."""
     Bomb.touched = 0
     hostile = Meta("Hostile", (), {"__slots__": ("array",), "__getattr__": Bomb._boom})
@@ -202,7 +194,7 @@ def test_hostile_objects(asks):
     vars(type)["__dict__"].__get__(hostile)["array"].__set__(instance, Array(3))
     lists = type("Lists", (list,), {"__iter__": Bomb._boom, "__len__": Bomb._boom, "__getattr__": Bomb._boom})
     values = {"a": Bomb(), "b": instance, "c": lists([Array(2)]), "d": hostile, "e": [instance, Bomb()]}
-    found = walk([Root(name, "variable", value) for name, value in values.items()], [asks])
+    found = walk([Root(name, "variable", value) for name, value in values.items()], [holding])
     assert {o.name: o.size_bytes for o in found.owners} == {"a": 4, "b": 3, "c": 2, "e": 4}
     assert Bomb.touched == 0
 

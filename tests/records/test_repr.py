@@ -79,12 +79,13 @@ def test_any_record_is_one_short_line(given):
         (8 * GIB, "8.00 GiB"),
         (8002 * MB, "8002 MB"),
         (GIB, "1024 MB"),
+        (1 << 60, "1.0 EB"),
         (22 * MB, "22 MB"),
         (512, "0 MB"),
     ],
 )
 def test_a_failed_allocation_is_written_no_more_exactly_than_known(asked_bytes, said):
-    """A size with all its digits is told in MB; hundredths of a GiB stay what they are."""
+    """A size with all its digits is told in MB; hundredths of a GiB stay; 1000 GiB are TB."""
     assert requested(asked_bytes) == said
 
 

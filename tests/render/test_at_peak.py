@@ -165,3 +165,11 @@ def test_a_page_has_both_moments():
     assert "Alive then: temporaries 774 MB" in whole
     assert whole.count("f(19)") == 1
     assert "and 40 more" in whole
+
+
+def test_a_long_place_keeps_its_ends():
+    """The cell's line that called a helper and the number of the helper's; of a file its end."""
+    places = "In [5]:2 → make_batches_of_images, In [1]:4", f"{'a/' * 20}train.py:41"
+    said = at_peak.text([replace(ROWS[0], place=place) for place in places], ())
+    assert "  In [5]:2 → …f_images, In [1]:4  " in said
+    assert "  …a/a/a/a/a/a/a/a/a/train.py:41  " in said
