@@ -19,7 +19,7 @@ from ipygpulogger.engine.scope import Scope
 from ipygpulogger.records import Measurement
 from ipygpulogger.sources.system import linux
 from ipygpulogger.sources.system.child_process import ChildProcess, Descendants
-from ipygpulogger.sources.system.forked import Starts
+from ipygpulogger.sources.system.forked import WALK_S_PER_BYTE, Starts
 
 pytestmark = pytest.mark.skipif(
     Descendants().visit(ChildProcess.observe) is None or not Path("/proc/self/smaps_rollup").exists(),
@@ -204,17 +204,19 @@ def test_a_child_of_which_little_is_told(fault, monkeypatch, waiting):
         assert found[pid].shares is None
 
 
-def test_of_idle_forks_those_follow_for_which_there_was_no_time(monkeypatch, waiting):
-    """One in each scope, until all are known; none again while nothing changes."""
+def test_forks_are_walked_while_there_is_time(waiting):
+    """Small ones first; one for which no time is left is not walked, also if it was in an earlier scope."""
     peaks = ChildPeaks(Machine())
-    monkeypatch.setattr(peaks, "_own_state", lambda: 0)
-    monkeypatch.setattr(ChildProcess, "walk_s", lambda child: 0 if child.is_walked else 1)
     forks = [child for child in peaks.observe() if child.pid in waiting]
-    counts = []
-    for _ in range(4):
-        peaks.walk(forks, 1.5)
-        counts.append(sum(child.is_walked for child in forks))
-    assert counts == [1, 2, 3, 3]
+    peaks.walk(forks, 10)
+    assert all(child.is_walked for child in forks)
+    sizes = sorted(child.current_bytes for child in forks)
+    peaks.walk(forks, (sizes[0] + sizes[1] / 2) * WALK_S_PER_BYTE)
+    assert [child.is_walked for child in sorted(forks, key=lambda one: one.current_bytes)] == [
+        True,
+        False,
+        False,
+    ]
 
 
 def figures(process, pids):
