@@ -140,7 +140,7 @@ class ChildPeaks:
         forked = [child for child in living if child.forked]
         for child in sorted(forked, key=lambda child: child.current_bytes):
             child.is_walked = False
-            limit_s -= child.current_bytes * WALK_S_PER_BYTE
+            limit_s -= child.walk_s()
             if limit_s >= 0:
                 with suppress(OSError, ValueError, Unavailable):  # it ended, or that is not allowed
                     child.walk()

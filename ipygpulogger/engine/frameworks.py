@@ -12,7 +12,6 @@ import threading
 from contextlib import nullcontext, suppress
 from functools import cache, partial
 from importlib import import_module
-from importlib.machinery import PathFinder
 from operator import itemgetter, methodcaller
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -53,20 +52,13 @@ def _offered() -> tuple[EntryPoint, ...]:
 
 
 def _may_be_offered() -> bool:
-    """Return whether a distribution names the group, or some are not in folders: parsing all takes 20 ms."""
-    if any(finder is not PathFinder and hasattr(finder, "find_distributions") for finder in sys.meta_path):
-        return True
+    """Return whether a distribution in a folder of `sys.path` names the group: parsing all takes 20 ms."""
     for folder in sys.path:
-        try:
-            names = os.listdir(folder or os.curdir)  # noqa: PTH208 - ten times as fast as `Path.iterdir`
-        except NotADirectoryError:  # an archive
-            return True
-        except (FileNotFoundError, PermissionError):
-            continue
-        for name in names:
-            if name.endswith((".dist-info", ".egg-info")):
-                with suppress(FileNotFoundError, NotADirectoryError, PermissionError):
-                    if _GROUP.encode() in Path(folder, name, "entry_points.txt").read_bytes():
+        with suppress(FileNotFoundError, NotADirectoryError, PermissionError):
+            for name in os.listdir(folder or os.curdir):  # noqa: PTH208 - ten times as fast as `Path.iterdir`
+                if name.endswith((".dist-info", ".egg-info")):
+                    entries = Path(folder, name, "entry_points.txt")
+                    if entries.is_file() and _GROUP.encode() in entries.read_bytes():
                         return True
     return False
 

@@ -172,14 +172,6 @@ def uses(device: Device) -> bool | None:
     return device.uuid in {driver.device(ordinal).uuid for ordinal in contexts}
 
 
-def may_use_others(ordinals: Collection[int]) -> bool:
-    """Return whether this process may hold memory on a device beside those that CUDA numbers so."""
-    if driver.absent():
-        return False
-    contexts = driver.contexts()
-    return any(one not in ordinals for one in contexts) if contexts else True
-
-
 def _reserved(trackers: Iterable[PeakTracker]) -> tuple[int, list[tuple[int, ...]]] | None:
     """Return what allocators have reserved, and the stamps of their counters; None where one has no stamp."""
     try:

@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ipygpulogger.engine import ledger as ledgers
-from ipygpulogger.engine.ledger import NOTHING, DeviceSnapshot, Ledger, allowance, may_use_others, uses
+from ipygpulogger.engine.ledger import NOTHING, DeviceSnapshot, Ledger, allowance, uses
 from ipygpulogger.records import DRIVER
 from ipygpulogger.sources import Device, DeviceMemory, Observation, Reading
 from ipygpulogger.sources.nvidia import driver
@@ -252,19 +252,18 @@ def test_a_list_that_leaves_this_process_out_is_none(mine, reserved):
         assert Ledger(card).take(GPU, [], []).own is None
 
 
-# Each: where this process has a context, what it holds on device 1, how often the driver is asked for that, and
-# whether it may use devices beside those of `ours`.
+# Each: where this process has a context, what it holds on device 1, and how often the driver is asked for that.
 CONTEXTS = [
-    (None, 0, 0, (), False),  # CUDA is not loaded: nothing here uses any device
-    ((), 50, 1, (), True),  # loaded, without a primary context: a library may have made one of its own
-    ((0,), 0, 0, (0,), False),  # on another device
-    ((0, 1), 50, 1, (0,), True),
-    ((1,), 50, 1, (), True),
+    (None, 0, 0),  # CUDA is not loaded: nothing here uses any device
+    ((), 50, 1),  # loaded, without a primary context: a library may have made one of its own
+    ((0,), 0, 0),  # on another device
+    ((0, 1), 50, 1),
+    ((1,), 50, 1),
 ]
 
 
-@pytest.mark.parametrize(("ordinals", "own", "asked", "ours", "may"), CONTEXTS)
-def test_a_device_that_no_framework_uses(clock, contexts, ordinals, own, asked, ours, may):
+@pytest.mark.parametrize(("ordinals", "own", "asked"), CONTEXTS)
+def test_a_device_that_no_framework_uses(clock, contexts, ordinals, own, asked):
     """Whether this process can be on it at all, the CUDA library tells without a question to the driver."""
     contexts.ordinals = ordinals
     card = Card()
@@ -272,7 +271,6 @@ def test_a_device_that_no_framework_uses(clock, contexts, ordinals, own, asked, 
     assert (held.own, card.slow_questions()) == (own, asked)
     assert uses(RAW) == (1 in ordinals if ordinals else None if ordinals == () else False)
     assert uses(GPU)  # of a framework: whatever the CUDA library says
-    assert may_use_others(ours) == may
     assert (NOTHING.own, NOTHING.outside) == (0, 0)  # what is known of a device that is not used
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..contract import Observation, Reading, Unavailable
 from . import linux
-from .forked import Card, Sharing, forks, sharing
+from .forked import WALK_S_PER_BYTE, Card, Sharing, forks, sharing
 from .process import Mark
 
 if TYPE_CHECKING:
@@ -196,6 +196,10 @@ class ChildProcess(Mark):
             more_bytes = max(0, self.mapped_bytes - self.shares.mapped_bytes)
             return max(0, self.current_bytes - self.shares.shared_bytes - more_bytes)
         return max(0, self.current_bytes - self.mapped_bytes - (self.inherited_bytes or 0))
+
+    def walk_s(self) -> float:
+        """Return about how long a walk of its pages would take."""
+        return self.current_bytes * WALK_S_PER_BYTE
 
     def walk(self) -> None:
         """Find what it shares now."""
