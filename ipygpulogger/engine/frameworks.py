@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
     from importlib.metadata import EntryPoint
 
+    from ..sources.contract import Notes
+
 
 T = TypeVar("T")
 
@@ -68,30 +70,6 @@ def _adapter(name: str) -> type[Framework]:
     module, _, kind = _ADAPTERS[name].partition(":")
     adapter: type[Framework] = getattr(import_module(f"..sources.{module}", __package__), kind)
     return adapter
-
-
-class Notes:
-    """Sentences for the user that wait for the next record."""
-
-    def __init__(self) -> None:
-        self._told: set[str] = set()
-        self._waiting: list[str] = []
-
-    def is_new(self, sentence: str) -> bool:
-        """Return whether a sentence was never reported; from now on it counts as reported."""
-        new = sentence not in self._told
-        self._told.add(sentence)
-        return new
-
-    def add(self, sentence: str) -> None:
-        """Keep a sentence for the next record, unless it was reported before."""
-        if self.is_new(sentence):
-            self._waiting.append(sentence)
-
-    def take(self) -> tuple[str, ...]:
-        """Return the sentences for the next record, and forget them."""
-        waiting, self._waiting = tuple(self._waiting), []
-        return waiting
 
 
 class Frameworks:

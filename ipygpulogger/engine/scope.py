@@ -288,7 +288,7 @@ class Scope(Measuring):
             self._begin_interval(device_scope.intervals, tracker, tracker.open)
         try:
             levels = [interval.before for interval in device_scope.intervals.values()]
-            device_scope.before = self._machine.snapshot(device, device_scope.intervals, levels)
+            device_scope.before = self._machine.ledger.take(device, tuple(device_scope.intervals), levels)
             device_scope.neighbours_before_bytes = device_scope.before.neighbours
         except Unavailable as reason:
             self._note(reason)
@@ -314,7 +314,7 @@ class Scope(Measuring):
                 device_scope.after = NOTHING
                 continue
             try:
-                after = on.snapshot(device, device_scope.intervals, processes=final)
+                after = on.ledger.take(device, tuple(device_scope.intervals), processes=final)
             except Unavailable as reason:
                 if final:
                     self._note(reason)

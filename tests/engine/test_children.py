@@ -228,16 +228,6 @@ def figures(process, pids):
     }
 
 
-def looked(process, monkeypatch, pids):
-    """These children as a process that looked before finds them, and the files of theirs that it read for that."""
-    files, real = [], linux.read
-    with monkeypatch.context() as patch:
-        patch.setattr(linux, "read", lambda path: files.append(path) or real(path))
-        found = figures(process, pids)
-    theirs = [path for path in files if path.count("/") == 3 and path.split("/")[2] in map(str, pids)]
-    return found, theirs
-
-
 def started(program):
     """A running program that waits for a line, and then says one."""
     words = [sys.executable, "-I", "-S", "-u", "-c", f"print()\ninput()\n{program}\nprint()\ninput()"]
@@ -251,34 +241,6 @@ def started(program):
 def ended(child):
     child.kill()
     child.communicate()
-
-
-def test_a_child_that_did_not_run_is_not_read_again(monkeypatch):
-    """Of 20 children that wait two files are read each; of one that ran all of them, and what it needed is known."""
-    waiting = [started("x = b'x' * (50 << 20)\ndel x") for _ in range(20)]
-    pids = {child.pid for child in waiting}
-    process = Descendants()
-    assert len(looked(process, monkeypatch, pids)[1]) == 3 * 20
-    for _ in range(500):  # they may still be on their way to sleep
-        before, files = looked(process, monkeypatch, pids)
-        if len(files) == 2 * 20:
-            break
-        time.sleep(0.02)
-    assert sorted(files) == sorted(f"/proc/{pid}/{name}" for pid in pids for name in ("stat", "statm"))
-    assert before == looked(Descendants(), monkeypatch, pids)[0]
-
-    ran = waiting[7]
-    ran.stdin.write(b"\n")
-    ran.stdin.flush()
-    ran.stdout.readline()
-    after, files = looked(process, monkeypatch, pids)
-    assert f"/proc/{ran.pid}/status" in files
-    assert len(files) < 3 * 20  # the last time that one of the others used may be counted only now
-    assert after[ran.pid][1] >= before[ran.pid][1] + 49 * MB
-    assert {pid for pid in pids if after[pid] != before[pid]} == {ran.pid}
-    for child in waiting:
-        ended(child)
-    assert looked(process, monkeypatch, pids)[0] == {}
 
 
 CHILD = """

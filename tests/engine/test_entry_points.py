@@ -5,7 +5,8 @@ import sys
 import pytest
 
 from ipygpulogger.engine import frameworks
-from ipygpulogger.engine.frameworks import Frameworks, Notes
+from ipygpulogger.engine.frameworks import Frameworks
+from ipygpulogger.sources.contract import Notes
 
 OURS = "[ipygpulogger.sources]\narena = example_source:Arena\n"
 

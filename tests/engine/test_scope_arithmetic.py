@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 from ipygpulogger.engine import children
 from ipygpulogger.engine import scope as scopes
 from ipygpulogger.engine.children import ChildPeaks
-from ipygpulogger.engine.frameworks import Notes
 from ipygpulogger.engine.ledger import DeviceSnapshot
 from ipygpulogger.engine.peaks import PeakTracker
 from ipygpulogger.engine.scope import Scope
 from ipygpulogger.records import DRIVER, ChildrenUsage, ChildUsage, DeviceHolding, Measurement, Metric, Peak
 from ipygpulogger.sources import Counter, Device, DeviceMemory, Observation, Reading, Unavailable
+from ipygpulogger.sources.contract import Notes
 from ipygpulogger.sources.system.child_process import ChildProcess, Sharing
 from ipygpulogger.sources.system.process import Ended
 
@@ -136,6 +136,7 @@ class Fake:
             utilization_percent=lambda uuid, since_s: since_s if uuid == GPU.uuid else 1 / 0,
         )
         self.said, self.notes = [], Notes()
+        self.ledger = SimpleNamespace(take=self.snapshot)
         self.devices = SimpleNamespace(by_device=self.by_device, pinned={})
 
     def uses(self, device):
@@ -380,7 +381,7 @@ def test_a_device_that_this_process_cannot_use_is_asked_once(on):
     """As the scope begins, and not again at its end, unless this process held something there or all are shown."""
     on.raw = [raw := Device(DRIVER, 0, "a card", "GPU-1", None)]
     asked, snapshot = [], on.snapshot
-    on.snapshot = lambda *args, **how: (asked.append(1), snapshot(*args, **how))[1]
+    on.ledger.take = lambda *args, **how: (asked.append(1), snapshot(*args, **how))[1]
 
     def times(own, **options):
         on.found[raw] = [], held(9, own)

@@ -55,7 +55,6 @@ class ChildProcess(Mark):
         self.children: tuple[int, ...] = ()
         self.sizes = b""
         self._stat: _Stat | None = None
-        self._known: Observation | None = None  # the last one, unless the mark was reset since
         self._reset_faults: tuple[int, int] | None = None  # before the last reset
         self._separate = False  # its memory is certainly not its parent's
 
@@ -66,8 +65,7 @@ class ChildProcess(Mark):
     def observe(self) -> Observation:
         """Read the resident memory and its high-water mark, with the page faults as the stamp.
 
-        Its status, which takes most of the time, is not read again if no page was mapped since, and what is
-        resident is the same. A process that ended or called exec, which loses the mark, is `Unavailable`.
+        A process that ended or called exec, which loses the mark, is `Unavailable`.
         """
         if self.left:
             return self._last_observation()
@@ -80,9 +78,6 @@ class ChildProcess(Mark):
             sizes = linux.read(f"/proc/{self.pid}/statm")
             if was is not None and stat.identity != was.identity:
                 raise Unavailable(f"{self.pid} is another process now, or runs another program")
-            known = self._known
-            if known is not None and was is not None and (stat.faults, sizes) == (was.faults, self.sizes):
-                return self._unless_reset(known)
             self._check_separate(stat, sizes)
             current_bytes, high_bytes = linux.resident_and_mark_bytes(self.pid)
         except (OSError, ValueError) as error:
@@ -95,12 +90,8 @@ class ChildProcess(Mark):
         if stat.faults == self._reset_faults and peak_bytes <= current_bytes + self.precision_bytes:
             peak_bytes = current_bytes  # nothing was mapped since the reset: the mark is merely approximate
         self.high_bytes = max(peak_bytes, self.high_bytes)
-        self._known = Observation((Reading(current_bytes, peak_bytes),), stat.faults)
-        return self._unless_reset(self._known)
-
-    def _unless_reset(self, observation: Observation) -> Observation:
-        reset = self.card is None and self._resets.take()
-        return observation._replace(reset_elsewhere=True) if reset else observation
+        was_reset = self.card is None and self._resets.take()
+        return Observation((Reading(current_bytes, peak_bytes),), stat.faults, was_reset)
 
     def find_card(self, stat: _Stat | None = None) -> None:
         """Take the card of this process; it is `Unavailable` if its last figures were taken already."""
@@ -167,7 +158,7 @@ class ChildProcess(Mark):
 
     def reset(self) -> None:
         """Lower the high-water mark to what is resident now; that of another user's process only rises."""
-        self._known = self._reset_faults = None
+        self._reset_faults = None
         try:
             faults = _read_stat(self.pid).faults
             linux.reset_mark(self.pid)

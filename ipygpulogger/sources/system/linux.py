@@ -81,11 +81,6 @@ def thread_count() -> int:
     return int(read("/proc/self/stat").rpartition(b")")[2].split()[17])
 
 
-def walked_resident_bytes() -> int:
-    """Return what this process has resident, as Linux 4.14 and later finds it by walking the page tables."""
-    return _size_bytes(read("/proc/self/smaps_rollup"), b"\nRss:")
-
-
 def rollup_bytes(pid: int | str) -> dict[str, int]:
     """Return the sizes of a process's ``smaps_rollup`` by name; the kernel walks all its pages for it."""
     sizes = re.findall(rb"^(\w+): *(\d+) kB", read(f"/proc/{pid}/smaps_rollup"), re.MULTILINE)

@@ -308,13 +308,11 @@ class Process:
         try:
             if linux.resident_bytes() > _WALK_BYTES:
                 return None
-            return linux.walked_resident_bytes()
+            return linux.rollup_bytes("self")["Rss"]
         except (OSError, ValueError):  # refused
             return None
 
-    def has_children(self) -> bool:
-        """Return whether this process has any child, running or ended; one system call."""
-        return linux.has_children()
+    has_children = staticmethod(linux.has_children)
 
     def diagnose(self) -> Diagnosis:
         """Say how good the figures of general RAM are on this machine."""
