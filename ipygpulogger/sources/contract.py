@@ -276,11 +276,16 @@ class FrameworkByDevice(Framework):
 
     @abstractmethod
     def in_use(self) -> Iterable[Hashable]:
-        """Return the devices that may be in use now, each as anything that sorts."""
+        """Return the devices that may be in use now, the current one first, each as anything that sorts."""
 
     @abstractmethod
     def counter(self, device: Any) -> DeviceCounter:
         """Make the counter of one of these devices; raises `Unavailable` if it is not counted so far."""
+
+    def current_index(self) -> int | None:
+        """Return the first device that may be in use now, if it has a counter."""
+        index: Any = next(iter(self.in_use()), None) if self._counters else None
+        return index if index in self._counters else None
 
     def counters(self) -> list[DeviceCounter]:
         """Return a counter for each device that was ever found in use, in their order."""
