@@ -53,14 +53,6 @@ def faults_and_mark() -> tuple[tuple[int, ...], int]:
     return (usage.ru_minflt, usage.ru_majflt), usage.ru_maxrss * _UNIT_BYTES
 
 
-def faults_of_ended_children() -> int:
-    """Return the page faults of the children that were waited for; 0 on Windows."""
-    if resource is None:
-        return 0
-    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return usage.ru_minflt + usage.ru_majflt
-
-
 _KIB = 2**10
 _CLEAR_REFS_HIWATER = b"5"  # proc(5): reset the peak resident set size
 
