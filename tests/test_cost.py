@@ -16,8 +16,8 @@ from way import way_of_a_cell
 
 import ipygpulogger
 from ipygpulogger import IPyGPULogger
-from ipygpulogger.engine import device_scope
 from ipygpulogger.engine import machine as machines
+from ipygpulogger.engine import scope
 from ipygpulogger.engine.machine import Machine
 from ipygpulogger.owners import growth, roots
 from ipygpulogger.sources.nvidia.nvml import Nvml
@@ -128,7 +128,7 @@ def without_devices(fresh_machine, monkeypatch):
 def unused_devices(fresh_machine, gpu, monkeypatch):
     """A machine with two devices, which this process does not use."""
     use(monkeypatch, Machine(frameworks=()))
-    monkeypatch.setattr(device_scope, "may_use_others", lambda _: False)
+    monkeypatch.setattr(scope, "uses", lambda _: False)
 
 
 def use(monkeypatch, machine):

@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from .peaks import Interval
 
 _NEARLY_BYTES = MB  # if what a child shared at an end is known as well as that, nothing is said
-_STILL_BYTES = 2**20  # the pages that this process may change before those of its forks are walked again
 LARGEST = 4  # children that are named
 _SMALL_BYTES = 5 * MB  # a child that ended with less, as of `!echo hi`, is not reported, and comes last
 # Walking the pages of forked children may take so long as the scope opens; at its end a part of its time.
@@ -52,9 +51,6 @@ class ChildPeaks:
         self._measuring_themselves: set[int] = set()  # process ids
         self._trackers: dict[ChildProcess, PeakTracker] = {}
         self._lock = threading.RLock()
-        self._own = 0, 0  # page faults and size of this process when its forks were last walked anew
-        self._walked: object = None  # what changes with the memory that the forks may share
-        self._shared_bytes: int | None = None  # as of then
 
     def observe(self, opening: Children | None = None, *, reset: bool = True) -> list[ChildProcess] | None:
         """Read and return every living descendant, for all open scopes; None if none are listed."""
@@ -140,41 +136,15 @@ class ChildPeaks:
             forks.forget(pid)
 
     def walk(self, living: Iterable[ChildProcess], limit_s: float) -> int | None:
-        """Walk the pages of forks that changed; return what they share with each other, None if unknown."""
+        """Walk the pages of forks, small ones first; return what they share with each other, if known."""
         forked = [child for child in living if child.forked]
-        if not forked:
-            return 0
-        related = {*forked, *(child.parent for child in forked if child.parent is not None)}
-
-        def state() -> object:
-            """Return what changes with more than a little in those that were walked, else with anything."""
-            return own, {child: child.is_walked or child.state for child in related}
-
-        own = self._own_state()
-        if self._walked != state():
-            self._shared_bytes = None
-            for child in forked:
-                child.forget_walk()
         for child in sorted(forked, key=lambda child: child.current_bytes):
+            child.is_walked = False
             limit_s -= child.walk_s()
             if limit_s >= 0:
                 with suppress(OSError, ValueError, Unavailable):  # it ended, or that is not allowed
                     child.walk()
-        if self._shared_bytes is None:
-            self._shared_bytes = _shared_bytes(forked, limit_s)
-        self._walked = state()  # last: after an interrupt they are walked again
-        return self._shared_bytes
-
-    def _own_state(self) -> object:
-        """Return what changes as soon as this process may have changed more than a little of its memory."""
-        try:
-            faults, size_bytes = sum(linux.faults_and_mark()[0]), linux.resident_bytes()
-        except (OSError, ValueError):
-            return object()
-        was_faults, was_bytes = self._own
-        if abs(size_bytes - was_bytes) + (faults - was_faults) * linux.PAGE_BYTES > _STILL_BYTES:
-            self._own = faults, size_bytes
-        return self._own
+        return _shared_bytes(forked, limit_s)
 
 
 def _shared_bytes(forked: list[ChildProcess], limit_s: float) -> int | None:
@@ -183,7 +153,7 @@ def _shared_bytes(forked: list[ChildProcess], limit_s: float) -> int | None:
     Of a page that n processes share each has 1/n (Pss). Summed over this process and all its forks each page
     counts once: without what this process has, it is what its forks have.
     """
-    if len(forked) == 1:
+    if len(forked) <= 1:
         return 0
     walked = [child.shares for child in forked if child.shares is not None and child.is_walked]
     ours = all(child.parent is None or child.parent.forked for child in forked)  # not of another program

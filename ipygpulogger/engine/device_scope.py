@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..records import DRIVER, DeviceUsage, Metric, Peak
+from ..records import DeviceUsage, Metric, Peak
 from ..records.units import MB
 from ..sources import Unavailable
 from ..sources.nvidia.nvml import ENERGY_RESOLVES_S
-from .ledger import ALLOCATED, NOTHING, RESERVED, may_use_others
+from .ledger import ALLOCATED, RESERVED
 from .peaks import peak_of_sum
 
 if TYPE_CHECKING:
@@ -213,14 +213,3 @@ class DeviceScope:
         return self._rise_bytes(after) > MB or (
             most_bytes is not None and self.highest_used_bytes > most_bytes + explained_bytes
         )
-
-
-def without_unused(found: list[DeviceScope]) -> list[DeviceScope]:
-    """Return the devices worth a look at the end: on the others this process held and holds nothing."""
-    raws = [one for one in found if one.device.backend == DRIVER and not (one.before and one.before.own)]
-    ordinals = {one.device.index for one in found if one.device.backend == "cuda"}
-    if not raws or may_use_others(ordinals):
-        return found
-    for unused in raws:
-        unused.after = NOTHING
-    return [one for one in found if one not in raws]

@@ -12,7 +12,6 @@ import threading
 from contextlib import nullcontext, suppress
 from functools import cache, partial
 from importlib import import_module
-from importlib.machinery import PathFinder
 from operator import itemgetter, methodcaller
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -24,6 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from contextlib import AbstractContextManager
     from importlib.metadata import EntryPoint
+
+    from ..sources.contract import Notes
 
 
 T = TypeVar("T")
@@ -53,20 +54,13 @@ def _offered() -> tuple[EntryPoint, ...]:
 
 
 def _may_be_offered() -> bool:
-    """Return whether a distribution names the group, or some are not in folders: parsing all takes 20 ms."""
-    if any(finder is not PathFinder and hasattr(finder, "find_distributions") for finder in sys.meta_path):
-        return True
+    """Return whether a distribution in a folder of `sys.path` names the group: parsing all takes 20 ms."""
     for folder in sys.path:
-        try:
-            names = os.listdir(folder or os.curdir)  # noqa: PTH208 - ten times as fast as `Path.iterdir`
-        except NotADirectoryError:  # an archive
-            return True
-        except (FileNotFoundError, PermissionError):
-            continue
-        for name in names:
-            if name.endswith((".dist-info", ".egg-info")):
-                with suppress(FileNotFoundError, NotADirectoryError, PermissionError):
-                    if _GROUP.encode() in Path(folder, name, "entry_points.txt").read_bytes():
+        with suppress(FileNotFoundError, NotADirectoryError, PermissionError):
+            for name in os.listdir(folder or os.curdir):  # noqa: PTH208 - ten times as fast as `Path.iterdir`
+                if name.endswith((".dist-info", ".egg-info")):
+                    entries = Path(folder, name, "entry_points.txt")
+                    if entries.is_file() and _GROUP.encode() in entries.read_bytes():
                         return True
     return False
 
@@ -76,30 +70,6 @@ def _adapter(name: str) -> type[Framework]:
     module, _, kind = _ADAPTERS[name].partition(":")
     adapter: type[Framework] = getattr(import_module(f"..sources.{module}", __package__), kind)
     return adapter
-
-
-class Notes:
-    """Sentences for the user that wait for the next record."""
-
-    def __init__(self) -> None:
-        self._told: set[str] = set()
-        self._waiting: list[str] = []
-
-    def is_new(self, sentence: str) -> bool:
-        """Return whether a sentence was never reported; from now on it counts as reported."""
-        new = sentence not in self._told
-        self._told.add(sentence)
-        return new
-
-    def add(self, sentence: str) -> None:
-        """Keep a sentence for the next record, unless it was reported before."""
-        if self.is_new(sentence):
-            self._waiting.append(sentence)
-
-    def take(self) -> tuple[str, ...]:
-        """Return the sentences for the next record, and forget them."""
-        waiting, self._waiting = tuple(self._waiting), []
-        return waiting
 
 
 class Frameworks:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar, cast
 
 from ..records import DRIVER
 from ..runtime import clock
@@ -87,8 +87,7 @@ class Ledger:
     def take(
         self,
         device: Device,
-        trackers: Sequence[PeakTracker],
-        counters: Sequence[DeviceCounter],
+        trackers: Collection[PeakTracker],
         levels: AllocatorLevels | None = None,
         *,
         processes: bool = True,
@@ -98,7 +97,7 @@ class Ledger:
         levels = _levels(trackers) if levels is None else levels
         for _ in range(QUIET_TRIES):
             known = self._outside.get(uuid)
-            snapshot = self._take(device, levels, counters, processes=processes)
+            snapshot = self._take(device, levels, trackers, processes=processes)
             # As much is in use outside the allocators as before: so none of them moved between the two reads.
             if known and snapshot.other == known.other and self._outside.get(uuid) is known:
                 break
@@ -123,7 +122,7 @@ class Ledger:
         self._outside.clear()
 
     def _take(
-        self, device: Device, levels: AllocatorLevels, counters: Sequence[DeviceCounter], *, processes: bool
+        self, device: Device, levels: AllocatorLevels, trackers: Collection[PeakTracker], *, processes: bool
     ) -> DeviceSnapshot:
         allocated = sum(level[ALLOCATED] for level in levels) if levels else None
         reserved = sum(level[RESERVED] for level in levels) if levels else None
@@ -131,6 +130,7 @@ class Ledger:
         memory = self._nvml.memory(uuid) if uuid else None
         if memory is None:
             if processes:
+                counters = (cast("DeviceCounter", tracker.counter) for tracker in trackers)
                 memory = next(iter(_known(counter.device_memory for counter in counters)), None)
             return DeviceSnapshot(allocated, reserved, memory, None)
         other, now_s = memory.used_bytes - (reserved or 0), clock.monotonic_s()
@@ -172,14 +172,6 @@ def uses(device: Device) -> bool | None:
     return device.uuid in {driver.device(ordinal).uuid for ordinal in contexts}
 
 
-def may_use_others(ordinals: Collection[int]) -> bool:
-    """Return whether this process may hold memory on a device beside those that CUDA numbers so."""
-    if driver.absent():
-        return False
-    contexts = driver.contexts()
-    return any(one not in ordinals for one in contexts) if contexts else True
-
-
 def _reserved(trackers: Iterable[PeakTracker]) -> tuple[int, list[tuple[int, ...]]] | None:
     """Return what allocators have reserved, and the stamps of their counters; None where one has no stamp."""
     try:
@@ -190,7 +182,7 @@ def _reserved(trackers: Iterable[PeakTracker]) -> tuple[int, list[tuple[int, ...
     return (sum(one.readings[RESERVED].current_bytes for one in observed), stamps) if all(stamps) else None
 
 
-def _levels(trackers: Sequence[PeakTracker]) -> AllocatorLevels:
+def _levels(trackers: Iterable[PeakTracker]) -> AllocatorLevels:
     """Return what each allocator holds now, by series."""
     return [[reading.current_bytes for reading in tracker.observe().readings] for tracker in trackers]
 

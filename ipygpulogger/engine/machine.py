@@ -16,14 +16,15 @@ from typing import TYPE_CHECKING
 
 from ..records import DRIVER, Diagnosis
 from ..sources import Unavailable
+from ..sources.contract import Notes
 from ..sources.nvidia.nvml import Nvml
 from ..sources.system import linux
 from ..sources.system.forked import Starts, forks
 from ..sources.system.process import Process
 from ..sources.system.ram_limit import RamLimits
 from .devices import Devices
-from .frameworks import Frameworks, Notes
-from .ledger import AllocatorLevels, DeviceSnapshot, Ledger, allowance
+from .frameworks import Frameworks
+from .ledger import Ledger, allowance
 from .peaks import PeakTracker
 from .sampler import OpenScopes, Sampler
 from .settling import OwnImports, Settling
@@ -103,18 +104,6 @@ class Machine:
         """Return a context within which no other thread closes the driver's library."""
         return self._lock
 
-    def snapshot(
-        self,
-        device: Device,
-        trackers: Iterable[PeakTracker],
-        levels: AllocatorLevels | None = None,
-        *,
-        processes: bool = True,
-    ) -> DeviceSnapshot:
-        """Return who holds the memory of a device now; see `Ledger.take`."""
-        counters = self.devices.counters(device)
-        return self.ledger.take(device, tuple(trackers), counters, levels, processes=processes)
-
     def allowance(self, device: Device) -> tuple[int | None, int | None]:
         """Return limit and pools of the allocators; the limit of a device that CUDA does not show is 0."""
         if device.backend == DRIVER and self.devices.is_hidden(device.uuid):
@@ -123,7 +112,7 @@ class Machine:
 
     def take_notes(self) -> tuple[str, ...]:
         """Return what could not be measured since the last call, each reason once per process."""
-        return (*self.notes.take(), *self.nvml.take_notes())
+        return (*self.notes.take(), *self.nvml.notes.take())
 
     def load(self) -> None:
         """Import the frameworks and create contexts, in a process that exists only to `diagnose` them."""

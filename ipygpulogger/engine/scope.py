@@ -14,8 +14,8 @@ from ..runtime import clock
 from ..sources import Device, Unavailable
 from ..sources.system.forked import forks
 from ..sources.system.process import children_ended
-from .device_scope import METRICS, DeviceScope, TimeSeries, metric, without_unused
-from .ledger import uses
+from .device_scope import METRICS, DeviceScope, TimeSeries, metric
+from .ledger import NOTHING, uses
 from .machine import machine
 from .peaks import peak_of_sum
 from .sampler import Measuring
@@ -288,7 +288,7 @@ class Scope(Measuring):
             self._begin_interval(device_scope.intervals, tracker, tracker.open)
         try:
             levels = [interval.before for interval in device_scope.intervals.values()]
-            device_scope.before = self._machine.snapshot(device, device_scope.intervals, levels)
+            device_scope.before = self._machine.ledger.take(device, tuple(device_scope.intervals), levels)
             device_scope.neighbours_before_bytes = device_scope.before.neighbours
         except Unavailable as reason:
             self._note(reason)
@@ -308,19 +308,22 @@ class Scope(Measuring):
         on, usages, found = self._machine, [], list(self._device_scopes.values())
         if not found:
             return ()
-        for device_scope in without_unused(found) if final and not self._all_devices else found:
-            device = device_scope.device
+        for device_scope in found:
+            device, before = device_scope.device, device_scope.before
+            if final and not (self._all_devices or (before and before.own)) and uses(device) is False:
+                device_scope.after = NOTHING
+                continue
             try:
-                after = on.snapshot(device, device_scope.intervals, processes=final)
+                after = on.ledger.take(device, tuple(device_scope.intervals), processes=final)
             except Unavailable as reason:
                 if final:
                     self._note(reason)
                 continue
             device_scope.after = after if final else device_scope.after
-            own = after.own or (device_scope.before and device_scope.before.own)
+            own = after.own or (before and before.own)
             touched = device.backend != DRIVER or own or (after.own is None and uses(device))
             if touched or self._all_devices:
-                used, now = [h and h.memory and h.memory.used_bytes for h in (device_scope.before, after)]
+                used, now = [h and h.memory and h.memory.used_bytes for h in (before, after)]
                 timeline = device_scope.series.between(used, now, self.time_s) if final else ()
                 allowance = on.allowance(device) if final else (None, None)
                 usages.append(device_scope.usage(after, allowance, timeline))

@@ -21,6 +21,30 @@ class Unavailable(Exception):  # noqa: N818 - a state of the world rather than a
     """The counter cannot be read now; the message says why in one sentence."""
 
 
+class Notes:
+    """Sentences for the user that wait for the next record."""
+
+    def __init__(self) -> None:
+        self._told: set[str] = set()
+        self._waiting: list[str] = []
+
+    def is_new(self, sentence: str) -> bool:
+        """Return whether a sentence was never reported; from now on it counts as reported."""
+        new = sentence not in self._told
+        self._told.add(sentence)
+        return new
+
+    def add(self, sentence: str) -> None:
+        """Keep a sentence for the next record, unless it was reported before."""
+        if self.is_new(sentence):
+            self._waiting.append(sentence)
+
+    def take(self) -> tuple[str, ...]:
+        """Return the sentences for the next record, and forget them."""
+        waiting, self._waiting = tuple(self._waiting), []
+        return waiting
+
+
 class Reading(NamedTuple):
     """One series of a counter at one moment.
 
@@ -252,11 +276,16 @@ class FrameworkByDevice(Framework):
 
     @abstractmethod
     def in_use(self) -> Iterable[Hashable]:
-        """Return the devices that may be in use now, each as anything that sorts."""
+        """Return the devices that may be in use now, the current one first, each as anything that sorts."""
 
     @abstractmethod
     def counter(self, device: Any) -> DeviceCounter:
         """Make the counter of one of these devices; raises `Unavailable` if it is not counted so far."""
+
+    def current_index(self) -> int | None:
+        """Return the first device that may be in use now, if it has a counter."""
+        index: Any = next(iter(self.in_use()), None) if self._counters else None
+        return index if index in self._counters else None
 
     def counters(self) -> list[DeviceCounter]:
         """Return a counter for each device that was ever found in use, in their order."""

@@ -19,7 +19,7 @@ from ipygpulogger.engine.scope import Scope
 from ipygpulogger.records import Measurement
 from ipygpulogger.sources.system import linux
 from ipygpulogger.sources.system.child_process import ChildProcess, Descendants
-from ipygpulogger.sources.system.forked import Starts
+from ipygpulogger.sources.system.forked import WALK_S_PER_BYTE, Starts
 
 pytestmark = pytest.mark.skipif(
     Descendants().visit(ChildProcess.observe) is None or not Path("/proc/self/smaps_rollup").exists(),
@@ -204,17 +204,19 @@ def test_a_child_of_which_little_is_told(fault, monkeypatch, waiting):
         assert found[pid].shares is None
 
 
-def test_of_idle_forks_those_follow_for_which_there_was_no_time(monkeypatch, waiting):
-    """One in each scope, until all are known; none again while nothing changes."""
+def test_forks_are_walked_while_there_is_time(waiting):
+    """Small ones first; one for which no time is left is not walked, also if it was in an earlier scope."""
     peaks = ChildPeaks(Machine())
-    monkeypatch.setattr(peaks, "_own_state", lambda: 0)
-    monkeypatch.setattr(ChildProcess, "walk_s", lambda child: 0 if child.is_walked else 1)
     forks = [child for child in peaks.observe() if child.pid in waiting]
-    counts = []
-    for _ in range(4):
-        peaks.walk(forks, 1.5)
-        counts.append(sum(child.is_walked for child in forks))
-    assert counts == [1, 2, 3, 3]
+    peaks.walk(forks, 10)
+    assert all(child.is_walked for child in forks)
+    sizes = sorted(child.current_bytes for child in forks)
+    peaks.walk(forks, (sizes[0] + sizes[1] / 2) * WALK_S_PER_BYTE)
+    assert [child.is_walked for child in sorted(forks, key=lambda one: one.current_bytes)] == [
+        True,
+        False,
+        False,
+    ]
 
 
 def figures(process, pids):
@@ -224,16 +226,6 @@ def figures(process, pids):
         for child in process.visit(ChildProcess.observe)
         if pids is None or child.pid in pids
     }
-
-
-def looked(process, monkeypatch, pids):
-    """These children as a process that looked before finds them, and the files of theirs that it read for that."""
-    files, real = [], linux.read
-    with monkeypatch.context() as patch:
-        patch.setattr(linux, "read", lambda path: files.append(path) or real(path))
-        found = figures(process, pids)
-    theirs = [path for path in files if path.count("/") == 3 and path.split("/")[2] in map(str, pids)]
-    return found, theirs
 
 
 def started(program):
@@ -249,34 +241,6 @@ def started(program):
 def ended(child):
     child.kill()
     child.communicate()
-
-
-def test_a_child_that_did_not_run_is_not_read_again(monkeypatch):
-    """Of 20 children that wait two files are read each; of one that ran all of them, and what it needed is known."""
-    waiting = [started("x = b'x' * (50 << 20)\ndel x") for _ in range(20)]
-    pids = {child.pid for child in waiting}
-    process = Descendants()
-    assert len(looked(process, monkeypatch, pids)[1]) == 3 * 20
-    for _ in range(500):  # they may still be on their way to sleep
-        before, files = looked(process, monkeypatch, pids)
-        if len(files) == 2 * 20:
-            break
-        time.sleep(0.02)
-    assert sorted(files) == sorted(f"/proc/{pid}/{name}" for pid in pids for name in ("stat", "statm"))
-    assert before == looked(Descendants(), monkeypatch, pids)[0]
-
-    ran = waiting[7]
-    ran.stdin.write(b"\n")
-    ran.stdin.flush()
-    ran.stdout.readline()
-    after, files = looked(process, monkeypatch, pids)
-    assert f"/proc/{ran.pid}/status" in files
-    assert len(files) < 3 * 20  # the last time that one of the others used may be counted only now
-    assert after[ran.pid][1] >= before[ran.pid][1] + 49 * MB
-    assert {pid for pid in pids if after[pid] != before[pid]} == {ran.pid}
-    for child in waiting:
-        ended(child)
-    assert looked(process, monkeypatch, pids)[0] == {}
 
 
 CHILD = """

@@ -464,7 +464,7 @@ def test_a_pluggable_allocator(cuda, tmp_path, in_a_new_process):
             assert sum(size for _, size in usage.ladder) == device.total == usage.total_bytes
             assert (usage.allocated_bytes, usage.attributed, usage.consumed_bytes) == (None, known, consumed)
             assert usage.peak.quality == "sampled" and usage.peak.hi_bytes is None
-            assert ("(peak at least)" if known else "per-process usage unavailable") in row, row
+            assert ("(peaked at least)" if known else "per-process usage unavailable") in row, row
         print(*notes, sep=chr(10))
     """
     first = in_a_new_process(program)[0]
@@ -625,7 +625,7 @@ def test_pinned_memory_is_a_figure_of_its_own(cuda, on, again_mb):
     assert peak.quality != "exact" or peak.lo_bytes == true_bytes
     if again_mb is None:
         assert peak == Peak(256 * MB, 256 * MB, "exact")
-        assert "(pinned 64 MB, peak 256 MB)" in text.report(result)
+        assert "(pinned 64 MB, highest 256 MB)" in text.report(result)
         peak = run(on, lambda: pinned(128)).pinned.peak
         assert (peak.quality, peak.lo_bytes <= 192 * MB <= peak.hi_bytes <= 256 * MB) == ("bounded", True)
     kept.clear()

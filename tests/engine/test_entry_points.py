@@ -1,12 +1,12 @@
 """Entry points are read once in a process, and parsed only where a distribution names our group."""
 
 import sys
-import zipfile
 
 import pytest
 
 from ipygpulogger.engine import frameworks
-from ipygpulogger.engine.frameworks import Frameworks, Notes
+from ipygpulogger.engine.frameworks import Frameworks
+from ipygpulogger.sources.contract import Notes
 
 OURS = "[ipygpulogger.sources]\narena = example_source:Arena\n"
 
@@ -53,16 +53,6 @@ def test_those_that_offer_none_are_not_parsed(folder, monkeypatch):
     (folder / "c.egg-info").write_text("Name: c\n")
     monkeypatch.setattr("importlib.metadata.entry_points", lambda **_: 1 / 0)
     assert names() == []
-
-
-def test_an_archive_is_left_to_importlib(folder, monkeypatch):
-    """Where the files cannot be looked at, the library says."""
-    archive = folder / "packed.zip"
-    with zipfile.ZipFile(archive, "w") as packed:
-        packed.writestr("third-1.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: third\nVersion: 1.0\n")
-        packed.writestr("third-1.0.dist-info/entry_points.txt", OURS)
-    monkeypatch.setattr(sys, "path", [str(archive), *sys.path])
-    assert names() == ["arena"]
 
 
 def test_they_are_read_once(folder, monkeypatch):

@@ -6,11 +6,12 @@ from types import ModuleType
 import pytest
 
 from ipygpulogger.engine import frameworks
-from ipygpulogger.engine.frameworks import Frameworks, Notes
+from ipygpulogger.engine.frameworks import Frameworks
 from ipygpulogger.engine.machine import Machine
 from ipygpulogger.engine.scope import Scope
 from ipygpulogger.records import Measurement
 from ipygpulogger.sources import Framework
+from ipygpulogger.sources.contract import Notes
 
 
 def asked(name, answer=None):

@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ipygpulogger.engine import ledger as ledgers
-from ipygpulogger.engine.ledger import NOTHING, DeviceSnapshot, Ledger, allowance, may_use_others, uses
+from ipygpulogger.engine.ledger import NOTHING, DeviceSnapshot, Ledger, allowance, uses
 from ipygpulogger.records import DRIVER
 from ipygpulogger.sources import Device, DeviceMemory, Observation, Reading
 from ipygpulogger.sources.nvidia import driver
@@ -143,7 +143,7 @@ def test_the_slow_question_is_asked_where_something_outside_moved(program):
     ledger = Ledger(card)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ledgers.clock, "monotonic_s", lambda: now.s)
-        assert ledger.take(GPU, [card], []) == card.snapshot()
+        assert ledger.take(GPU, [card]) == card.snapshot()
         assert card.slow_questions() == 1
         for what, size in program:
             if what == "wait":
@@ -152,11 +152,11 @@ def test_the_slow_question_is_asked_where_something_outside_moved(program):
                 card.allocate(size)
             else:
                 setattr(card, what, getattr(card, what) + size)
-            glance = ledger.take(GPU, [card], [], processes=False)
+            glance = ledger.take(GPU, [card], processes=False)
             known = what in ("allocate", "wait")
             assert glance == (card.snapshot() if known else card.snapshot()._replace(own=None))
             assert card.slow_questions() == 0
-            assert ledger.take(GPU, [card], []) == card.snapshot()
+            assert ledger.take(GPU, [card]) == card.snapshot()
             assert card.slow_questions() == (what != "allocate")
 
 
@@ -164,13 +164,13 @@ def test_a_neighbours_loss_that_is_our_gain_is_found_after_five_seconds(clock):
     """The two cancel out on the whole device: until then it goes unseen, and then is asked again."""
     card = Card(listed=500)
     ledger = Ledger(card)
-    ledger.take(GPU, [card], [])
+    ledger.take(GPU, [card])
     card.listed, card.mine = 400, 150
     clock.s += 5.0
-    assert ledger.take(GPU, [card], []).outside == 50
+    assert ledger.take(GPU, [card]).outside == 50
     clock.s += 0.5
-    assert ledger.take(GPU, [card], [], processes=False).outside == 50  # no slow question, however long ago
-    assert ledger.take(GPU, [card], []).outside == 150
+    assert ledger.take(GPU, [card], processes=False).outside == 50  # no slow question, however long ago
+    assert ledger.take(GPU, [card]).outside == 150
     assert card.slow_questions() == 2
 
 
@@ -180,14 +180,14 @@ def test_what_is_remembered(clock):
     ledger = Ledger(card)
     card.tells_processes = False
     for _ in range(3):
-        assert ledger.take(GPU, [card], []).own is None
+        assert ledger.take(GPU, [card]).own is None
     assert card.slow_questions() == 1
     card.mine, card.failing = 50 + 1, True
-    assert ledger.take(GPU, [card], []).own is None
+    assert ledger.take(GPU, [card]).own is None
     card.failing, card.tells_processes = False, True
-    assert ledger.take(GPU, [card], []).own == 51
+    assert ledger.take(GPU, [card]).own == 51
     ledger.close()
-    assert ledger.take(GPU, [card], [], processes=False).own is None
+    assert ledger.take(GPU, [card], processes=False).own is None
 
 
 @pytest.mark.parametrize(
@@ -199,15 +199,15 @@ def test_the_allocators_are_read_again_only_if_something_outside_them_may_have_m
     owner = SimpleNamespace(observe=lambda: (read.append(1), card.observe())[1])
     ledger = Ledger(card)
     if outside != "unknown":
-        ledger.take(GPU, [owner], [])
+        ledger.take(GPU, [owner])
     card.allocate(300)
     card.unlisted += 10 * (outside == "moved")
     clock.s += 6 * (outside == "asked long ago")
     read.clear()
-    assert ledger.take(GPU, [owner], []) == card.snapshot()
+    assert ledger.take(GPU, [owner]) == card.snapshot()
     assert len(read) == looks
     read.clear()
-    assert ledger.take(GPU, [owner], [], [[300, 300]]) == card.snapshot()
+    assert ledger.take(GPU, [owner], [[300, 300]]) == card.snapshot()
     assert not read  # it was told what they hold
 
 
@@ -217,8 +217,8 @@ def test_what_another_thread_does_meanwhile(clock, moves):
     card = Card()
     card.meanwhile = [lambda: card.allocate(1000)] * moves
     ledger = Ledger(card)
-    assert ledger.take(GPU, [card], []) == card.snapshot()
-    assert ledger.take(GPU, [card], []) == card.snapshot()
+    assert ledger.take(GPU, [card]) == card.snapshot()
+    assert ledger.take(GPU, [card]) == card.snapshot()
     assert card.slow_questions() == moves + 1
 
 
@@ -230,9 +230,9 @@ def test_several_allocators_are_added_up(clock):
     other = SimpleNamespace(
         observe=lambda: Observation((Reading(20, None), Reading(1, None), Reading(30, None)), ())
     )
-    held = Ledger(card).take(GPU, [card, other], [])
+    held = Ledger(card).take(GPU, [card, other])
     assert (held.allocated, held.reserved) == (120, 330)
-    nobody = Ledger(card).take(GPU, [], [])
+    nobody = Ledger(card).take(GPU, [])
     assert (nobody.allocated, nobody.reserved, nobody.other) == (None, None, 350)
 
 
@@ -247,32 +247,30 @@ def test_a_list_that_leaves_this_process_out_is_none(mine, reserved):
     card = Card(mine=0)
     card.reserved = reserved
     card.own_bytes = lambda _: mine
-    assert Ledger(card).take(GPU, [card], []).own == (mine if mine > reserved else None)
+    assert Ledger(card).take(GPU, [card]).own == (mine if mine > reserved else None)
     if not mine:  # nor can it hold nothing where its framework has no allocator that counts
-        assert Ledger(card).take(GPU, [], []).own is None
+        assert Ledger(card).take(GPU, []).own is None
 
 
-# Each: where this process has a context, what it holds on device 1, how often the driver is asked for that, and
-# whether it may use devices beside those of `ours`.
+# Each: where this process has a context, what it holds on device 1, and how often the driver is asked for that.
 CONTEXTS = [
-    (None, 0, 0, (), False),  # CUDA is not loaded: nothing here uses any device
-    ((), 50, 1, (), True),  # loaded, without a primary context: a library may have made one of its own
-    ((0,), 0, 0, (0,), False),  # on another device
-    ((0, 1), 50, 1, (0,), True),
-    ((1,), 50, 1, (), True),
+    (None, 0, 0),  # CUDA is not loaded: nothing here uses any device
+    ((), 50, 1),  # loaded, without a primary context: a library may have made one of its own
+    ((0,), 0, 0),  # on another device
+    ((0, 1), 50, 1),
+    ((1,), 50, 1),
 ]
 
 
-@pytest.mark.parametrize(("ordinals", "own", "asked", "ours", "may"), CONTEXTS)
-def test_a_device_that_no_framework_uses(clock, contexts, ordinals, own, asked, ours, may):
+@pytest.mark.parametrize(("ordinals", "own", "asked"), CONTEXTS)
+def test_a_device_that_no_framework_uses(clock, contexts, ordinals, own, asked):
     """Whether this process can be on it at all, the CUDA library tells without a question to the driver."""
     contexts.ordinals = ordinals
     card = Card()
-    held = Ledger(card).take(RAW, [], [])
+    held = Ledger(card).take(RAW, [])
     assert (held.own, card.slow_questions()) == (own, asked)
     assert uses(RAW) == (1 in ordinals if ordinals else None if ordinals == () else False)
     assert uses(GPU)  # of a framework: whatever the CUDA library says
-    assert may_use_others(ours) == may
     assert (NOTHING.own, NOTHING.outside) == (0, 0)  # what is known of a device that is not used
 
 
@@ -328,9 +326,11 @@ def test_a_device_that_nvml_does_not_know(uuid):
     memories = [DeviceMemory(1000, 500, 400), DeviceMemory(1, 1, 0)]
     counters = [Unwilling(OSError()), Unwilling(), *(Unwilling(memory=memory) for memory in memories)]
     device = GPU if uuid else Device("xpu", 0, "a card")
-    assert Ledger(card).take(device, [card], counters) == DeviceSnapshot(10, 10, memories[0], None)
-    assert Ledger(card).take(device, [card], counters[:2]) == DeviceSnapshot(10, 10, None, None)
-    assert Ledger(card).take(device, [card], counters, processes=False) == DeviceSnapshot(10, 10, None, None)
+    trackers = [SimpleNamespace(counter=one, observe=Card().observe) for one in counters]
+    trackers[0].observe = card.observe
+    assert Ledger(card).take(device, trackers) == DeviceSnapshot(10, 10, memories[0], None)
+    assert Ledger(card).take(device, trackers[:2]) == DeviceSnapshot(10, 10, None, None)
+    assert Ledger(card).take(device, trackers, processes=False) == DeviceSnapshot(10, 10, None, None)
     assert card.slow_questions() == 0
 
 

@@ -18,13 +18,13 @@ from memory import MB, blip
 
 from ipygpulogger.engine import children
 from ipygpulogger.engine import machine as machines
-from ipygpulogger.engine.frameworks import Notes
 from ipygpulogger.engine.machine import Machine, machine
 from ipygpulogger.engine.scope import Scope
 from ipygpulogger.records import Measurement
 from ipygpulogger.render import text
 from ipygpulogger.runtime import clock
 from ipygpulogger.runtime.wrappers import Call
+from ipygpulogger.sources.contract import Notes
 from ipygpulogger.sources.nvidia import driver
 
 

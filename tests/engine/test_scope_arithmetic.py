@@ -12,15 +12,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ipygpulogger.engine import children, device_scope
+from ipygpulogger.engine import children
 from ipygpulogger.engine import scope as scopes
 from ipygpulogger.engine.children import ChildPeaks
-from ipygpulogger.engine.frameworks import Notes
 from ipygpulogger.engine.ledger import DeviceSnapshot
 from ipygpulogger.engine.peaks import PeakTracker
 from ipygpulogger.engine.scope import Scope
 from ipygpulogger.records import DRIVER, ChildrenUsage, ChildUsage, DeviceHolding, Measurement, Metric, Peak
 from ipygpulogger.sources import Counter, Device, DeviceMemory, Observation, Reading, Unavailable
+from ipygpulogger.sources.contract import Notes
 from ipygpulogger.sources.system.child_process import ChildProcess, Sharing
 from ipygpulogger.sources.system.process import Ended
 
@@ -95,16 +95,13 @@ class Kid(Number):
         self.ever += 1
 
     def walk_s(self):
-        return 0 if self.is_walked else self.cost_s
+        return self.cost_s
 
     def walk(self):
         self.shares = Sharing(
             self.own, self.shared + self.mapped_bytes, self.shared, self.shared // 2, self.mapped_bytes
         )
         self.is_walked = True
-
-    def forget_walk(self):
-        pass
 
 
 class Fake:
@@ -117,9 +114,7 @@ class Fake:
         monkeypatch.setattr(scopes.clock, "monotonic_s", lambda: self.s)
         for module in (children, scopes):
             monkeypatch.setattr(module, "children_ended", lambda: self.ended)
-        monkeypatch.setattr(scopes, "uses", lambda device: device.backend != DRIVER)
-        self.ordinals = None  # of the frameworks' devices, as last asked
-        monkeypatch.setattr(device_scope, "may_use_others", self.may_use_others_than)
+        monkeypatch.setattr(scopes, "uses", self.uses)
         self.counter = Number(100 * MB)
         self.ram, self.exact, self.kids = PeakTracker(self.counter), [], []
         self.process = SimpleNamespace(
@@ -141,11 +136,11 @@ class Fake:
             utilization_percent=lambda uuid, since_s: since_s if uuid == GPU.uuid else 1 / 0,
         )
         self.said, self.notes = [], Notes()
+        self.ledger = SimpleNamespace(take=self.snapshot)
         self.devices = SimpleNamespace(by_device=self.by_device, pinned={})
 
-    def may_use_others_than(self, ordinals):
-        self.ordinals = ordinals
-        return self.may_use_others
+    def uses(self, device):
+        return True if device.backend != DRIVER else None if self.may_use_others else False
 
     def visit(self, read):
         if self.kids is None:
@@ -332,7 +327,6 @@ def test_devices_of_frameworks_stand_first(on):
     for raw, before in zip(raws, (held(5, 0), held(5, 0), held(5, 5), held(5, 5)), strict=True):
         on.found[raw] = [], before
     assert [(gpu.backend, gpu.index) for gpu in run(on).gpus] == [("cuda", 0), ("cuda", 1), (DRIVER, 2)]
-    assert on.ordinals == {0, 1}
     every = run(on, all_devices=True).gpus
     assert [(gpu.backend, gpu.index) for gpu in every] == [("cuda", 0), ("cuda", 1), (DRIVER, 0), (DRIVER, 2)]
     assert every[2].total_bytes == 1 << 40
@@ -370,7 +364,7 @@ def test_on_a_raw_device_at_either_end(on):
     on.raw = [raw := Device(DRIVER, 0, "a card", "GPU-1", None)]
 
     def touched(before, after, *, context=False):
-        scopes.uses = lambda _: context
+        scopes.uses = lambda _: context or None
         on.found[raw] = [], before
         return bool(run(on, lambda: on.found.update({raw: ([], after)})).gpus)
 
@@ -387,7 +381,7 @@ def test_a_device_that_this_process_cannot_use_is_asked_once(on):
     """As the scope begins, and not again at its end, unless this process held something there or all are shown."""
     on.raw = [raw := Device(DRIVER, 0, "a card", "GPU-1", None)]
     asked, snapshot = [], on.snapshot
-    on.snapshot = lambda *args, **how: (asked.append(1), snapshot(*args, **how))[1]
+    on.ledger.take = lambda *args, **how: (asked.append(1), snapshot(*args, **how))[1]
 
     def times(own, **options):
         on.found[raw] = [], held(9, own)

@@ -300,7 +300,9 @@ def test_a_rich_report_is_one_display_of_three_kinds(shell, capsys):
 def no_gpu(monkeypatch):
     """A machine without a driver."""
     why = SimpleNamespace(says="no NVIDIA driver")
-    nvml = SimpleNamespace(devices=tuple, diagnose=lambda: why, take_notes=tuple, close=lambda: 0)
+    nvml = SimpleNamespace(
+        devices=tuple, diagnose=lambda: why, notes=SimpleNamespace(take=tuple), close=lambda: 0
+    )
     monkeypatch.setattr(machine(), "nvml", nvml)
 
 

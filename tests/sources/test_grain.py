@@ -103,7 +103,7 @@ class Kernel:
             return b"1 %d 1 1 0 1 0" % self.summed
         if path.endswith("/smaps_rollup"):
             self.walks += 1
-            return b"55 [rollup]\nRss: %d kB\nPss: 1 kB\n" % (self.pages * kb)
+            return b"55 [rollup]\nRss: %d kB\nPrivate_Clean: 0 kB\nPrivate_Dirty: 1 kB\n" % (self.pages * kb)
         return None
 
 

@@ -73,14 +73,14 @@ def test_every_fault_costs_one_figure(gpu, nvml, code, says, function):
     healthy = ask(uuid)
     fault = gpu.fault(function, code, count=3)
     assert [ask(uuid) for _ in range(3)] == [None] * 3
-    (note,) = nvml.take_notes()
+    (note,) = nvml.notes.take()
     assert says in note
     assert says in nvml.diagnose().says
     assert fault.hits == 3
     assert ask(uuid) == healthy
     assert says not in nvml.diagnose().says
     assert gpu.fault(function, code, count=1) and ask(uuid) is None
-    assert nvml.take_notes() == ()
+    assert nvml.notes.take() == ()
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
@@ -101,7 +101,7 @@ def test_no_driver_is_ordinary(gpu):
     program = """
 from ipygpulogger.sources.nvidia.nvml import Nvml
 nvml = Nvml()
-print(nvml.devices(), nvml.take_notes(), nvml.diagnose().says, nvml.diagnose().remedy is not None)
+print(nvml.devices(), nvml.notes.take(), nvml.diagnose().says, nvml.diagnose().remedy is not None)
 """
     env = {**os.environ, **simgpu.environment(gpu, driver=False)}
     out = subprocess.check_output([sys.executable, "-c", program], env=env, text=True)
@@ -117,7 +117,7 @@ def test_a_foreign_pynvml(monkeypatch):
     monkeypatch.setitem(sys.modules, "pynvml", types.SimpleNamespace(nvmlInit=broken))
     nvml = Nvml()
     assert nvml.devices() == ()
-    assert nvml.take_notes() == ("no figures of the whole GPU: pynvml fails: wrong library",)
+    assert nvml.notes.take() == ("no figures of the whole GPU: pynvml fails: wrong library",)
     assert nvml.diagnose().state == "absent"
     nvml.close()
 
@@ -134,7 +134,7 @@ def test_a_divided_card_shows_its_slices(gpu, nvml):
     assert nvml.memory(as_cuda_writes_it)[0] == 4864 * MB
     assert nvml.memory(card) is None
     assert nvml.device(card) is None
-    assert nvml.take_notes() == ()
+    assert nvml.notes.take() == ()
 
 
 def test_unified_memory_is_not_in_nvml(gpu, nvml):
@@ -144,7 +144,7 @@ def test_unified_memory_is_not_in_nvml(gpu, nvml):
     assert device.total_bytes is None
     assert nvml.memory(device.uuid) is None
     assert nvml.memory(device.uuid) is None
-    assert len(nvml.take_notes()) == 1
+    assert len(nvml.notes.take()) == 1
 
 
 def test_energy_and_load(gpu, nvml):
@@ -221,7 +221,7 @@ def test_a_question_in_flight_is_never_closed_under(gpu, nvml, restless):
     assert openings() == 0
     assert gpu.in_flight_at_shutdown == 0
     assert {None, 0} == set(answers)
-    assert nvml.take_notes() == ()
+    assert nvml.notes.take() == ()
 
 
 def test_closing_waits_for_no_driver_that_hangs(gpu, nvml):

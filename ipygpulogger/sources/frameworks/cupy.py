@@ -68,11 +68,6 @@ class CuPy(FrameworkByDevice):
             raise Unavailable(f"CuPy does not describe its device: {first_line(error)}") from error
         return CuPyCounter(replace(driver.device(device), name=name))
 
-    def current_index(self) -> int | None:
-        """Return the calling thread's current device; None while CuPy uses none."""
-        index = _current_index() if self._counters else None
-        return index if index in self._counters else None
-
     def settle(self) -> None:
         """Free the unused blocks of the current device's pool, if there are any."""
         for index in self._counters:

@@ -71,11 +71,6 @@ class Rmm(FrameworkByDevice):
         _read(device)
         return RmmCounter(self, driver.device(device))
 
-    def current_index(self) -> int | None:
-        """Return the calling thread's current device; None while RMM counts none."""
-        index = _current_index() if self._counters else None
-        return index if index in self._counters else None
-
     def after_fork_in_child(self) -> None:
         """Replace the lock, which another thread may have held at the moment of the fork."""
         self._wrappers.after_fork_in_child()

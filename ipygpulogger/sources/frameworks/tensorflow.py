@@ -71,11 +71,6 @@ class TensorFlow(ResettableFramework, FrameworkByDevice):
         counter.observe()
         return counter
 
-    def current_index(self) -> int | None:
-        """Return TensorFlow's first GPU, where it places operations without an explicit device."""
-        ordinal = _gpus().get(0)
-        return ordinal if ordinal in self._counters else None
-
     def _place(self) -> Any:
         return getattr(sys.modules.get("tensorflow.python.eager.context"), "Context", None)
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from ...records import DRIVER, Diagnosis
 from ...runtime import clock
 from ...runtime.errors import call_uninterrupted, is_from_a_handler
-from ..contract import Device, DeviceMemory, Unavailable
+from ..contract import Device, DeviceMemory, Notes, Unavailable
 from . import driver
 
 if TYPE_CHECKING:
@@ -61,8 +61,7 @@ class Nvml:
 
     def __init__(self) -> None:
         self._missing: dict[str, str] = {}  # by figure: why; an entry goes when the driver answers again
-        self._reported: set[str] = set()  # the figures of which the user has read
-        self._notes: list[str] = []  # what is still to be read
+        self.notes = Notes()
         self._gate = threading.RLock()  # for opening and closing; not held during a call
         self._using: set[int] = set()  # the threads that are in the library just now
         self._pid = 0  # of the process that opened it
@@ -70,18 +69,6 @@ class Nvml:
         self._handles: dict[str, Any] = {}
         self._devices: tuple[Device, ...] = ()
         self._row_classes: set[Any] = set()
-
-    def take_notes(self) -> tuple[str, ...]:
-        """Return what went missing since the last call, each figure once."""
-        notes, self._notes = tuple(self._notes), []
-        return notes
-
-    def _lacks(self, figure: str, why: str, sentence: str | None) -> None:
-        """Note why a figure is missing, and a sentence for the user, who reads one a figure and process."""
-        self._missing[figure] = why
-        if sentence is not None and figure not in self._reported:
-            self._reported.add(figure)
-            self._notes.append(sentence)
 
     @contextmanager
     def _use(self) -> Iterator[ModuleType | None]:
@@ -137,8 +124,9 @@ class Nvml:
                 raise
             absent = module is None and isinstance(error, ImportError)
             why = NOT_INSTALLED if absent else _reason(module, error)
-            ordinary = why in (NO_DRIVER, NOT_INSTALLED)
-            self._lacks("open", why, None if ordinary else f"no figures of the whole GPU: {why}")
+            self._missing["open"] = why
+            if why not in (NO_DRIVER, NOT_INSTALLED):
+                self.notes.add(f"no figures of the whole GPU: {why}")
 
     def _count_in(self, module: ModuleType) -> None:
         module.nvmlInit()  # the driver counts openings, and pynvml does after it
@@ -290,7 +278,8 @@ class Nvml:
             if is_from_a_handler(error):
                 raise
             lack = f"{what}: {_reason(module, error)}"
-            self._lacks(what, lack, f"the driver does not report {lack}")
+            self._missing[what] = lack
+            self.notes.add(f"the driver does not report {lack}")
             return None
         self._missing.pop(what, None)
         return answer

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ..contract import Observation, Reading, Unavailable
 from . import linux
 from .forked import WALK_S_PER_BYTE, Card, Sharing, forks, sharing
-from .linux import gil_held
 from .process import Mark
 
 if TYPE_CHECKING:
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
 
 _FORK_NO_EXEC = 0x40  # of a process's flags, proc_pid_stat(5): forked, and no exec since (PF_FORKNOEXEC)
 _TICKS = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100  # a second
-_STILL_FAULTS = 16  # after so few its pages are not walked again
 _STILL_BYTES = 2**21  # what a program maps and gives back as it starts
 _EXEC_WITHIN_S = 2  # a process that calls exec after vfork does so at once
 
@@ -53,12 +51,11 @@ class ChildProcess(Mark):
         self.high_bytes = 0  # the highest mark that was ever read
         self.inherited_bytes: int | None = None  # the most that it can share since its fork, if known
         self.shares: Sharing | None = None  # what it shared when its pages were last walked
+        self.is_walked = False  # for the scope that begins or ends just now
         self.children: tuple[int, ...] = ()
         self.sizes = b""
         self._stat: _Stat | None = None
-        self._known: Observation | None = None  # the last one, unless the mark was reset since
         self._reset_faults: tuple[int, int] | None = None  # before the last reset
-        self._walked: tuple[int, int] | None = None  # its faults and size at the last walk of its pages
         self._separate = False  # its memory is certainly not its parent's
 
     def describe(self) -> str:
@@ -68,8 +65,7 @@ class ChildProcess(Mark):
     def observe(self) -> Observation:
         """Read the resident memory and its high-water mark, with the page faults as the stamp.
 
-        Its status, which takes most of the time, is not read again if no page was mapped since, and what is
-        resident is the same. A process that ended or called exec, which loses the mark, is `Unavailable`.
+        A process that ended or called exec, which loses the mark, is `Unavailable`.
         """
         if self.left:
             return self._last_observation()
@@ -82,9 +78,6 @@ class ChildProcess(Mark):
             sizes = linux.read(f"/proc/{self.pid}/statm")
             if was is not None and stat.identity != was.identity:
                 raise Unavailable(f"{self.pid} is another process now, or runs another program")
-            known = self._known
-            if known is not None and was is not None and (stat.faults, sizes) == (was.faults, self.sizes):
-                return self._unless_reset(known)
             self._check_separate(stat, sizes)
             current_bytes, high_bytes = linux.resident_and_mark_bytes(self.pid)
         except (OSError, ValueError) as error:
@@ -97,12 +90,8 @@ class ChildProcess(Mark):
         if stat.faults == self._reset_faults and peak_bytes <= current_bytes + self.precision_bytes:
             peak_bytes = current_bytes  # nothing was mapped since the reset: the mark is merely approximate
         self.high_bytes = max(peak_bytes, self.high_bytes)
-        self._known = Observation((Reading(current_bytes, peak_bytes),), stat.faults)
-        return self._unless_reset(self._known)
-
-    def _unless_reset(self, observation: Observation) -> Observation:
-        reset = self.card is None and self._resets.take()
-        return observation._replace(reset_elsewhere=True) if reset else observation
+        was_reset = self.card is None and self._resets.take()
+        return Observation((Reading(current_bytes, peak_bytes),), stat.faults, was_reset)
 
     def find_card(self, stat: _Stat | None = None) -> None:
         """Take the card of this process; it is `Unavailable` if its last figures were taken already."""
@@ -169,7 +158,7 @@ class ChildProcess(Mark):
 
     def reset(self) -> None:
         """Lower the high-water mark to what is resident now; that of another user's process only rises."""
-        self._known = self._reset_faults = None
+        self._reset_faults = None
         try:
             faults = _read_stat(self.pid).faults
             linux.reset_mark(self.pid)
@@ -199,32 +188,14 @@ class ChildProcess(Mark):
             return max(0, self.current_bytes - self.shares.shared_bytes - more_bytes)
         return max(0, self.current_bytes - self.mapped_bytes - (self.inherited_bytes or 0))
 
-    @property
-    def is_walked(self) -> bool:
-        """Whether nothing of its own but a few pages changed since its pages were last walked."""
-        if self.shares is None or self._walked is None or self._stat is None:
-            return False
-        faults, resident_bytes = self._walked
-        return (
-            sum(self._stat.faults) - faults <= _STILL_FAULTS
-            and abs(self.current_bytes - resident_bytes) <= _STILL_FAULTS * linux.PAGE_BYTES
-        )
-
     def walk_s(self) -> float:
-        """Return about how long a walk of its pages would take; 0 if nothing changed since the last one."""
-        return 0.0 if self.is_walked else self.current_bytes * WALK_S_PER_BYTE
+        """Return about how long a walk of its pages would take."""
+        return self.current_bytes * WALK_S_PER_BYTE
 
     def walk(self) -> None:
-        """Find what it shares, unless nothing of its own changed since it was last found."""
-        if self.is_walked:
-            return
-        assert self._stat is not None, "observe() comes first"
+        """Find what it shares now."""
         self.shares = sharing(linux.rollup_bytes(self.pid), self.mapped_bytes)
-        self._walked = sum(self._stat.faults), self.current_bytes
-
-    def forget_walk(self) -> None:
-        """Walk its pages again next time: its parent changed what they have in common."""
-        self._walked = None
+        self.is_walked = True
 
     @property
     def state(self) -> tuple[object, ...]:
@@ -269,7 +240,7 @@ class Descendants:
 
     def visit(self, read: Callable[[ChildProcess], object]) -> list[ChildProcess] | None:
         """Read every descendant, parents first, and return those that live; None if the kernel lists none."""
-        if not gil_held().has_children():
+        if not linux.has_children():
             self._known = {}
             return []
         try:

@@ -201,8 +201,7 @@ class Starts:
     """Notices that `subprocess` or `multiprocessing` starts a program, which runs no fork hook."""
 
     def __init__(self, called: Callable[[], None]) -> None:
-        self._called, self._on = called, False
-        self._imported = False  # `subprocess`, as it was wrapped
+        self._called = called
         self._places = {
             Wrappers(lambda: sys.modules.get("_posixsubprocess")): ["fork_exec"],
             Wrappers(lambda: sys.modules.get("subprocess")): ["_fork_exec"],  # the same function, since 3.11
@@ -211,18 +210,14 @@ class Starts:
 
     def put_on(self) -> None:
         """Begin; again where `subprocess` was imported since."""
-        imported = "subprocess" in sys.modules
-        if not self._on or imported != self._imported:
-            self._on, self._imported = True, imported
-            for place, names in self._places.items():
+        for place, names in self._places.items():
+            if not place:
                 place.put_on(dict.fromkeys(names, self._calling))
 
     def take_off(self) -> None:
         """End."""
-        if self._on:
-            self._on = False
-            for place in self._places:
-                place.take_off()
+        for place in self._places:
+            place.take_off()
 
     def after_fork_in_child(self) -> None:
         """End; another thread may have held a lock at the moment of the fork."""

@@ -20,7 +20,7 @@ from ...runtime.errors import is_from_a_handler, named
 from ..contract import UNREADABLE, Counter, Observation, PeakClass, Reading, Unavailable
 from . import linux
 from .forked import forks
-from .linux import gil_held, high_water_precision_bytes, largest_fault_bytes, resident_precision_bytes
+from .linux import high_water_precision_bytes, largest_fault_bytes, resident_precision_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -54,11 +54,13 @@ class _Reports:
     def take(self, number: int) -> bool:
         """Return whether a file was written to since the last call."""
         try:
-            while found := gil_held().read(self.fd):
+            while found := os.read(self.fd, linux.MOST_BYTES):
                 for at in range(0, len(found), _EVENT_BYTES):
                     written = int.from_bytes(found[at : at + 4], "little", signed=True)
                     if written in self.written:
                         self.written[written] = True
+        except BlockingIOError:  # that was all
+            pass
         except OSError:  # closed by code that closes every descriptor
             return False
         was, self.written[number] = self.written.get(number, False), False
@@ -306,13 +308,11 @@ class Process:
         try:
             if linux.resident_bytes() > _WALK_BYTES:
                 return None
-            return linux.walked_resident_bytes()
+            return linux.rollup_bytes("self")["Rss"]
         except (OSError, ValueError):  # refused
             return None
 
-    def has_children(self) -> bool:
-        """Return whether this process has any child, running or ended; one system call."""
-        return gil_held().has_children()
+    has_children = staticmethod(linux.has_children)
 
     def diagnose(self) -> Diagnosis:
         """Say how good the figures of general RAM are on this machine."""
@@ -363,5 +363,8 @@ class Ended(NamedTuple):
 
 
 def children_ended() -> Ended:
-    """Return what is known of the children that ended."""
-    return Ended(linux.faults_of_ended_children(), forks.count)
+    """Return what is known of the children that ended; nothing on Windows."""
+    if linux.resource is None:
+        return Ended(0, 0)
+    usage = linux.resource.getrusage(linux.resource.RUSAGE_CHILDREN)
+    return Ended(usage.ru_minflt + usage.ru_majflt, forks.count)
