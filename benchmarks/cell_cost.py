@@ -1,7 +1,7 @@
 """What a cell costs: milliseconds that the logger adds to an empty one.
 
 Claim: with ``gc_collect=False, clear_cache=False, preload=False`` an empty cell costs 0.2 to 0.3 ms more than in a
-bare shell, however many objects live; beside busy threads it waits for the GIL at some calls. In a kernel the
+bare shell, however many objects live and whatever other threads do: our hooks keep the GIL. In a kernel the
 sending of the report comes on top, as it does for any cell that prints or displays.
 
     python benchmarks/cell_cost.py                    every section

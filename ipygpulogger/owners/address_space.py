@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from ..runtime.shell import OUR_PACKAGE
+from ..sources.system.linux import gil_held
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -45,7 +46,7 @@ def mapped_ranges() -> list[MappedRange]:
     """Return the ranges that are mapped now, in order; none where they are unknown."""
     found = []
     with suppress(OSError):
-        for line in Path(_MAPS).read_bytes().splitlines():
+        for line in gil_held().read_file(_MAPS, whole=True).splitlines():
             place, *_, path = (*line.split(None, 5), b"")[:6]
             start, end = (int(one, 16) for one in place.split(b"-"))
             found.append(MappedRange(start, end, path))

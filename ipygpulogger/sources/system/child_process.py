@@ -240,7 +240,7 @@ class Descendants:
 
     def visit(self, read: Callable[[ChildProcess], object]) -> list[ChildProcess] | None:
         """Read every descendant, parents first, and return those that live; None if the kernel lists none."""
-        if not linux.has_children():
+        if not linux.gil_held().has_children():
             self._known = {}
             return []
         try:

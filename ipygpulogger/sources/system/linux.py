@@ -1,12 +1,18 @@
-"""What Linux says of a process; `OSError` if a file cannot be read, `ValueError` if it is not as on Linux."""
+"""What Linux says of a process; `OSError` where a file cannot be read, `ValueError` where it is not Linux's.
+
+A call of `os` releases the GIL, and a busy thread then keeps it for 5 ms. So what cannot wait is called
+through `ctypes.PyDLL` (`gil_held`); what may wait or take long belongs to `os`.
+"""
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import sys
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from ...records import Heap
 
@@ -18,29 +24,115 @@ try:
 except ImportError:  # Windows
     resource = None  # type: ignore[assignment]
 
-MOST_BYTES = 65536  # of one read
+_MOST_BYTES = 65536  # of one read
 _READ = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0)
 _WRITE = os.O_WRONLY | getattr(os, "O_CLOEXEC", 0)
 
 
-def read(path: str) -> bytes:
-    """Return what the first read of a file returns, at most 64 KiB; raises `OSError`."""
-    fd = os.open(path, _READ)
-    try:
-        return os.read(fd, MOST_BYTES)
-    finally:
-        os.close(fd)
+class Calls:
+    """The calls by `os`, which releases the GIL. Each raises `OSError` if it fails."""
+
+    _open: Callable[[str, int], int] = staticmethod(os.open)
+    _write: Callable[[int, bytes], int] = staticmethod(os.write)
+    _close: Callable[[int], object] = staticmethod(os.close)
+
+    def read_file(self, path: str, *, whole: bool = False) -> bytes:
+        """Return what the first read of a file returns, at most 64 KiB, or the `whole` of it."""
+        fd = self._open(path, _READ)
+        try:
+            text = more = self.read(fd)
+            while whole and more:
+                more = self.read(fd)
+                text = (text or b"") + (more or b"")
+        finally:
+            self._close(fd)
+        if text is None:
+            raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN), path)
+        return text
+
+    def write_file(self, path: str, text: bytes) -> None:
+        """Write to a file that exists; raises `OSError`."""
+        fd = self._open(path, _WRITE)
+        try:
+            self._write(fd, text)
+        finally:
+            self._close(fd)
+
+    def read(self, fd: int) -> bytes | None:
+        """Return what can be read at once; None if nothing can, from a descriptor that does not block."""
+        try:
+            return os.read(fd, _MOST_BYTES)
+        except BlockingIOError:
+            return None
+
+    def has_children(self) -> bool:
+        """Return whether this process has any child, running or ended; none is reaped."""
+        try:
+            os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        except ChildProcessError:
+            return False
+        except AttributeError:  # not everywhere
+            pass
+        return True
 
 
-def has_children() -> bool:
-    """Return whether this process has any child, running or ended; none is reaped."""
+class _HeldCalls(Calls):
+    """The calls by the C library, through `ctypes` and with the GIL held."""
+
+    def __init__(self) -> None:
+        import ctypes  # 2 ms of loading, which a terminal's shell has not done yet
+
+        library: Any = ctypes.PyDLL(None, use_errno=True)
+        number, address, size = ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t
+        self._errno = ctypes.get_errno
+        self._buffer = ctypes.c_char * _MOST_BYTES
+        self._buffers: list[Any] = []  # unused ones; `append` and `pop` are atomic
+        self._c_open, self._c_read, self._c_write = library.open, library.read, library.write
+        self._close, self._waitid = library.close, library.waitid
+        self._c_open.argtypes = ctypes.c_char_p, number
+        self._c_read.argtypes = number, address, size
+        self._c_write.argtypes = number, ctypes.c_char_p, size
+        library.close.argtypes = (number,)
+        self._waitid.argtypes = number, number, address, number
+        self._c_read.restype = self._c_write.restype = ctypes.c_ssize_t
+
+    def _open(self, path: str, flags: int) -> int:
+        fd = int(self._c_open(path.encode(), flags))
+        return fd if fd >= 0 else self._fail(path)
+
+    def _write(self, fd: int, text: bytes) -> int:
+        count = int(self._c_write(fd, text, len(text)))
+        return count if count >= 0 else self._fail()
+
+    def has_children(self) -> bool:
+        found = self._waitid(os.P_ALL, 0, None, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        return found == 0 or self._errno() != errno.ECHILD
+
+    def read(self, fd: int) -> bytes | None:
+        try:
+            buffer = self._buffers.pop()
+        except IndexError:
+            buffer = self._buffer()
+        count = self._c_read(fd, buffer, _MOST_BYTES)
+        if count < 0 and self._errno() != errno.EAGAIN:
+            self._fail()
+        text = bytes(buffer[:count]) if count >= 0 else None
+        self._buffers.append(buffer)
+        return text
+
+    def _fail(self, *path: str) -> NoReturn:
+        """Raise why the last call failed. No signal interrupts calls for files in memory."""
+        number = self._errno()
+        raise OSError(number, os.strerror(number), *path)
+
+
+@cache
+def gil_held() -> Calls:
+    """Return system calls that hold the GIL; those of `os` off Linux and where ctypes does not work."""
     try:
-        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-    except ChildProcessError:
-        return False
-    except AttributeError:  # not everywhere
-        pass
-    return True
+        return _HeldCalls() if sys.platform == "linux" else Calls()
+    except (AttributeError, ImportError, OSError):  # an interpreter without ctypes, or linked statically
+        return Calls()
 
 
 PAGE_BYTES = resource.getpagesize() if resource else 4096
@@ -55,6 +147,12 @@ def faults_and_mark() -> tuple[tuple[int, ...], int]:
 
 _KIB = 2**10
 _CLEAR_REFS_HIWATER = b"5"  # proc(5): reset the peak resident set size
+_WALKED = "/smaps_rollup"  # the kernel walks the page tables for this file, which takes milliseconds a GB
+
+
+def read(path: str) -> bytes:
+    """Return the first 64 KiB of a file; raises `OSError`."""
+    return Path(path).read_bytes() if path.endswith(_WALKED) else gil_held().read_file(path)
 
 
 def resident_and_mark_bytes(pid: int | str = "self") -> tuple[int, int]:
@@ -75,10 +173,10 @@ def thread_count() -> int:
 
 def rollup_bytes(pid: int | str) -> dict[str, int]:
     """Return the sizes of a process's ``smaps_rollup`` by name; the kernel walks all its pages for it."""
-    sizes = re.findall(rb"^(\w+): *(\d+) kB", read(f"/proc/{pid}/smaps_rollup"), re.MULTILINE)
+    sizes = re.findall(rb"^(\w+): *(\d+) kB", read(f"/proc/{pid}{_WALKED}"), re.MULTILINE)
     found = {name.decode(): int(size) * _KIB for name, size in sizes}
     if not {"Rss", "Private_Clean", "Private_Dirty"} <= found.keys():
-        raise ValueError(f"/proc/{pid}/smaps_rollup lacks sizes")
+        raise ValueError(f"/proc/{pid}{_WALKED} lacks sizes")
     return found
 
 
@@ -97,11 +195,7 @@ def children_of(pid: int) -> tuple[int, ...]:
 
 def reset_mark(pid: int | str = "self") -> None:
     """Lower a process's high-water mark to what is resident now; raises `OSError`."""
-    fd = os.open(f"/proc/{pid}/clear_refs", _WRITE)
-    try:
-        os.write(fd, _CLEAR_REFS_HIWATER)
-    finally:
-        os.close(fd)
+    gil_held().write_file(f"/proc/{pid}/clear_refs", _CLEAR_REFS_HIWATER)
 
 
 def _size_bytes(text: bytes, name: bytes) -> int:
@@ -169,9 +263,9 @@ def heap() -> Heap | None:
 @cache
 def _mallinfo2() -> Callable[[], Any] | None:
     try:
-        import ctypes  # 2 ms of loading, which a terminal's shell has not done yet
+        import ctypes  # late: see above
 
-        function = ctypes.PyDLL(None).mallinfo2
+        function = ctypes.PyDLL(None).mallinfo2  # with the GIL held: see above
     except (AttributeError, ImportError, OSError, TypeError):  # not glibc, an older one, or Windows
         return None
 

@@ -20,7 +20,7 @@ from ...runtime.errors import is_from_a_handler, named
 from ..contract import UNREADABLE, Counter, Observation, PeakClass, Reading, Unavailable
 from . import linux
 from .forked import forks
-from .linux import high_water_precision_bytes, largest_fault_bytes, resident_precision_bytes
+from .linux import gil_held, high_water_precision_bytes, largest_fault_bytes, resident_precision_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -54,13 +54,11 @@ class _Reports:
     def take(self, number: int) -> bool:
         """Return whether a file was written to since the last call."""
         try:
-            while found := os.read(self.fd, linux.MOST_BYTES):
+            while found := gil_held().read(self.fd):
                 for at in range(0, len(found), _EVENT_BYTES):
                     written = int.from_bytes(found[at : at + 4], "little", signed=True)
                     if written in self.written:
                         self.written[written] = True
-        except BlockingIOError:  # that was all
-            pass
         except OSError:  # closed by code that closes every descriptor
             return False
         was, self.written[number] = self.written.get(number, False), False
@@ -312,7 +310,9 @@ class Process:
         except (OSError, ValueError):  # refused
             return None
 
-    has_children = staticmethod(linux.has_children)
+    def has_children(self) -> bool:
+        """Return whether this process has any child, running or ended; one system call."""
+        return gil_held().has_children()
 
     def diagnose(self) -> Diagnosis:
         """Say how good the figures of general RAM are on this machine."""

@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from ...records import Diagnosis
 from ...records.units import size_text
 from ...runtime.errors import write_file
-from . import linux
-from .linux import resource
+from .linux import gil_held, resource
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -213,7 +212,7 @@ class RamLimits:
 
     def read(self, path: str) -> bytes:
         """Return what a file of the system says; raises `OSError`."""
-        return linux.read(self._root + path)
+        return gil_held().read_file(self._root + path)
 
     def size_bytes(self, path: str) -> int | None:
         """Return the number in a file; None if there is none, as in "max"."""
