@@ -42,7 +42,7 @@ def embedded(record: CellRecord) -> dict[str, Any]:
     lost, written = set[str](), _json(values)
     if "\\ud" not in written and len(written) <= LIMIT_BYTES:
         return values  # as for nearly every cell; "\ud" is how JSON in ASCII begins a surrogate
-    for step in (_without_surrogates, _folded, _shortened):
+    for step in (_folded, _shortened):
         changed = {name: step(name, value) for name, value in values.items() if name != "left_out"}
         lost |= {name for name, value in changed.items() if value != values[name]}
         values = {name: value for name, value in changed.items() if value is not None}
@@ -89,23 +89,17 @@ def _json(values: Any) -> str:
 # -- the steps: each returns what is left of a field, None for nothing -------------------------------------
 
 
-def _without_surrogates(_: str, value: Any) -> Any:
-    """Return texts that have a UTF-8 encoding: a kernel cannot send a lone surrogate."""
+def _folded(name: str, value: Any) -> Any:
+    """Return a field without time series; of many rows at a peak the largest, and the sums of the others.
+
+    A lone surrogate, which a kernel cannot send, becomes a question mark.
+    """
     if isinstance(value, str):
         return value.encode(errors="replace").decode()
-    if isinstance(value, list):
-        return [_without_surrogates("", member) for member in value]
-    if isinstance(value, dict):
-        return {name: _without_surrogates(name, member) for name, member in value.items()}
-    return value
-
-
-def _folded(name: str, value: Any) -> Any:
-    """Return a field without time series; of many rows at a peak the largest, and the sums of the others."""
     if name in _ROWS and len(value) > _MOST_ROWS:
         from ..records.explained import AtPeak, folded
 
-        return _without_defaults(folded([AtPeak(**row) for row in value], _MOST_ROWS))
+        return _folded("", _without_defaults(folded([AtPeak(**row) for row in value], _MOST_ROWS)))
     if isinstance(value, dict):
         return {inner: _folded(inner, member) for inner, member in value.items() if inner != "timeline"}
     return [_folded("", member) for member in value] if isinstance(value, list) else value
