@@ -99,7 +99,7 @@ class Spent:
 
 
 def everything(history: History) -> None:
-    for by in ("peak", "consumed", "time"):
+    for by in ("needed", "consumed", "highest", "time"):
         history.rank(by)
     history.suspects()
 

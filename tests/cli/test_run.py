@@ -323,7 +323,7 @@ def test_all_processes_are_logged_and_judged(notebook, tmp_path):
     done = command("report", log)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("4 cells and 3 records of other processes, ")
-    assert "highest: RAM 9.3 GB in In [1], rank 1" in done.stdout
+    assert "highest: RAM 9.3 GB, raised by In [1], rank 1" in done.stdout
     assert command("compare", log, log).returncode == 0
 
 
