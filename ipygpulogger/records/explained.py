@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from .cell_record import Owner  # noqa: TC001 - decoding evaluates the type hints
-from .device_usage import DeviceUsage, Sizes  # noqa: TC001
+from .device_usage import CPU, DeviceUsage, Sizes
 from .units import MB, rounded_mb
 from .usage import Usage
 from .value import Displayed, Value
@@ -84,6 +84,15 @@ class LineUsage(Displayed, Value):
     place: str = ""
     complete: bool = True
     risen: Sizes = ()
+
+    def memories(self) -> dict[str, Usage]:
+        """Return general RAM as "cpu", and by id each device where the line changed anything."""
+        return {CPU: self.gen, **{gpu.id: gpu for gpu in self.gpus}}
+
+    def need_bytes(self, device: str) -> int:
+        """Return the most that it can have held at once: what is freed between its runs counts once."""
+        needed_bytes = self.memories()[device].needed_bytes
+        return min(needed_bytes, dict(self.risen).get(device, needed_bytes))
 
 
 Kind = Literal[
