@@ -128,7 +128,7 @@ def _of_dataclass(kind: Any) -> _Decoder:
         (
             name,
             _PLAIN.get(hints[name], ()),
-            _lowest(kind, name),
+            0 if _NEVER_NEGATIVE.fullmatch(name) or (kind in _RESIDENT and name in _ENDS) else -_BEYOND,
             _decoder(hints[name]),
             None if default is MISSING and types.NoneType in get_args(hints[name]) else default,
         )
@@ -158,11 +158,6 @@ def _of_dataclass(kind: Any) -> _Decoder:
         return kind(**found)
 
     return decode
-
-
-def _lowest(kind: Any, name: str) -> int:
-    """Return the least that a number of a record class may be, by the name of its field."""
-    return 0 if _NEVER_NEGATIVE.fullmatch(name) or (kind in _RESIDENT and name in _ENDS) else -_BEYOND
 
 
 def _plain(kind: Any, value: Any, path: str) -> Any:

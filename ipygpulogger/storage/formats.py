@@ -162,12 +162,6 @@ def _read_csv(path: Path) -> _Found:
             raise ValueError(f"{path} is not a readable CSV file") from None
 
 
-def _value(cell: Any, hint: Any) -> Any:
-    """Return the value that `_cell` wrote."""
-    is_text = get_origin(hint) is Literal or hint in (str, str | None, datetime)
-    return from_json(cell) if isinstance(cell, str) and (cell[:1] == '"' or not is_text) else cell
-
-
 def _parquet(rows: list[dict[str, Any]], columns: list[str]) -> bytes:
     pyarrow, parquet = _pyarrow()
     texts = (str, tuple)  # numbers stay what they are
@@ -232,8 +226,9 @@ def _nested(row: dict[str, Any], where: str) -> Any:
         hint = _leaves().get(path)
         if hint is None or cell is None:
             continue
-        try:
-            value = _value(cell, hint)
+        is_text = get_origin(hint) is Literal or hint in (str, str | None, datetime)
+        try:  # what `_cell` wrote
+            value = from_json(cell) if isinstance(cell, str) and (cell[:1] == '"' or not is_text) else cell
         except (ValueError, RecursionError):
             raise ValueError(f"{where}: {path} is no JSON") from None
         *parents, name = path.split(".")
