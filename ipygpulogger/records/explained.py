@@ -150,18 +150,15 @@ def folded(rows: Sequence[AtPeak], most: int) -> tuple[AtPeak, ...]:
     for row in rows:
         if id(row) not in largest:
             others.setdefault((row.device, row.kind), []).append(row)
-    sums = sorted(map(_sum, others.values()), key=lambda row: -row.size_bytes)
+    sums = [
+        AtPeak(*key, OTHERS, "", sum(row.size_bytes for row in some), sum(row.blocks for row in some))
+        if len(some) > 1
+        else some[0]
+        for key, some in others.items()
+    ]
+    sums.sort(key=lambda row: -row.size_bytes)
     devices = dict.fromkeys(row.device for row in rows)
     return tuple(row for device in devices for row in (*kept, *sums) if row.device == device)
-
-
-def _sum(rows: Sequence[AtPeak]) -> AtPeak:
-    """Return one row for several of one device and kind; a single row is returned as it is."""
-    first, *more = rows
-    if not more:
-        return first
-    size_bytes, blocks = sum(row.size_bytes for row in rows), sum(row.blocks for row in rows)
-    return AtPeak(first.device, first.kind, OTHERS, "", size_bytes, blocks)
 
 
 _GIB = 1024 * MB

@@ -17,8 +17,7 @@ if TYPE_CHECKING:
 
 _WIDTH = 72  # characters of a source line
 _UNKNOWN = "n/a"
-_AT_LEAST = "+: at least so much."
-_PARTLY = "*: of a part of its hits; n/a where those moved nothing."
+_SIGNS = {"+": "+: at least so much.", "*": "*: of a part of its hits; n/a where those moved nothing."}
 
 
 def table(lines: Sequence[LineUsage], notes: Sequence[str] = ()) -> str:
@@ -59,11 +58,11 @@ def _table(lines: Sequence[LineUsage], *, html: bool) -> Table:
         here = list(members)
         if place:
             table.add(place)
-        margin = min((_indent(line.source) for line, _ in here if line.source.strip()), default=0)
-        for line, some in here:
-            source = clipped(line.source.expandtabs(4)[margin:].rstrip(), _WIDTH)
+        sources = [line.source.expandtabs(4).rstrip() for line, _ in here]
+        margin = min((len(source) - len(source.lstrip()) for source in sources if source), default=0)
+        for source, (line, some) in zip(sources, here, strict=True):
             cells: list[str | Strong | Bar] = [*_figures(line, devices)]
-            cells.insert(at, source)
+            cells.insert(at, clipped(source[margin:], _WIDTH))
             if line is heaviest:
                 cells = [Strong(str(cell)) for cell in cells]
             bar = Bar(some, scale_bytes if scale_bytes >= MB else 0)
@@ -152,10 +151,4 @@ def _below(lines: Sequence[LineUsage], notes: Sequence[str]) -> list[str]:
         return ["No line ran that is measured.", *notes]
     devices = _devices(lines)
     signs = {figure[-1] for line in lines for figure in _figures(line, devices)}
-    legends = {"+": _AT_LEAST, "*": _PARTLY}
-    return [*(said for sign, said in legends.items() if sign in signs), *notes]
-
-
-def _indent(source: str) -> int:
-    source = source.expandtabs(4)
-    return len(source) - len(source.lstrip())
+    return [*(said for sign, said in _SIGNS.items() if sign in signs), *notes]
