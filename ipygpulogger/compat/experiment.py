@@ -176,7 +176,7 @@ class IPyExperiments:
             "CPU": (now.gen.after_bytes, *machine_ram_bytes())
         }
         if gpu := device_in(now, self._device):
-            rows["GPU"] = gpu.taken_bytes, gpu.free_bytes, gpu.total_bytes
+            rows["GPU"] = render.taken_bytes(gpu), gpu.free_bytes, gpu.total_bytes
         print(render.state(rows, self._notes))
         self._notes.clear()
 

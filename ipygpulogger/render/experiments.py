@@ -6,7 +6,7 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from ..records.units import printable, printable_lines, truncated_mb
+from ..records.units import MB, printable, printable_lines, truncated_mb
 from . import out_of_memory, text
 
 if TYPE_CHECKING:
@@ -38,6 +38,13 @@ def state(rows: Mapping[str, tuple[int | None, int | None, int | None]], notes: 
         figures = " ".join(f"{_mb(figure):>{width}}" for figure in (used, free, total))
         lines.append(f"{name}: {figures} MB {_percent(used, total)} ")
     return "\n".join([*lines, *map(printable, notes)])
+
+
+def taken_bytes(gpu: DeviceUsage) -> int | None:
+    """Return what is not free on a device, rounded so that used and free in whole MB add up to the total."""
+    if gpu.total_bytes is None or gpu.free_bytes is None:
+        return gpu.taken_bytes
+    return (truncated_mb(gpu.total_bytes) - truncated_mb(gpu.free_bytes)) * MB
 
 
 def finished(kind: str, elapsed_s: float) -> str:
@@ -85,7 +92,7 @@ def cell(record: CellRecord, gpu: DeviceUsage | None, *, compact: bool = False) 
     }
     if gpu is not None:
         own = (gpu.consumed_bytes, gpu.peaked_bytes) if gpu.attributed else (None, None)
-        figures["GPU"] = (*own, gpu.taken_bytes)
+        figures["GPU"] = (*own, taken_bytes(gpu))
     rows = text.rows(replace(record, gpus=() if gpu is None else (gpu,)))
     remarks = [text.after(remark) for _, _, remark in rows]
     ended = record.outcome()
