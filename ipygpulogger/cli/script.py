@@ -174,7 +174,7 @@ def _run(source: bytes, file: str) -> BaseException | None:
 
 
 def _report(record: CellRecord, file: str) -> None:
-    told = [text.report(replace(record, at_peak=()), timelines=True)]
+    told = [text.report(replace(record, at_peak=()))]
     if record.lines:
         told.append(lines.table([replace(one, source=getline(file, one.lineno)) for one in record.lines]))
     if record.at_peak:

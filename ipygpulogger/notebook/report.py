@@ -65,7 +65,7 @@ class Reporter:
         if report in SILENT:
             return
         told = replace(record, at_peak=()) if beside_peak else record
-        plain = text.report(told, compact=compact, timelines=True, heads=self._heads)
+        plain = text.report(told, compact=compact, heads=self._heads)
         self._heads = self._heads and not compact
         if report == "rich":
             from ..render import html  # `load_rich` imported both

@@ -175,10 +175,7 @@ class CellRecord(Measurement):
 
 def _most_needed_mb(line: LineUsage) -> tuple[int, int]:
     """Return the most that a line can have held at once, on a device and in RAM."""
-    risen, uses = dict(line.risen), {CPU: line.gen, **{gpu.id: gpu for gpu in line.gpus}}
-    needed = {
-        name: min(use.needed_bytes, risen.get(name, use.needed_bytes)) // MB for name, use in uses.items()
-    }
+    needed = {device: line.need_bytes(device) // MB for device in line.memories()}
     ram_mb = needed.pop(CPU)
     return max(needed.values(), default=0), ram_mb
 

@@ -107,13 +107,13 @@ class DeviceUsage(Usage):
 
     def described(self) -> str:
         """Return the figures as words; what is used is that of the whole device."""
+        figures = "per-process usage unavailable"
         if self.attributed:
             figures = Usage.described(self).rpartition(", ")[0]
-        else:
-            figures = "per-process usage unavailable"
-        used = "" if self.used_bytes is None else f", used {rounded_mb(self.used_bytes)}"
+        if self.used_bytes is None:
+            return figures
         total = f" of {rounded_mb(self.total_bytes)}" if self.total_bytes else ""
-        return f"{figures}{used}{used and total}{used and ' MB'}"
+        return f"{figures}, used {rounded_mb(self.used_bytes)}{total} MB"
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.id}: {self.described()}>"

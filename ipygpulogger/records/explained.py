@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from .cell_record import Owner  # noqa: TC001 - decoding evaluates the type hints
-from .device_usage import DeviceUsage, Sizes  # noqa: TC001
+from .device_usage import CPU, DeviceUsage, Sizes
 from .units import MB, rounded_mb, size_text
 from .usage import Usage
 from .value import Displayed, Value
@@ -85,6 +85,15 @@ class LineUsage(Displayed, Value):
     complete: bool = True
     risen: Sizes = ()
 
+    def memories(self) -> dict[str, Usage]:
+        """Return general RAM as "cpu", and by id each device where the line changed anything."""
+        return {CPU: self.gen, **{gpu.id: gpu for gpu in self.gpus}}
+
+    def need_bytes(self, device: str) -> int:
+        """Return the most that it can have held at once: what is freed between its runs counts once."""
+        needed_bytes = self.memories()[device].needed_bytes
+        return min(needed_bytes, dict(self.risen).get(device, needed_bytes))
+
 
 Kind = Literal[
     "parameters", "gradients", "optimizer state", "activations", "variables", "temporaries", "before"
@@ -141,18 +150,15 @@ def folded(rows: Sequence[AtPeak], most: int) -> tuple[AtPeak, ...]:
     for row in rows:
         if id(row) not in largest:
             others.setdefault((row.device, row.kind), []).append(row)
-    sums = sorted(map(_sum, others.values()), key=lambda row: -row.size_bytes)
+    sums = [
+        AtPeak(*key, OTHERS, "", sum(row.size_bytes for row in some), sum(row.blocks for row in some))
+        if len(some) > 1
+        else some[0]
+        for key, some in others.items()
+    ]
+    sums.sort(key=lambda row: -row.size_bytes)
     devices = dict.fromkeys(row.device for row in rows)
     return tuple(row for device in devices for row in (*kept, *sums) if row.device == device)
-
-
-def _sum(rows: Sequence[AtPeak]) -> AtPeak:
-    """Return one row for several of one device and kind; a single row is returned as it is."""
-    first, *more = rows
-    if not more:
-        return first
-    size_bytes, blocks = sum(row.size_bytes for row in rows), sum(row.blocks for row in rows)
-    return AtPeak(first.device, first.kind, OTHERS, "", size_bytes, blocks)
 
 
 _GIB = 1024 * MB

@@ -87,7 +87,9 @@ def html(rows: Sequence[AtPeak], times_s: _Times, notes: Sequence[str] = ()) -> 
     markup = "" if rows else line(small(_UNKNOWN))
     for device, found in _by_device(rows):
         head = escape(typeset(_headline(device, found, times_s, nonzero_text)))
-        markup += line(f'<div style="margin:6px 0 3px"><b>{head}</b></div>{_kinds_bar(found)}')
+        parts = [Part(kind, size_bytes, _FILLS[kind]) for kind, size_bytes in _kinds(found)]
+        drawn = bar(parts, sum(part.size_bytes for part in parts)) + legend(parts)
+        markup += line(f'<div style="margin:6px 0 3px"><b>{head}</b></div>{drawn}')
         markup += scrolling(table_of(found))
     return without_controls(markup + "".join(footnote(printable(note)) for note in notes))
 
@@ -98,17 +100,12 @@ def fold(rows: Sequence[AtPeak], times_s: _Times, most: int = 0) -> str:
     for device, found in _reported(rows):
         head = escape(typeset(f"{_headline(device, found, times_s, nonzero_text)}: {kinds_of(found)}"))
         if most:
-            markup += (
-                f"<details><summary style=cursor:pointer>{head}</summary>{listed(found, most)}</details>"
-            )
+            lines = escape("\n".join(lines_of(found, _WIDTH, most)))
+            below = f"<pre {PREFORMATTED}>{lines}</pre>"  # which scrolls on a narrow page
+            markup += f"<details><summary style=cursor:pointer>{head}</summary>{below}</details>"
         else:
             markup += f"<div>{head}</div>"
     return markup
-
-
-def listed(rows: Sequence[AtPeak], most: int) -> str:
-    """Return the rows of one device as preformatted lines, which scroll on a narrow page."""
-    return f"<pre {PREFORMATTED}>{escape(chr(10).join(lines_of(rows, _WIDTH, most)))}</pre>"
 
 
 def table_of(rows: Sequence[AtPeak]) -> str:
@@ -196,12 +193,6 @@ def _kinds(rows: Sequence[AtPeak]) -> list[tuple[str, int]]:
     for row in rows:
         sizes[_kind(row)] += row.size_bytes
     return sizes.most_common()
-
-
-def _kinds_bar(rows: Sequence[AtPeak]) -> str:
-    """Return the kinds of one device as a bar with its legend, the largest first."""
-    parts = [Part(kind, size_bytes, _FILLS[kind]) for kind, size_bytes in _kinds(rows)]
-    return bar(parts, sum(part.size_bytes for part in parts)) + legend(parts)
 
 
 def _kind(row: AtPeak) -> str:

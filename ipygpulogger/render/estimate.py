@@ -61,17 +61,17 @@ def html(estimate: Estimate) -> str:
 
 
 def _headline(estimate: Estimate, shown: Callable[[int], str]) -> tuple[str, str]:
-    outcome = _outcome(estimate, estimate.left_bytes, shown)
+    outcome = _outcome(estimate, estimate.left_bytes or 0, shown)
     needed_bytes = max(0, estimate.peak_bytes - _held_bytes(estimate))
     return f"Needs {shown(needed_bytes)} on {estimate.device}", f"{outcome and ': '}{outcome}"
 
 
-def _outcome(found: Estimate | BatchEstimate, left_bytes: int | None, shown: Callable[[int], str]) -> str:
+def _outcome(found: Estimate | BatchEstimate, left_bytes: int, shown: Callable[[int], str]) -> str:
     """Return whether it fits: "fits, 5118 MB left", "1204 MB short"; empty when unknown."""
     if found.fits is None:
         return ""
     if found.fits:
-        return f"fits, {shown(left_bytes or 0)} left"
+        return f"fits, {shown(left_bytes)} left"
     return f"{shown(found.short_bytes or 0)} short"
 
 
@@ -95,26 +95,21 @@ def _batches(estimate: Estimate, *, html: bool) -> Table:
     size, highest = Column("batch", html_head="Size"), Column("highest", html_head="Highest")
     table = Table([size, Column("", "drawn"), highest, Column("", "words")])
     scale_bytes = max((batch.peak_bytes or 0 for batch in estimate.batches), default=0)
+    shown, figure = (nonzero_text, nonzero_figure) if html else (nonzero_mb, nonzero_mb)
     for batch in estimate.batches:
         peak_bytes = batch.peak_bytes or 0
-        need = "" if batch.peak_bytes is None else (nonzero_figure if html else nonzero_mb)(peak_bytes)
-        outcome = clipped(
-            printable(_batch_outcome(batch, estimate, nonzero_text if html else nonzero_mb)), _ERROR
+        need, outcome = (
+            figure(peak_bytes),
+            _outcome(batch, (estimate.available_bytes or 0) - peak_bytes, shown),
         )
+        if batch.peak_bytes is None:
+            need, outcome = "", clipped(printable(f"cannot be estimated: {batch.error}"), _ERROR)
         drawn = Bar([Part("", peak_bytes, RED if batch.fits is False else BLUE)], scale_bytes)
         is_largest = batch.size == estimate.largest_batch
         if is_largest:
             outcome += f" · {_LARGEST}" if html else f"  <- {_LARGEST}"
         table.add(Strong(str(batch.size)) if is_largest else str(batch.size), drawn, need, outcome)
     return table
-
-
-def _batch_outcome(batch: BatchEstimate, estimate: Estimate, shown: Callable[[int], str]) -> str:
-    """Return whether a batch size fits, or why it could not be estimated."""
-    if batch.peak_bytes is None:
-        return f"cannot be estimated: {batch.error}"
-    available_bytes = estimate.available_bytes
-    return _outcome(batch, None if available_bytes is None else available_bytes - batch.peak_bytes, shown)
 
 
 def _bar(estimate: Estimate) -> str:

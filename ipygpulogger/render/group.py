@@ -85,7 +85,7 @@ def _headline(group: Group) -> Iterator[Phrase]:
         words = range_text(_figure(one.name, one.smallest), _figure(one.name, one.largest))
         yield Phrase(words if one.name == TIME else f"{_what(one)}{words}")
     for some in islice(_by_process(group).values(), _OUTLIERS):
-        ratios = ", ".join(map(_mark_of, some))
+        ratios = ", ".join(f"{one.name} {_times(one.ratio)}x" for one in some)
         yield Phrase(f"{_name_in_words(some[0].record)}: {ratios} the median", "strong")
     if failed := sum(record.outcome() != "" for record in group):
         yield Phrase(f"{failed:,} failed", "strong")
@@ -114,8 +114,10 @@ def _whole(name: str) -> str:
 
 def _processes(group: Group) -> list[_Process]:
     """Return the processes with a row: all, or of many those that failed, stand out or needed most."""
-    outliers = _by_process(group)
-    found = [(record, _is_urgent(record) or id(record) in outliers) for record in group]
+    outliers, found = _by_process(group), []
+    for record in group:
+        marked = record.outcome() or of_kind(record.notes, NoteKind.OVER_BUDGET) or id(record) in outliers
+        found.append((record, bool(marked)))
 
     def weight(at: int) -> tuple[bool, bool, float, int]:
         record, marked = found[at]
@@ -131,11 +133,6 @@ def _by_process(group: Group) -> dict[int, list[Outlier]]:
     for one in group.outliers:
         found.setdefault(id(one.record), []).append(one)
     return found
-
-
-def _is_urgent(record: ProcessRecord) -> bool:
-    """Return whether a process failed, or went over a budget."""
-    return bool(record.outcome() or of_kind(record.notes, NoteKind.OVER_BUDGET))
 
 
 def _process_table(group: Group, *, html: bool) -> Table:
@@ -181,11 +178,6 @@ def _figures(usage: Usage | None) -> tuple[str, str, str]:
     consumed, peaked, used = figures(usage)
     known = peaked != "n/a"
     return consumed, f"{least_sign(usage)}{rounded_mb(usage.needed_bytes)}" if known else peaked, used
-
-
-def _mark_of(one: Outlier) -> str:
-    """Return in which way a process stands out: "RAM 1.5x" is one and a half times the median."""
-    return f"{one.name} {_times(one.ratio)}x"
 
 
 def _times(ratio: float) -> str:

@@ -59,7 +59,11 @@ def notable(measurement: Measurement) -> list[Owner]:
 
 def _names(record: CellRecord) -> list[str]:
     owners = notable(record)
-    named = [_grew(owner) for owner in owners[:_NAMED]]
+    named = [
+        f"{shortened(owner.name)} {_sized(owner.size_bytes, owner.device)}"
+        + (f" ({also(owner.shared)})" if owner.shared else "")
+        for owner in owners[:_NAMED]
+    ]
     for device in dict.fromkeys(owner.device for owner in owners[_NAMED:]):
         more = [owner for owner in owners[_NAMED:] if owner.device == device]
         size_bytes = sum(owner.size_bytes for owner in more)
@@ -101,12 +105,6 @@ def _count(owner: Owner) -> int:
     count, _, rest = owner.name.partition(" ")
     many = owner.kind == "other" and rest == "smaller names" and count.isdecimal()
     return int(count) if many else 1
-
-
-def _grew(owner: Owner) -> str:
-    others = also(owner.shared)
-    more = others and f" ({others})"
-    return f"{shortened(owner.name)} {_sized(owner.size_bytes, owner.device)}{more}"
 
 
 def also(shared: Sequence[str]) -> str:

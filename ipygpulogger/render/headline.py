@@ -159,10 +159,9 @@ def _needed(usage: Usage) -> str:
     if not rounded_mb(usage.peaked_bytes) and not inexact:
         return ""
     least, most_bytes = size_text(usage.needed_bytes), usage.needed_at_most_bytes
-    if not inexact:
-        return f"needed {least}"
-    within = f"at least {least}" if most_bytes is None else range_text(least, size_text(most_bytes))
-    return f"needed {within}"
+    if inexact:
+        least = f"at least {least}" if most_bytes is None else range_text(least, size_text(most_bytes))
+    return f"needed {least}"
 
 
 def _highest_so_far(usage: Usage, used_bytes: int | None) -> str:

@@ -12,7 +12,7 @@ from html import escape
 from typing import TYPE_CHECKING
 
 from ..analysis.notable import matters, moved_bytes
-from ..records.units import MB, grouped, readable_sizes, size_text, without_controls
+from ..records.units import grouped, readable_sizes, without_controls
 from .growth import DRIVERS, beyond_names, device_name, grew, parts
 from .headline import headline, is_quiet, tells_who_grew
 from .headline import so_far as line_so_far
@@ -30,17 +30,16 @@ from .markup import (
     line,
     size,
     small,
-    sparkline,
     table,
     typeset,
     weighed,
 )
-from .text import LONG_S, card_of, peaked_remark, rows, sentences
+from .text import card_of, peaked_remark, rows, sentences, time_series
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Iterator, Sequence
 
-    from ..records import DeviceUsage, Measurement, RamUsage
+    from ..records import DeviceUsage, Measurement
     from .headline import Clause
 
     Row = tuple[str, tuple[str, str, str], str]  # of the text report: name, figures, remarks
@@ -140,11 +139,13 @@ def _pieces(measurement: Measurement, space: int, in_line: Container[str]) -> It
     for gpu in sorted(measurement.gpus, key=moved_bytes, reverse=True)[:_BARS]:
         if card is None or card.device != gpu.id:
             yield "bars", _bar(gpu, measurement.gpus)
-    if drawn := _drawn(measurement, whole):
+    shapes = time_series(measurement)
+    if any(shapes) and len(measurement.gpus) <= _WORDY:
+        drawn = ([*row, Text(shape)] for row, shape in zip(whole, shapes, strict=True))
         yield "series", table(_HEAD, drawn)
     yield "peak", _fold(measurement, 16), _fold(measurement, 8)
-    for sentence in _sentences(measurement):
-        yield "more", small(sentence)
+    if measurement.gpus:
+        yield "more", small("Used: of RAM by this process, of each GPU by all processes")
 
 
 def _remarks(measurement: Measurement, found: Iterable[Row]) -> dict[str, list[str]]:
@@ -194,17 +195,6 @@ def _row_name(name: str) -> str:
     return "RAM" if name == "Gen" else name
 
 
-def _drawn(measurement: Measurement, whole: list[list[str | Text]]) -> list[list[str | Text]]:
-    """Return the rows with the time series of a long scope behind them; none if nothing varies."""
-    usages: tuple[RamUsage | DeviceUsage, ...] = (measurement.gen, *measurement.gpus)
-    if measurement.time_s < LONG_S or len(measurement.gpus) > _WORDY:
-        return []
-    shapes = [sparkline(usage.timeline) for usage in usages]
-    if not any(shapes):
-        return []
-    return [[*row, Text(shape)] for row, shape in zip(whole, shapes, strict=True)]
-
-
 def _cut(whole: list[list[str | Text]], space: int) -> str:
     """Return the table of figures, with as many rows as fit, and one at least."""
     more: list[str | Text] = ["…", "", "", Text("%gpulog status")]
@@ -228,17 +218,6 @@ def _bar(gpu: DeviceUsage, gpus: Sequence[DeviceUsage]) -> str:
         return ""
     name = f"{device_name(gpu, gpus)}: " if len(gpus) > 1 else ""
     return bar(found, gpu.total_bytes) + legend(found, name)
-
-
-def _sentences(measurement: Measurement) -> Iterator[str]:
-    """Yield whose memory the used figures are, and what a device's bar does not show."""
-    if measurement.gpus:
-        yield "Used: of RAM by this process, of each GPU by all processes"
-    for gpu in measurement.gpus:
-        told_bytes, peak = max(gpu.reserved_bytes or 0, gpu.peak.lo_bytes), gpu.reserved_peak
-        if peak is not None and peak.lo_bytes - told_bytes >= MB:
-            size_words = size_text(peak.lo_bytes)
-            yield f"{device_name(gpu, measurement.gpus)}: tensors and cached, highest {size_words}"
 
 
 def _fitted(clauses: Sequence[Clause]) -> tuple[Sequence[Clause], str]:

@@ -17,11 +17,7 @@ if TYPE_CHECKING:
 
 _WIDTH = 72  # characters of a source line
 _UNKNOWN = "n/a"
-_AT_LEAST = "+: at least so much."
-_PARTLY = "*: of a part of its hits; n/a where those moved nothing."
-
-_Device = tuple[str, int]  # backend and index; for general RAM:
-_RAM: _Device = "", -1
+_SIGNS = {"+": "+: at least so much.", "*": "*: of a part of its hits; n/a where those moved nothing."}
 
 
 def table(lines: Sequence[LineUsage], notes: Sequence[str] = ()) -> str:
@@ -50,9 +46,9 @@ def _table(lines: Sequence[LineUsage], *, html: bool) -> Table:
     table = Table([*columns, Column("", "drawn")])
     parts = [
         [
-            Part(name, _need_bytes(line, usage, device), GREY if device == _RAM else BLUE)
+            Part(name, line.need_bytes(device), GREY if device == CPU else BLUE)
             for device, name in zip(devices, names, strict=True)
-            if (usage := _usage(line, device)) is not None
+            if device in line.memories()
         ]
         for line in lines
     ]
@@ -62,11 +58,11 @@ def _table(lines: Sequence[LineUsage], *, html: bool) -> Table:
         here = list(members)
         if place:
             table.add(place)
-        margin = min((_indent(line.source) for line, _ in here if line.source.strip()), default=0)
-        for line, some in here:
-            source = clipped(line.source.expandtabs(4)[margin:].rstrip(), _WIDTH)
+        sources = [line.source.expandtabs(4).rstrip() for line, _ in here]
+        margin = min((len(source) - len(source.lstrip()) for source in sources if source), default=0)
+        for source, (line, some) in zip(sources, here, strict=True):
             cells: list[str | Strong | Bar] = [*_figures(line, devices)]
-            cells.insert(at, source)
+            cells.insert(at, clipped(source[margin:], _WIDTH))
             if line is heaviest:
                 cells = [Strong(str(cell)) for cell in cells]
             bar = Bar(some, scale_bytes if scale_bytes >= MB else 0)
@@ -80,9 +76,8 @@ def heaviest(lines: Sequence[LineUsage]) -> str:
     if found is None:
         return ""
     line, device = found
-    usage = _usage(line, device)
-    assert usage is not None
-    consumed, needed = rounded_mb(usage.consumed_bytes), rounded_mb(_need_bytes(line, usage, device))
+    usage = line.memories()[device]
+    consumed, needed = rounded_mb(usage.consumed_bytes), rounded_mb(line.need_bytes(device))
     at_least = "at least " if usage.peak.hi_bytes is None else ""
     ran = f"{line.hits} hits, " if line.hits > 1 else ""
     ran += "" if line.complete else "a part of them measured, "
@@ -92,70 +87,57 @@ def heaviest(lines: Sequence[LineUsage]) -> str:
     ((name),) = _names([device])
     return (
         f"heaviest line {line.lineno}{where}: {clipped(line.source.strip(), _WIDTH)}"
-        f"  {', '.join(figures)} {'of' if device == _RAM else 'on'} {name} ({ran}{time_text(line.time_s)})"
+        f"  {', '.join(figures)} {'of' if device == CPU else 'on'} {name} ({ran}{time_text(line.time_s)})"
     )
 
 
-def _heaviest(lines: Sequence[LineUsage]) -> tuple[LineUsage, _Device] | None:
+def _heaviest(lines: Sequence[LineUsage]) -> tuple[LineUsage, str] | None:
     """Return the line that needed the most on one device, and that device; GPUs go before RAM.
 
     A line includes what it calls. So of lines that are equal to a megabyte it is the fastest, the innermost.
     """
-    needs: dict[_Device, list[tuple[int, LineUsage]]] = {}
-    for device in _devices(lines):
-        used = ((line, _usage(line, device)) for line in lines)
-        needs[device] = [(_need_bytes(line, usage, device), line) for line, usage in used if usage]
+    needs = {
+        device: [(line.need_bytes(device), line) for line in lines if device in line.memories()]
+        for device in _devices(lines)
+    }
     most_bytes = max((size for found in needs.values() for size, _ in found), default=0)
     if most_bytes < MB:
         return None
-    for device in [*filter(_RAM.__ne__, needs), _RAM]:
+    for device in [*filter(CPU.__ne__, needs), CPU]:
         alike = [line for size_bytes, line in needs[device] if size_bytes > most_bytes - MB]
         if alike:
             return min(alike, key=lambda line: line.time_s), device
     return None
 
 
-def _need_bytes(line: LineUsage, usage: Usage, device: _Device) -> int:
-    """Return the most that a line can have held at once: what is freed between its runs counts once."""
-    name = CPU if device == _RAM else device_id(*device)
-    return min(usage.needed_bytes, dict(line.risen).get(name, usage.needed_bytes))
-
-
-def _usage(line: LineUsage, device: _Device) -> Usage | None:
-    """Return what a line used of a device; None if it changed nothing there."""
-    if device == _RAM:
-        return line.gen
-    return next((gpu for gpu in line.gpus if (gpu.backend, gpu.index) == device), None)
-
-
-def _devices(lines: Sequence[LineUsage]) -> list[_Device]:
+def _devices(lines: Sequence[LineUsage]) -> list[str]:
     """Return general RAM, and the devices where any line changed anything."""
-    return [_RAM, *sorted({(gpu.backend, gpu.index) for line in lines for gpu in line.gpus})]
+    found = {(gpu.backend, gpu.index) for line in lines for gpu in line.gpus}
+    return [CPU, *(device_id(*device) for device in sorted(found))]
 
 
-def _names(devices: Sequence[_Device]) -> list[str]:
-    indices = [index for _, index in devices]
+def _names(devices: Sequence[str]) -> list[str]:
+    indices = [device.rpartition(":")[2] for device in devices]
     return [
-        "RAM" if backend == "" else f"GPU{index}" if indices.count(index) == 1 else device_id(backend, index)
-        for backend, index in devices
+        "RAM" if device == CPU else f"GPU{index}" if indices.count(index) == 1 else device
+        for device, index in zip(devices, indices, strict=True)
     ]
 
 
-def _figures(line: LineUsage, devices: Sequence[_Device]) -> Iterator[str]:
+def _figures(line: LineUsage, devices: Sequence[str]) -> Iterator[str]:
     yield from (str(line.lineno), str(line.hits), time_text(line.time_s))
     for device in devices:
-        usage = _usage(line, device)
-        figures = (
-            (str(rounded_mb(usage.consumed_bytes)), _needed(line, usage, device)) if usage else ("0", "0")
-        )
+        figures = "0", "0"
+        if usage := line.memories().get(device):
+            figures = str(rounded_mb(usage.consumed_bytes)), _needed(usage, line.need_bytes(device))
         if line.complete:
             yield from figures
         else:
             yield from (_UNKNOWN if figure in ("0", "0+") else f"{figure.rstrip('+')}*" for figure in figures)
 
 
-def _needed(line: LineUsage, usage: Usage, device: _Device) -> str:
-    least_bytes, most_bytes = _need_bytes(line, usage, device), usage.needed_at_most_bytes
+def _needed(usage: Usage, least_bytes: int) -> str:
+    most_bytes = usage.needed_at_most_bytes
     if most_bytes is None or usage.peaked_at_most_bytes is None:
         return f"{rounded_mb(least_bytes)}+"
     if rounded_mb(usage.peaked_bytes) == rounded_mb(usage.peaked_at_most_bytes):
@@ -169,10 +151,4 @@ def _below(lines: Sequence[LineUsage], notes: Sequence[str]) -> list[str]:
         return ["No line ran that is measured.", *notes]
     devices = _devices(lines)
     signs = {figure[-1] for line in lines for figure in _figures(line, devices)}
-    legends = {"+": _AT_LEAST, "*": _PARTLY}
-    return [*(said for sign, said in legends.items() if sign in signs), *notes]
-
-
-def _indent(source: str) -> int:
-    source = source.expandtabs(4)
-    return len(source) - len(source.lstrip())
+    return [*(said for sign, said in _SIGNS.items() if sign in signs), *notes]

@@ -165,13 +165,10 @@ def table(
     first, *others = head
     names = "".join(f"<th {_NAME if isinstance(name, Text) else _HEAD}>{_content(name)}" for name in others)
     body = f"<th {_NAME}>{_content(first)}{names}"
-    body += "".join(_row(row, _FIGURE if slim else _NAME) for row in rows)
+    for name, *figures in rows:
+        body += f"<tr align=right><th {_FIGURE if slim else _NAME}>{_content(name)}"
+        body += "".join(map(_data, figures))
     return f'<table style="{style}">{above}<tfoot><tr align=right style=opacity:.65>{body}</tfoot></table>'
-
-
-def _row(cells: Sequence[Cell], name_style: str) -> str:
-    name, *others = cells
-    return f"<tr align=right><th {name_style}>{_content(name)}{''.join(map(_data, others))}"
 
 
 def _data(cell: Cell) -> str:
@@ -244,13 +241,11 @@ def sparkline(timeline: Timeline, width: int = 24) -> str:
 def _columns(timeline: Timeline, width: int) -> list[int]:
     """Return the highest point in each of so many equal parts of the time, or the last one before it."""
     start_s, last = timeline[0]
-    span_s = timeline[-1][0] - start_s
-    found: dict[int, list[int]] = {}
-    for at_s, size in timeline:
-        column = min(int((at_s - start_s) / span_s * width), width - 1) if span_s else 0
-        found.setdefault(column, []).append(size)
+    span_s = timeline[-1][0] - start_s or 1.0
+    places = [min(int((at_s - start_s) / span_s * width), width - 1) for at_s, _ in timeline]
     columns = []
     for column in range(width):
-        columns.append(max(found.get(column, [last])))
-        last = found.get(column, [last])[-1]
+        inside = [size for place, (_, size) in zip(places, timeline, strict=True) if place == column]
+        columns.append(max(inside, default=last))
+        last = inside[-1] if inside else last
     return columns

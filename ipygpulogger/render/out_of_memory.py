@@ -21,7 +21,7 @@ from .growth import DRIVERS, FILLS
 from .markup import BLUE, PALE, RED, Part, bar, first_fitting, fitted, legend, size, small, typeset
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable
 
     from ..records import DeviceUsage, OutOfMemory, Owner
 
@@ -30,7 +30,6 @@ _RAM_FAILED = "An allocation of RAM failed"
 _TRACEBACK = "last traceback: "
 _ADVICE = 400  # bytes
 _ALIVE = "alive then"  # when the allocation failed
-_ALIVE_LEAST = 420  # bytes of it, if it takes as much
 _ROWS = 6  # of what was alive; the others are added up
 _WIDTH = 100  # columns of these rows
 _NAME = 32  # characters of a holder's name
@@ -49,8 +48,9 @@ def report(card: OutOfMemory) -> str:
     lines += [f"  {others}"] if others else []
     if card.owners:
         lines.append(f"  held by: {_listed((owner.name, _mb(owner.size_bytes)) for owner in card.owners)}")
-    if still_held := hidden(card):
-        lines.append(f"  {still_held}")
+    held = ("the last traceback", card.traceback_bytes), ("Out", card.outputs_bytes)
+    if hidden := _listed((name, _mb(size_bytes)) for name, size_bytes in held if size_bytes):
+        lines.append(f"  hidden: {hidden}")
     if card.alive:
         from . import at_peak  # few cells record their allocations, here and below
 
@@ -67,25 +67,17 @@ def html(card: OutOfMemory, gpu: DeviceUsage | None, space_bytes: int) -> str:
     head, after = f"{_CARD}<div><b>{_headline(card)}</div>", "</div>"
     space_bytes -= size(head + after)
     step = f"<div><b>Do this:</b> {_as_markup(card.advice, min(_ADVICE, space_bytes - 60))}</div>"
-    space_bytes -= size(step)
-    versions = list(_alive(card))
-    alive = first_fitting(versions, min(_ALIVE_LEAST, space_bytes))  # the bar says less of what can be done
-    room = space_bytes - size(alive)
-    shown = first_fitting((_drawn(card, gpu, count) for count in range(len(card.owners), -1, -1)), room)
-    said = " · ".join(f"{name} {figure}" for name, figure in rows(card) if figure != "0 MB")
-    shown += small(said) if said and size(shown + small(said)) <= room else ""
-    return f"{head}{step}{shown}{first_fitting(versions, space_bytes - size(shown))}{after}"
-
-
-def _alive(card: OutOfMemory) -> Iterator[str]:
-    """Yield what was alive when the allocation failed: the kinds, with fewer and fewer rows."""
+    room, alive = space_bytes - size(step), ""
     if card.alive:
         from . import at_peak
 
         said = f"{_ALIVE.capitalize()}: {at_peak.kinds_of(card.alive)}"
-        kinds = f"<div>{escape(typeset(said))}</div>"
-        yield from (kinds + at_peak.listed(card.alive, count) for count in range(_ROWS, 0, -1))
-        yield kinds
+        alive = first_fitting([f"<div>{escape(typeset(said))}</div>"], room)
+        room -= size(alive)  # the bar says less of what can be done
+    shown = first_fitting((_drawn(card, gpu, count) for count in range(len(card.owners), -1, -1)), room)
+    said = " · ".join(f"{name} {figure}" for name, figure in rows(card) if figure != "0 MB")
+    shown += small(said) if said and size(shown + small(said)) <= room else ""
+    return f"{head}{step}{shown}{alive}{after}"
 
 
 def _drawn(card: OutOfMemory, gpu: DeviceUsage | None, count: int) -> str:
@@ -116,11 +108,8 @@ def _headline(card: OutOfMemory) -> str:
 def _as_markup(advice: str, space_bytes: int) -> str:
     """Return a step with its commands as code to copy, and its sizes as people read them."""
     readable = readable_sizes(advice)
-    words = fitted(readable, space_bytes - len("<code></code>") * (readable.count("`") // 2))
-    pieces = words.split("`")
-    if len(pieces) % 2 == 0:  # cut within a command
-        pieces[-2:] = ["`".join(pieces[-2:])]
-    return "".join(f"<code>{piece}</code>" if i % 2 else piece for i, piece in enumerate(pieces))
+    words = fitted(readable, space_bytes - len("<code></code>") * -(-readable.count("`") // 2))
+    return "".join(f"<code>{piece}</code>" if i % 2 else piece for i, piece in enumerate(words.split("`")))
 
 
 def _parts(card: OutOfMemory, gpu: DeviceUsage | None, count: int) -> list[Part]:
@@ -164,13 +153,6 @@ def rows(card: OutOfMemory) -> list[tuple[str, str]]:
     }
     asked = [] if card.asked_bytes is None else [("asked", requested(card.asked_bytes))]
     return asked + [(name, _mb(size_bytes)) for name, size_bytes in sizes.items() if size_bytes is not None]
-
-
-def hidden(card: OutOfMemory) -> str:
-    """Return what only the traceback and `Out` still hold; empty if nothing."""
-    held = ("the last traceback", card.traceback_bytes), ("Out", card.outputs_bytes)
-    listed = _listed((name, _mb(size_bytes)) for name, size_bytes in held if size_bytes)
-    return f"hidden: {listed}" if listed else ""
 
 
 def _mb(size_bytes: int) -> str:

@@ -125,7 +125,8 @@ def _fills(owners: Sequence[Owner]) -> dict[str, str]:
 
 def _table(owners: Sequence[Owner], used: Mapping[str, int | None], *, html: bool) -> Table:
     """Return the names that hold memory, with a bar for each; one that is hidden is red."""
-    devices, found = _devices(owners, used), _rows(owners, used)
+    devices = sorted({*used, *(owner.device for owner in owners)}, key=lambda name: (name == CPU, name))
+    found = _rows(owners, used)
     scale_bytes = max((sum(row.sizes.values()) for row in found if row.kind == "holder"), default=0)
     columns = [Column("holder", "code", html_head="Holder"), Column("", "words")]
     columns += [Column("RAM" if device == CPU else device) for device in devices]
@@ -155,11 +156,6 @@ class _Row(NamedTuple):
     kind: Literal["holder", "total", "rest"]  # the sum of all; what no name holds
 
 
-def _devices(owners: Sequence[Owner], used: Mapping[str, int | None]) -> list[str]:
-    """Return the columns: the accelerator devices, then RAM."""
-    return sorted({*used, *(owner.device for owner in owners)}, key=lambda device: (device == CPU, device))
-
-
 def _rows(owners: Sequence[Owner], used: Mapping[str, int | None]) -> list[_Row]:
     """Return the rows: each large holder, the small ones together, the sum, and what has no name."""
     rows: dict[tuple[str, str], Counter[str]] = {}
@@ -170,14 +166,14 @@ def _rows(owners: Sequence[Owner], used: Mapping[str, int | None]) -> list[_Row]
         others.setdefault(key, {}).update(dict.fromkeys(owner.shared))
     large = {key: sizes for key, sizes in rows.items() if max(sizes.values()) >= MB}
     small_ones = [sizes for key, sizes in rows.items() if key not in large]
-    total = _summed(rows.values())
+    total = sum(rows.values(), Counter[str]())
     found = [
         _Row(name, mark, sizes, also(list(others[name, mark])), "holder")
         for (name, mark), sizes in sorted(large.items(), key=lambda row: -sum(row[1].values()))
     ]
     if small_ones:
         name = "1 smaller one" if len(small_ones) == 1 else f"{len(small_ones)} smaller ones"
-        found.append(_Row(name, "", _summed(small_ones), "", "rest"))
+        found.append(_Row(name, "", sum(small_ones, Counter[str]()), "", "rest"))
     found.append(_Row("named in all", "", total, "", "total"))
     rest = {device: size - total.get(device, 0) for device, size in used.items() if size is not None}
     if any(size >= 0 for size in rest.values()):
@@ -197,10 +193,3 @@ def _caveats(complete: bool, uncounted: Iterable[str]) -> Iterator[str]:
 def _mark(owner: Owner) -> str:
     is_below = owner.kind == "variable" and any(below in owner.name for below in _BELOW)
     return "hidden" if is_below or owner.kind in ("output", "traceback") else ""
-
-
-def _summed(rows: Iterable[Mapping[str, int]]) -> Counter[str]:
-    total = Counter[str]()
-    for sizes in rows:
-        total.update(sizes)
-    return total

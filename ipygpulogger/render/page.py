@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import io
 import re
-import warnings
 from datetime import timezone
 from html import escape
 from operator import attrgetter
@@ -19,7 +17,7 @@ from ..records.units import shortened, size_text, time_text, without_controls
 from .growth import named_devices
 from .html import line_and_body
 from .markup import BLUE, Part, bar, small
-from .plot import INK, INK_TOO, figure
+from .plot import INK, INK_TOO, figure, saved
 from .plot_data import Axis, panels
 
 if TYPE_CHECKING:
@@ -123,8 +121,7 @@ def _cell(record: CellRecord, source: str) -> str:
     """Return one cell, folded: its line of the report, and below it its source and the rest."""
     line, body = line_and_body(record)
     failed = " failed" if record.outcome() else ""
-    count = record.execution_count
-    name = "" if count is None else str(count)
+    name = "" if record.execution_count is None else str(record.execution_count)
     anchor = f' id="cell-id={escape(record.cell_id)}"' if record.cell_id else ""  # the summary's link
     return (
         f'<details class="cell{failed}"><summary><span class=count>{name}</span>'
@@ -162,11 +159,8 @@ def svg(drawn: Figure, label: str) -> str:
     """Return a figure as an ``<svg>`` element without a background, its words in the page's colour."""
     import matplotlib as mpl
 
-    file = io.StringIO()
-    with warnings.catch_warnings(), mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": "plot"}):
-        warnings.filterwarnings("ignore", "Glyph .* missing", UserWarning)  # only to measure the text
-        drawn.savefig(file, format="svg", metadata=dict.fromkeys(("Creator", "Date", "Format", "Type")))
-    root = ET.fromstring(file.getvalue())  # noqa: S314 - matplotlib just wrote it
+    with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": "plot"}):
+        root = ET.fromstring(saved(drawn, format="svg"))  # noqa: S314 - matplotlib just wrote it
     for element in root.iter():
         _simplify(element)
     for name in ("width", "height", "version"):

@@ -33,10 +33,8 @@ _LETTER_IN = 0.068  # of a label, with some room around it
 _LETTERS = 48
 _CURVES = {WHOLE: (INK, 0.3), OWN: (BLUE, 0.8)}  # colour and opacity, from the back to the front
 _WIDTH_IN, _LEFT_IN, _RIGHT_IN = 8.0, 0.6, 0.1
-_ABOVE_IN, _BELOW_IN = 0.34, 0.68  # above a panel, below all
+_PANEL_IN, _ABOVE_IN, _BELOW_IN = 1.7, 0.34, 0.68  # of a panel, above it, below all
 _TITLE_IN, _NUMBERS_IN = 0.3, 0.2  # of the figure; of the cells, above the first panel
-_COLORS, _OCTREE = 128, 2  # of the PNG: how many, and the only way that keeps transparency
-_FEW = 4  # panels that get their full height
 _TOP = 1.1  # above the highest
 _IN_VIEW = 2.5  # times the highest use: a limit above has no line
 _MARKED = 24  # peaks of a panel
@@ -66,22 +64,15 @@ def figure(records: Iterable[CellRecord], make: Callable[..., Figure] | None = N
         raise ImportError("plots need matplotlib: pip install 'ipygpulogger[plot]'") from error
     axis = Axis(records)
     shown = panels(axis)
-    panel_in = 1.7 if len(shown) <= _FEW else 1.1
     top_in = _ABOVE_IN + _NUMBERS_IN + (_TITLE_IN if axis.process else 0)
-    height_in = top_in + len(shown) * (panel_in + _ABOVE_IN) - _ABOVE_IN + _BELOW_IN
+    height_in = top_in + len(shown) * (_PANEL_IN + _ABOVE_IN) - _ABOVE_IN + _BELOW_IN
     drawn = (make or Figure)(figsize=(_WIDTH_IN, height_in), dpi=_DPI, facecolor="none")
     left = _LEFT_IN / _WIDTH_IN
-    places: dict[str, Any] = {
-        "left": left,
-        "right": 1 - _RIGHT_IN / _WIDTH_IN,
-        "hspace": _ABOVE_IN / panel_in,
-    }
-    places |= {"bottom": _BELOW_IN / height_in, "top": 1 - top_in / height_in}
-    all_axes = drawn.subplots(len(shown), squeeze=False, gridspec_kw=places)[:, 0]
-    look: dict[str, Any]
+    drawn.subplots_adjust(left, _BELOW_IN / height_in, 1 - _RIGHT_IN / _WIDTH_IN, 1 - top_in / height_in)
+    all_axes = drawn.subplots(len(shown), squeeze=False, gridspec_kw={"hspace": _ABOVE_IN / _PANEL_IN})[:, 0]
     if axis.process:
-        look = {"color": INK, "fontsize": 11, "va": "top", "usetex": False}
-        drawn.text(left, 1 - 0.08 / height_in, _plain(axis.process), **look)
+        name = _plain(axis.process)
+        drawn.text(left, 1 - 0.08 / height_in, name, color=INK, fontsize=11, va="top", usetex=False)
     entries: dict[str, Any] = {}
     for axes, panel in zip(all_axes, shown, strict=True):
         _draw(axes, panel, axis, first=axes is all_axes[0])
@@ -93,30 +84,28 @@ def figure(records: Iterable[CellRecord], make: Callable[..., Figure] | None = N
     begin = f"{axis.begin.astimezone(timezone.utc):%Y-%m-%d %H:%M:%S} UTC"
     all_axes[-1].set_xlabel(f"time in the cells, the first of {begin}", color=INK, fontsize=_SMALL)
     if entries:
-        look = {"fontsize": _SMALL, "frameon": False, "labelcolor": INK, "borderpad": 0, "borderaxespad": 0}
-        place: dict[str, Any] = {
-            "loc": "lower left",
-            "bbox_to_anchor": (left, 0.06 / height_in),
-            "ncol": len(entries),
-        }
-        drawn.legend(list(entries.values()), list(entries), **place, **look)
+        place: dict[str, Any] = {"loc": "lower left", "bbox_to_anchor": (left, 0.06 / height_in)}
+        look: dict[str, Any] = {"fontsize": _SMALL, "frameon": False, "labelcolor": INK, "borderpad": 0}
+        look["ncol"] = len(entries)
+        drawn.legend(list(entries.values()), list(entries), **place, **look, borderaxespad=0)
     drawn._repr_png_ = partial(_png, drawn)  # type: ignore[attr-defined, unused-ignore]
     return drawn
 
 
 def _png(drawn: Figure) -> tuple[bytes, dict[str, int]]:
     """Return the picture for IPython, with twice the pixels of its size on the page."""
-    from PIL import Image
-
-    stream = io.BytesIO()
-    with warnings.catch_warnings():  # a letter that the font lacks, in a cell's label, is drawn as a box
-        warnings.filterwarnings("ignore", "Glyph .* missing", UserWarning)
-        drawn.savefig(stream, format="png", dpi=2 * _DPI, facecolor="none")
-    smaller = io.BytesIO()  # a third of it: few colours suffice
-    with Image.open(stream) as picture:
-        picture.quantize(_COLORS, method=_OCTREE).save(smaller, "png", optimize=True)
     width_in, height_in = drawn.get_size_inches()
-    return smaller.getvalue(), {"width": round(width_in * _DPI), "height": round(height_in * _DPI)}
+    size = {"width": round(width_in * _DPI), "height": round(height_in * _DPI)}
+    return saved(drawn, format="png", dpi=2 * _DPI, facecolor="none"), size
+
+
+def saved(drawn: Figure, **how: Any) -> bytes:
+    """Return a figure as a file; a letter that the font lacks, in a cell's label, is a box and no warning."""
+    stream = io.BytesIO()
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph .* missing", UserWarning)
+        drawn.savefig(stream, **how)
+    return stream.getvalue()
 
 
 def in_terminal(records: Iterable[CellRecord], show: Callable[[], None]) -> Any:
@@ -158,14 +147,8 @@ def _draw(axes: Any, panel: Panel, axis: Axis, *, first: bool) -> None:
         if runs := panel.curves[name]:
             areas = [[(run[0][0], 0.0), *run, (run[-1][0], 0.0)] for run in runs]
             label = "" if panel.name == "RAM" else name  # the title of its panel says it
-            look: dict[str, Any] = {
-                "color": color,
-                "alpha": alpha,
-                "linewidth": 0.8,
-                "zorder": 1,
-                "label": label,
-            }
-            axes.add_collection(PolyCollection(areas, **look), autolim=False)
+            drawn = PolyCollection(areas, color=color, alpha=alpha, linewidth=0.8, zorder=1, label=label)
+            axes.add_collection(drawn, autolim=False)
     most_mb = _draw_limits(axes, panel)
     axes.set_xlim(0, axis.width)
     axes.set_ylim(0, most_mb)
@@ -204,8 +187,14 @@ def _draw_marks(axes: Any, panel: Panel, most_mb: float) -> None:
             if is_inexact(mark.usage) == at_least
         ]
         if places:
-            look = {"linestyle": "none", "color": PEAK, "markerfacecolor": "none", "zorder": 4}
-            axes.plot(*zip(*places, strict=True), marker=marker, markersize=6, label=label, **look)
+            look = {
+                "linestyle": "none",
+                "color": PEAK,
+                "markerfacecolor": "none",
+                "markersize": 6,
+                "zorder": 4,
+            }
+            axes.plot(*zip(*places, strict=True), marker=marker, label=label, **look)
 
 
 def _draw_limits(axes: Any, panel: Panel) -> float:
@@ -232,7 +221,8 @@ def _shade_bands(axes: Any, axis: Axis) -> None:
 
 def _number_bands(axes: Any, axis: Axis) -> None:
     """Write the cells' numbers above their bands, failed cells first, where none covers another."""
-    over, letter = axes.get_xaxis_transform(), _letter_width(axes)
+    over = axes.get_xaxis_transform()
+    letter = axes.get_xlim()[1] * _LETTER_IN * _DPI / axes.bbox.width  # its width on the time axis
     taken: list[tuple[float, float]] = []
     for band in sorted(axis.bands, key=lambda band: band.cell.status == "ok"):
         failed = band.cell.status != "ok"
@@ -246,11 +236,6 @@ def _number_bands(axes: Any, axis: Axis) -> None:
         if all(right <= other_left or other_right <= left for other_left, other_right in taken):
             taken.append((left, right))
             _write(axes, (middle, 1), label, over, above_in=0.05, ha="center", color=PEAK if failed else INK)
-
-
-def _letter_width(axes: Any) -> float:
-    """Return the width of a letter of a label, on the time axis."""
-    return float(axes.get_xlim()[1] * _LETTER_IN * _DPI / axes.bbox.width)
 
 
 def _write(axes: Any, place: tuple[float, float], text: str, over: Any, **look: Any) -> None:

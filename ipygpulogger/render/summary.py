@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from ..analysis.group import Group
 from ..analysis.leaks import growing_names, suspects
 from ..analysis.ranking import SIZES, raising, rank
-from ..records import DeviceUsage, Estimate, LineUsage, Measurement, OutOfMemory
+from ..records import Estimate, LineUsage, Measurement, OutOfMemory
 from ..records.cell_record import process_of
 from ..records.units import (
     MB,
@@ -92,11 +92,8 @@ def _below(records: Sequence[CellRecord], ranked: Sequence[CellRecord]) -> tuple
     names, suspected = _names(ranked), suspects(records)
     below = [f"and {len(ranked) - _ROWS:,} more"] if len(ranked) > _ROWS else []
     below += _highest(ranked, names)
-    if coarse_bytes := max(
-        (one.gen.peak.precision_bytes for one in ranked if one.gen.peak.coarse), default=0
-    ):
-        coarse_mb = rounded_mb(coarse_bytes)
-        below.append(f"RAM: each highest is within ±{coarse_mb} MB, as coarsely as the kernel counts")
+    if coarse := [rounded_mb(one.gen.peak.precision_bytes) for one in ranked if one.gen.peak.coarse]:
+        below.append(f"RAM: each highest is within ±{max(coarse)} MB, as coarsely as the kernel counts")
     leaking = [f"May leak: {_LEAK}:"] if suspected else []
     leaking += [f"  {_suspect(runs, names)}" for runs in suspected[:_SUSPECTS]]
     leaking += [f"  and {len(suspected) - _SUSPECTS:,} more"] if len(suspected) > _SUSPECTS else []
@@ -132,11 +129,6 @@ def _names(records: Sequence[CellRecord]) -> dict[Key, str]:
     """Return the names of this kernel's devices."""
     gpus = (gpu for record in records if process_of(record) is None for gpu in record.gpus)
     return {key: name for key, (name, _) in named_devices(gpus).items()}
-
-
-def _device(record: CellRecord, gpu: DeviceUsage, names: dict[Key, str]) -> str:
-    """Return the name of a device: among all of this kernel, or among those of its own process."""
-    return device_name(gpu, record.gpus) if process_of(record) else names[gpu.key]
 
 
 def _table(records: Sequence[CellRecord], names: dict[Key, str], *, html: bool) -> Table:
@@ -193,10 +185,11 @@ def _figure(usage: Usage | None, what: str, most_mb: int, *, html: bool) -> Word
 
 
 def _memories(record: CellRecord, names: dict[Key, str]) -> Iterator[tuple[str, Usage | None]]:
-    """Yield RAM and the cell's devices by name; None for a device without attributed use."""
+    """Yield RAM and the devices by name, among those of its process; None for a device of unknown use."""
     yield "RAM", record.gen
     for gpu in record.gpus:
-        yield _device(record, gpu, names), gpu if gpu.attributed else None
+        name = device_name(gpu, record.gpus) if process_of(record) else names[gpu.key]
+        yield name, gpu if gpu.attributed else None
 
 
 def _rows(record: CellRecord, names: dict[Key, str]) -> list[tuple[str, Usage | None]]:
@@ -244,22 +237,18 @@ def comparison(found: Comparison, *, unchanged: bool = False) -> str:
     for pair in shown:
         lines += _compared(pair, unchanged=unchanged)
     grew, count = len(found.regressed), len(found.pairs)
-    shared = {pair.after.source for pair in found.pairs if pair.alike > 1}
     for word, records in (("new", found.new), ("removed", found.removed)):
         for record in records:
-            remark = " (or an earlier run of a cell above)" if record.source in shared else ""
-            lines.append(f"{word}: {named(record)}{remark}{record.outcome() and ', '}{record.outcome()}")
+            lines.append(f"{word}: {named(record)}{record.outcome() and ', '}{record.outcome()}")
     if same := len(found.pairs) - len(shown):
         lines.append(f"{cells_text(same, 0)} not shown: no change of their own (--all shows every cell)")
     if found.unexplained:
         lines.append(f"{named(found.unexplained.after)}: began higher, and no cell of both runs grew")
     if found.failed:
         lines.append(f"failed now, not before: {'; '.join(map(named, found.failed))}")
-    unsure = sum(pair.alike > 1 for pair in found.regressed)
     lines.append(
         f"{grew or 'none'} of {count} {'cell' if count == 1 else 'cells'} grew by more than"
         f" {100 * found.tolerance:.4g} % and {rounded_mb(found.floor_bytes)} MB"
-        + (f"; {unsure} of them may be another cell than it was" if unsure else "")
     )
     return printable_lines(lines)
 

@@ -25,18 +25,17 @@ if TYPE_CHECKING:
     from ..records import ChildrenUsage, ChildUsage, Measurement, Metric, OutOfMemory, Peak, Usage
 
 
-LONG_S = 2.0  # the time series of a shorter scope is not drawn
+_LONG_S = 2.0  # the time series of a shorter scope is not drawn
 
 
-def report(
-    measurement: Measurement, *, compact: bool = False, timelines: bool = False, heads: bool = True
-) -> str:
-    """Return the report of one scope; compact it is one line, with or without the heads of its figures.
+def report(measurement: Measurement, *, compact: bool = False, heads: bool = True) -> str:
+    """Return the report of one scope; compact it is one line, with or without the heads of its figures."""
+    figures = _compact(measurement, heads) if compact else _table(measurement)
+    below = list(map(printable, sentences(measurement)))
+    if measurement.at_peak:
+        from . import at_peak  # few cells have it
 
-    With `timelines` the time series of a long scope stand behind the rows.
-    """
-    figures = _compact(measurement, heads) if compact else _table(measurement, timelines=timelines)
-    below = list(map(printable, [*_alive(measurement, compact=compact), *sentences(measurement)]))
+        below[:0] = at_peak.kinds_lines(measurement.at_peak, measurement.peak_times_s, compact=compact)
     card = card_of(measurement)
     if card is None:
         return (" | " if compact else "\n").join([figures, *below])
@@ -56,21 +55,22 @@ def so_far(measurement: Measurement) -> str:
     return printable(" | ".join([head, *_row_by_row(measurement), *measurement.notes]))
 
 
-def rows(
-    measurement: Measurement, *, timelines: bool = False
-) -> Iterator[tuple[str, tuple[str, str, str], str]]:
+def rows(measurement: Measurement) -> Iterator[tuple[str, tuple[str, str, str], str]]:
     """Yield the rows of a report: a name, three figures in MB (consumed, peaked, used), and remarks."""
-    series = [measurement.gen.timeline, *(gpu.timeline for gpu in measurement.gpus)]
-    drawn = [""] * len(series)
-    if timelines and measurement.time_s >= LONG_S:
-        from .markup import sparkline
-
-        drawn = list(map(sparkline, series))
-    remarks = [peaked_remark(measurement.gen), *_ram_remarks(measurement), drawn[0]]
+    remarks = peaked_remark(measurement.gen), *_ram_remarks(measurement)
     yield "Gen", figures(measurement.gen), _joined(*remarks)
-    for gpu, blocks in zip(measurement.gpus, drawn[1:], strict=True):
-        name = device_name(gpu, measurement.gpus)
-        yield name, figures(gpu), _joined(*_device_remarks(gpu), blocks)
+    for gpu in measurement.gpus:
+        yield device_name(gpu, measurement.gpus), figures(gpu), _joined(*_device_remarks(gpu))
+
+
+def time_series(measurement: Measurement) -> list[str]:
+    """Return the time series of each row as blocks; empty of a short scope, and where nothing varies."""
+    if measurement.time_s < _LONG_S:
+        return [""] * (1 + len(measurement.gpus))
+    from .markup import sparkline
+
+    series = measurement.gen.timeline, *(gpu.timeline for gpu in measurement.gpus)
+    return list(map(sparkline, series))
 
 
 def uncertainty(gpu: DeviceUsage) -> str:
@@ -80,31 +80,21 @@ def uncertainty(gpu: DeviceUsage) -> str:
 
 def sentences(measurement: Measurement) -> tuple[str, ...]:
     """Return the sentences below the figures: between cells, owners that grew, heaviest line, notes."""
-    line = _heaviest_line(measurement)
-    return (*filter(None, [between(measurement), grew(measurement), line]), *measurement.notes)
+    found = [between(measurement), grew(measurement)]
+    if isinstance(measurement, CellRecord) and measurement.lines:
+        from .lines import heaviest  # few cells have lines
+
+        found.append(heaviest(measurement.lines))
+    return (*filter(None, found), *measurement.notes)
 
 
-def _heaviest_line(measurement: Measurement) -> str:
-    if not isinstance(measurement, CellRecord) or not measurement.lines:
-        return ""
-    from .lines import heaviest  # few cells have lines
-
-    return heaviest(measurement.lines)
-
-
-def _alive(measurement: Measurement, *, compact: bool) -> list[str]:
-    """Return the kinds of what was alive when memory was highest; compact, of the first device alone."""
-    if not measurement.at_peak:
-        return []
-    from . import at_peak  # few cells have it
-
-    return at_peak.kinds_lines(measurement.at_peak, measurement.peak_times_s, compact=compact)
-
-
-def _table(measurement: Measurement, *, timelines: bool) -> str:
+def _table(measurement: Measurement) -> str:
     lines = [f"RAM: Consumed Peaked  Used Total in {measurement.time_s:0.3f}s ({measurement.title()})"]
-    for name, (consumed, peaked, used), remarks in rows(measurement, timelines=timelines):
-        lines.append(f"{name + ':':8}{consumed:>5}  {peaked:>5}    {used:>5} MB{after(remarks)}")
+    for (name, (consumed, peaked, used), remarks), shape in zip(
+        rows(measurement), time_series(measurement), strict=True
+    ):
+        more = after(_joined(remarks, shape))
+        lines.append(f"{name + ':':8}{consumed:>5}  {peaked:>5}    {used:>5} MB{more}")
     lines[1] += after(measurement.outcome())
     return printable_lines(lines)
 
@@ -190,9 +180,8 @@ def _children_remark(children: ChildrenUsage) -> str:
     peak, names = children.peak, largest_children(children)
     said = [children_now(children, f"{rounded_mb(children.after_bytes)} MB")]
     no_more = not children.ended and peak.lo_bytes <= min(children.before_bytes, children.after_bytes)
-    if no_more and (children.at_least or peak.hi_bytes == peak.lo_bytes):
-        pass  # they certainly needed no more than they have
-    elif peak.hi_bytes is not None or rounded_mb(peak.lo_bytes) or not children.ended:
+    certain = no_more and (children.at_least or peak.hi_bytes == peak.lo_bytes)
+    if not certain and (peak.hi_bytes is not None or rounded_mb(peak.lo_bytes) or not children.ended):
         said.append(highest(peak))
     return f"({', '.join(said)}{': ' if names else ''}{names})"
 

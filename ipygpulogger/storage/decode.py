@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import MISSING, is_dataclass, replace
 from datetime import datetime
 from decimal import Decimal
-from functools import cache
+from functools import cache, partial
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from ..records.cell_record import CellRecord
@@ -53,23 +53,12 @@ _PLAIN: dict[Any, tuple[type, ...]] = {
 class WrongRecordError(ValueError):
     """Values are not a record: which one is wrong, and in which way."""
 
-    def __init__(self, fault: str, path: str = "") -> None:
-        super().__init__(fault, path)
-        self._fault, self._path = fault, path
-
-    def __str__(self) -> str:
-        return f"not a valid cell record: {self._path.removeprefix('.') or 'it'} {self._fault}"
-
-    def within(self, place: str) -> WrongRecordError:
-        """Return the same of a value that stands at a place in another."""
-        return type(self)(self._fault, f"{place}{self._path}")
+    def __init__(self, path: str, fault: str = "is a number that no machine can have measured") -> None:
+        super().__init__(f"not a valid cell record: {path.removeprefix('.') or 'it'} {fault}")
 
 
 class ImpossibleNumberError(WrongRecordError):
     """A record of a cell has a number that no machine can have measured."""
-
-    def __init__(self, fault: str = "is a number that no machine can have measured", path: str = "") -> None:
-        super().__init__(fault, path)
 
 
 def types_of(kind: Any) -> dict[str, Any]:
@@ -88,7 +77,7 @@ def record_from(values: Mapping[str, Any]) -> CellRecord:
         ValueError: The values are not a record; says which field is wrong.
     """
     has_process = isinstance(values, Mapping) and values.get("process") is not None
-    record: CellRecord = _decoder(ProcessRecord if has_process else CellRecord)(values)
+    record: CellRecord = _decoder(ProcessRecord if has_process else CellRecord)(values, "")
     return replace(record, notes=tuple(map(Note.read, record.notes))) if record.notes else record
 
 
@@ -109,10 +98,10 @@ def from_json(text: str | bytes) -> Any:
         return json.loads(text, parse_int=lambda digits: int(digits[:30]))
 
 
-# A decoder returns the value that a plain value stands for, or raises `WrongRecordError`. The decoder of a
-# dataclass checks plain members itself, by their exact types: a record has a hundred of them, and a log ten
-# thousand records.
-_Decoder = Any  # Callable[[Any], Any]
+# A decoder returns the value that a plain value stands for, or raises `WrongRecordError` with its path. The
+# decoder of a dataclass checks plain members itself, by their exact types: a record has a hundred of them,
+# and a log ten thousand records.
+_Decoder = Any  # Callable[[Any, str], Any]
 
 
 @cache
@@ -121,16 +110,16 @@ def _decoder(kind: Any) -> _Decoder:
         return _of_dataclass(kind)
     options = get_args(kind)
     if get_origin(kind) is Literal:
-        return _of_literal(options)
+        return partial(_literal, options)
     if get_origin(kind) in (Union, types.UnionType):
         (inner,) = (option for option in options if option is not types.NoneType)
         decode = _decoder(inner)
-        return lambda value: None if value is None else decode(value)
+        return lambda value, path: None if value is None else decode(value, path)
     if get_origin(kind) is tuple:
         if options[1] is not ...:
-            return _of_pair(*map(_decoder, options))
-        return _of_many(_decoder(options[0]))
-    return _datetime if kind is NAMES["datetime"] else _of_plain(kind)
+            return partial(_pair, *map(_decoder, options))
+        return partial(_many, _decoder(options[0]))
+    return _datetime if kind is NAMES["datetime"] else partial(_plain, kind)
 
 
 def _of_dataclass(kind: Any) -> _Decoder:
@@ -139,16 +128,16 @@ def _of_dataclass(kind: Any) -> _Decoder:
         (
             name,
             _PLAIN.get(hints[name], ()),
-            _lowest(kind, name),
+            0 if _NEVER_NEGATIVE.fullmatch(name) or (kind in _RESIDENT and name in _ENDS) else -_BEYOND,
             _decoder(hints[name]),
             None if default is MISSING and types.NoneType in get_args(hints[name]) else default,
         )
         for name, default in fields_of(kind)
     ]
 
-    def decode(values: Any) -> Any:
+    def decode(values: Any, path: str) -> Any:
         if not isinstance(values, Mapping):
-            raise WrongRecordError("is not an object")
+            raise WrongRecordError(path, "is not an object")
         if kind is Peak and "hi_bytes" not in values:
             hi_bytes = default_hi_bytes(values.get("quality", ""), values.get("lo_bytes", 0))
             values = {**values, "hi_bytes": hi_bytes}
@@ -157,84 +146,53 @@ def _of_dataclass(kind: Any) -> _Decoder:
             value: Any = values.get(name, default)
             if type(value) not in plain:
                 if value is MISSING:
-                    raise WrongRecordError("is missing", f".{name}")
+                    raise WrongRecordError(f"{path}.{name}", "is missing")
                 if value is not default:
-                    try:
-                        value = decode_member(value)
-                    except WrongRecordError as wrong:
-                        raise wrong.within(f".{name}") from None
+                    value = decode_member(value, f"{path}.{name}")
             if type(value) in _NUMBERS and not lowest <= value < _BEYOND:
-                raise ImpossibleNumberError(path=f".{name}")
+                raise ImpossibleNumberError(f"{path}.{name}")
             found[name] = value
+        # Resident memory is never negative; the peak of a device, a sum of changes, may be.
+        if kind in _RESIDENT and found["peak"].lo_bytes < 0:
+            raise ImpossibleNumberError(f"{path}.peak.lo_bytes")
         return kind(**found)
 
-    return (lambda values: _checked_peak(decode(values))) if kind in _RESIDENT else decode
-
-
-def _lowest(kind: Any, name: str) -> int:
-    """Return the least that a number of a record class may be, by the name of its field."""
-    return 0 if _NEVER_NEGATIVE.fullmatch(name) or (kind in _RESIDENT and name in _ENDS) else -_BEYOND
-
-
-def _checked_peak(usage: Any) -> Any:
-    """Return resident memory whose peak is not negative; of a device's, the sum of changes may be."""
-    if usage.peak.lo_bytes < 0:
-        raise ImpossibleNumberError(path=".peak.lo_bytes")
-    return usage
-
-
-def _of_plain(kind: Any) -> _Decoder:
-    def decode(value: Any) -> Any:
-        if type(value) is not kind and not (kind is float and type(value) is int):
-            is_number = isinstance(value, (int, float, Decimal)) and not isinstance(value, bool)
-            raise (ImpossibleNumberError if kind is int and is_number else WrongRecordError)(
-                f"is not {_NOUNS[kind]}"
-            )
-        if kind in _NUMBERS and not -_BEYOND <= value < _BEYOND:  # nor is "NaN"
-            raise ImpossibleNumberError
-        return kind(value)
-
     return decode
 
 
-def _of_literal(words: tuple[str, ...]) -> _Decoder:
-    def decode(value: Any) -> Any:
-        if value not in words:
-            raise WrongRecordError(f"is none of {', '.join(words)}")
-        return value
-
-    return decode
-
-
-def _of_many(decode: _Decoder) -> _Decoder:
-    def decode_all(values: Any) -> Any:
-        if not isinstance(values, (list, tuple)):
-            raise WrongRecordError("is not a list")
-        found = []
-        for value in values:
-            try:
-                found.append(decode(value))
-            except WrongRecordError as wrong:
-                raise wrong.within(f"[{len(found)}]") from None
-        return tuple(found)
-
-    return decode_all
+def _plain(kind: Any, value: Any, path: str) -> Any:
+    if type(value) is not kind and not (kind is float and type(value) is int):
+        is_number = isinstance(value, (int, float, Decimal)) and not isinstance(value, bool)
+        wrong = ImpossibleNumberError if kind is int and is_number else WrongRecordError
+        raise wrong(path, f"is not {_NOUNS[kind]}")
+    if kind in _NUMBERS and not -_BEYOND <= value < _BEYOND:  # nor is "NaN"
+        raise ImpossibleNumberError(path)
+    return kind(value)
 
 
-def _of_pair(first: _Decoder, second: _Decoder) -> _Decoder:
-    def decode(value: Any) -> Any:
-        if not isinstance(value, (list, tuple)) or len(value) != 2:
-            raise WrongRecordError("is not a pair")
-        return first(value[0]), second(value[1])
-
-    return decode
+def _literal(words: tuple[str, ...], value: Any, path: str) -> Any:
+    if value not in words:
+        raise WrongRecordError(path, f"is none of {', '.join(words)}")
+    return value
 
 
-def _datetime(value: Any) -> datetime:
+def _many(decode: _Decoder, values: Any, path: str) -> Any:
+    if not isinstance(values, (list, tuple)):
+        raise WrongRecordError(path, "is not a list")
+    return tuple(decode(value, f"{path}[{at}]") for at, value in enumerate(values))
+
+
+def _pair(first: _Decoder, second: _Decoder, value: Any, path: str) -> Any:
+    if not isinstance(value, (list, tuple)) or len(value) != 2:
+        raise WrongRecordError(path, "is not a pair")
+    return first(value[0], path), second(value[1], path)
+
+
+def _datetime(value: Any, path: str) -> datetime:
     try:
         found = datetime.fromisoformat(value.replace("Z", "+00:00"))  # Python 3.10 does not know the Z
     except (AttributeError, TypeError, ValueError):
-        raise WrongRecordError("is not a time") from None
+        raise WrongRecordError(path, "is not a time") from None
     if found.tzinfo is None:
-        raise WrongRecordError("is a time without a zone")
+        raise WrongRecordError(path, "is a time without a zone")
     return found

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 LIMIT_BYTES = 16384
 SCHEMA = Path(__file__).with_name("record.schema.json")
 
-_MOST_ROWS, _MEMBERS, _CHARACTERS = 12, 6, 100  # what is left of tables, lists and texts
+_MOST_ROWS, _CHARACTERS = 12, 100  # what is left of tables and texts
 _ROWS = ("at_peak", "alive")  # the tables: lists of `AtPeak`
 _ID_CHARACTERS = 64  # nbformat allows no longer ids
 _ESSENTIAL = (  # what stays in any case; of devices as many as fit
@@ -33,22 +33,18 @@ _SCALARS = frozenset((int, str, float, bool))
 def embedded(record: CellRecord) -> dict[str, Any]:
     """Return the form that a notebook output embeds: no None, no defaults, and at most `LIMIT_BYTES`.
 
-    If that is too much, time series go, and of what was alive at the peak the smaller rows are added up; then
-    lists and texts are cut; then the largest fields go, and in the end devices. ``left_out`` names the fields
-    that lost something. No other number is changed.
+    If that is too much, time series go, of what was alive at the peak the smaller rows are added up, texts
+    are cut; then the largest fields go, and in the end devices. ``left_out`` names the fields that lost
+    something. No other number is changed.
     """
     values: dict[str, Any] = _without_defaults(record)
     values["started_at"] = record.started_at.isoformat()
-    lost, written = set[str](), _json(values)
+    written = _json(values)
     if "\\ud" not in written and len(written) <= LIMIT_BYTES:
         return values  # as for nearly every cell; "\ud" is how JSON in ASCII begins a surrogate
-    for step in (_without_surrogates, _folded, _shortened):
-        changed = {name: step(name, value) for name, value in values.items() if name != "left_out"}
-        lost |= {name for name, value in changed.items() if value != values[name]}
-        values = {name: value for name, value in changed.items() if value is not None}
-        values |= {"left_out": sorted(lost)} if lost else {}
-        if len(_json(values)) <= LIMIT_BYTES:
-            return values
+    shorter = {name: _shortened(name, value) for name, value in values.items()}
+    lost = {name for name, value in shorter.items() if value != values[name]}
+    values = {**shorter, "left_out": sorted(lost)}
     while len(_json(values)) > LIMIT_BYTES:
         optional = {name: len(_json(value)) for name, value in values.items() if name not in _ESSENTIAL}
         largest = max(optional, key=optional.__getitem__, default="gpus")
@@ -56,7 +52,7 @@ def embedded(record: CellRecord) -> dict[str, Any]:
             del values[largest]
         else:
             values["gpus"].pop()
-        values["left_out"] = sorted({*values.get("left_out", ()), largest})
+        values["left_out"] = sorted({*values["left_out"], largest})
     return values
 
 
@@ -76,8 +72,6 @@ def _without_defaults(value: Any) -> Any:
         }
         if kind is Peak and value.hi_bytes == default_hi_bytes(value.quality, value.lo_bytes):
             kept.pop("hi_bytes", None)
-        elif kind is Peak:
-            kept["hi_bytes"] = value.hi_bytes
         return kept
     return [_without_defaults(member) for member in value] if isinstance(value, tuple) else value
 
@@ -86,40 +80,17 @@ def _json(values: Any) -> str:
     return json.dumps(values, separators=(",", ":"))  # pure ASCII
 
 
-# -- the steps: each returns what is left of a field, None for nothing -------------------------------------
-
-
-def _without_surrogates(_: str, value: Any) -> Any:
-    """Return texts that have a UTF-8 encoding: a kernel cannot send a lone surrogate."""
+def _shortened(name: str, value: Any) -> Any:
+    """Return a value without time series, the largest of many rows, a text's beginning, an id's end."""
     if isinstance(value, str):
-        return value.encode(errors="replace").decode()
-    if isinstance(value, list):
-        return [_without_surrogates("", member) for member in value]
-    if isinstance(value, dict):
-        return {name: _without_surrogates(name, member) for name, member in value.items()}
-    return value
-
-
-def _folded(name: str, value: Any) -> Any:
-    """Return a field without time series; of many rows at a peak the largest, and the sums of the others."""
+        text = value.encode(errors="replace").decode()  # a kernel cannot send a lone surrogate
+        if name == "cell_id":  # some front ends put the notebook's id before the cell's
+            return text[-_ID_CHARACTERS:]
+        return text if len(text) <= _CHARACTERS else f"{text[:_CHARACTERS]}..."
     if name in _ROWS and len(value) > _MOST_ROWS:
         from ..records.explained import AtPeak, folded
 
-        return _without_defaults(folded([AtPeak(**row) for row in value], _MOST_ROWS))
+        value = _without_defaults(folded([AtPeak(**row) for row in value], _MOST_ROWS))
     if isinstance(value, dict):
-        return {inner: _folded(inner, member) for inner, member in value.items() if inner != "timeline"}
-    return [_folded("", member) for member in value] if isinstance(value, list) else value
-
-
-def _shortened(name: str, value: Any) -> Any:
-    """Return the first members of a list, and of a text the beginning; of an id the end."""
-    if name == "cell_id":  # some front ends put the notebook's id before the cell's
-        return value[-_ID_CHARACTERS:]
-    if isinstance(value, str):
-        return value if len(value) <= _CHARACTERS else f"{value[:_CHARACTERS]}..."
-    if isinstance(value, list):
-        members = value if name in ("gpus", *_ROWS) else value[:_MEMBERS]
-        return [_shortened("", member) for member in members]
-    if isinstance(value, dict):
-        return {inner: _shortened(inner, member) for inner, member in value.items()}
-    return value
+        return {inner: _shortened(inner, member) for inner, member in value.items() if inner != "timeline"}
+    return [_shortened("", member) for member in value] if isinstance(value, list) else value

@@ -89,17 +89,14 @@ def shows_processes(cell: Mapping[str, Any]) -> bool:
 
 
 def _read_jsonl(path: Path) -> _Found:
-    lines = path.read_bytes().split(b"\n")
-    for number, line in enumerate(lines, 1):
+    for number, line in enumerate(path.read_bytes().split(b"\n"), 1):
         if not line.strip(b" \t\r"):
             continue
         values: Any = _CUT_SHORT
         try:
             values = from_json(line)
         except (ValueError, RecursionError):
-            # A line that was cut short is the last of the file, or `log.Log` wrote an empty one behind it.
-            ends = number == len(lines) or (number + 1 < len(lines) and not lines[number])
-            is_cut = ends and line[: len(_BEGINS)] == _BEGINS[: len(line)]
+            is_cut = line[: len(_BEGINS)] == _BEGINS[: len(line)]
             if not is_cut and line.strip(b" \t\r\0"):  # zeros: after a power cut, in place of the last lines
                 raise ValueError(f"{path}, line {number}: this is no JSON") from None
         yield f"line {number}", values
@@ -165,12 +162,6 @@ def _read_csv(path: Path) -> _Found:
             raise ValueError(f"{path} is not a readable CSV file") from None
 
 
-def _value(cell: Any, hint: Any) -> Any:
-    """Return the value that `_cell` wrote."""
-    is_json = isinstance(cell, str) and (cell.startswith('"') or not _of_text(hint))
-    return from_json(cell) if is_json else cell
-
-
 def _parquet(rows: list[dict[str, Any]], columns: list[str]) -> bytes:
     pyarrow, parquet = _pyarrow()
     texts = (str, tuple)  # numbers stay what they are
@@ -229,36 +220,23 @@ def _leaves_of(values: dict[str, Any], before: str = "") -> Iterator[tuple[str, 
 
 
 def _nested(row: dict[str, Any], where: str) -> Any:
-    """Return the nested values of a row; foreign columns are ignored."""
+    """Return the nested values of a row; foreign columns are ignored, and so is what is not known."""
     found: dict[str, Any] = {}
     for path, cell in row.items():
         hint = _leaves().get(path)
-        if hint is None:
+        if hint is None or cell is None:
             continue
-        try:
-            value = _value(cell, hint)
+        is_text = get_origin(hint) is Literal or hint in (str, str | None, datetime)
+        try:  # what `_cell` wrote
+            value = from_json(cell) if isinstance(cell, str) and (cell[:1] == '"' or not is_text) else cell
         except (ValueError, RecursionError):
             raise ValueError(f"{where}: {path} is no JSON") from None
-        if value is None and type(None) not in get_args(hint):  # an earlier version did not have it
-            continue
         *parents, name = path.split(".")
         holder = found
         for parent in parents:
             holder = holder.setdefault(parent, {})
         holder[name] = value
-    return _without_missing(found)
-
-
-def _without_missing(value: Any) -> Any:
-    """Return nested values with None for each part of which no figure is known."""
-    if not isinstance(value, dict):
-        return value
-    found = {name: _without_missing(member) for name, member in value.items()}
-    return found if any(member is not None for member in found.values()) else None
-
-
-def _of_text(hint: Any) -> bool:
-    return get_origin(hint) is Literal or hint in (str, str | None, datetime)
+    return found
 
 
 _READERS: dict[str, Callable[[Path], _Found]] = {

@@ -24,7 +24,7 @@ class Log:
 
     Each record is one write to the end of the file, which is opened for that write only. So a killed kernel
     loses at most the running cell, several writers do not mix their lines, and a file that was moved or
-    removed is created again. A partial line is followed by an empty one, and `History.load` leaves it out.
+    removed is created again. `History.load` leaves a partial line out.
 
     Attributes:
         path: The absolute path.
@@ -61,7 +61,7 @@ class Log:
                 os.lseek(fd, -1, os.SEEK_END)
                 whole = os.read(fd, 1) == b"\n"
             for line in lines:
-                written = line if whole else b"\n\n" + line
+                written = line if whole else b"\n" + line
                 if os.write(fd, written) < len(written):
                     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.path))
                 self.lost -= 1

@@ -153,7 +153,7 @@ def test_equal_lines_are_paired_from_the_end():
     assert pairs(new, base) == ([(12, 1), (13, 2)], [], [11])
     told = comparison(compare(base, new), unchanged=True)
     assert told.count("(matched by its first line, which 3 cells share)") == 2
-    assert "new: In [11]: x (or an earlier run of a cell above)" in told
+    assert "new: In [11]: x" in told
 
 
 @given(st.lists(st.sampled_from("xyz"), max_size=6), st.lists(st.sampled_from("xyz"), max_size=6))
@@ -169,7 +169,6 @@ def test_a_match_that_is_not_sure_is_marked(base, new):
     unsure = sum(pair.alike > 1 for pair in found.pairs)
     told = comparison(found)
     assert told.count("matched by its first line") == unsure
-    assert (f"; {unsure} of them may be another cell" in told) == bool(unsure)
     assert len(found.pairs) == sum(min(base.count(source), new.count(source)) for source in "xyz")
 
 

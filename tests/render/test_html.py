@@ -249,7 +249,7 @@ def test_what_is_folded_says_how_the_device_is_divided():
     page = render_html.report(given)
     words = Reader(page).words
     for said in ("■ held before 1.0 GB · ■ consumed 5 MB · ■ context and libraries 4.3 GB · free 10.7 GB",
-                 "RAM: (+ 2 children 20 MB, highest 30 to 40 MB)", "GPU: tensors and cached, highest 8.8 GB"):  # fmt: skip
+                 "RAM: (+ 2 children 20 MB, highest 30 to 40 MB)"):  # fmt: skip
         assert said in words, said
     assert [float(share) for share in re.findall(r"width:([\d.]+)%", page)] == pytest.approx(
         [1000 / 163.84, 0.3, 4365 / 163.84], rel=0.01
@@ -367,7 +367,7 @@ def test_a_long_cell_has_its_time_series_in_both():
     given = record(gen=gen, time_s=3.0)
     page = render_html.report(given)
     assert f"{sparkline(timeline)}" in Reader(page).words
-    assert text.report(given, timelines=True).splitlines()[1].endswith(f" MB  {sparkline(timeline)}")
+    assert text.report(given).splitlines()[1].endswith(f" MB  {sparkline(timeline)}")
     for undrawn in (
         record(gen=gen, time_s=1.9),
         record(time_s=3.0, gen=RamUsage(MB, 9 * MB, exact(9), timeline=((0.0, MB), (3.0, MB)))),

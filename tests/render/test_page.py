@@ -115,11 +115,11 @@ def test_it_reads_without_its_style(no_plot):
 
 
 def test_each_cell_is_folded_below_its_line(no_plot):
-    """What is seen first is its first line and the line of its report; its source is inside, whole."""
+    """What is seen first is the line that names it and the line of its report; its source is inside, whole."""
     text = page("nb", [record("a", count=1)], source=lambda _: "\nfirst = 1\nmore")
     (cell,) = re.findall(r'<details class="cell failed">(.*?)</details>', text, flags=re.DOTALL)
     summary, inside = cell.replace("\xa0", " ").split("</summary>")
-    assert "<code>first = 1</code>" in summary
+    assert "<code>a</code>" in summary
     assert "1.00 s" in summary and "more" not in summary
     assert "<pre><code>\nfirst = 1\nmore</code></pre>" in inside
     assert "<details" not in inside

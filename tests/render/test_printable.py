@@ -145,7 +145,7 @@ def test_no_field_of_a_record_reaches_a_terminal_as_it_is(record):
     gpu, peak = record.gpus[0], (record.at_peak, record.peak_times_s, record.notes)
     changes = tuple(Change(HOSTILE, 1, 5 * MB, 3, at_least=True, regressed=True) for _ in range(2))
     for told in (
-        *(text.report(record, compact=compact, timelines=True) for compact in (False, True)),
+        *(text.report(record, compact=compact) for compact in (False, True)),
         text.so_far(record),
         out_of_memory.report(record.out_of_memory),
         growth.ladders(record.gpus),

@@ -40,4 +40,4 @@ def test_an_old_file_is_loaded_and_shown(kind):
         assert html.report(record)
         assert lines.table(record.lines)
     for by in RANKED_BY:
-        assert summary.summary(records.rank(by), by, records.suspects())
+        assert summary.summary(records, by)

@@ -210,9 +210,7 @@ def test_a_line_cut_short_anywhere_is_left_out_and_said(tmp_path):
         assert all(w.filename == __file__ for w in said)
 
 
-@pytest.mark.parametrize(
-    "broken", [b"garbage\n", b'{"label": "In\n', b'{"label": 4}\n', b"garbage\n\n", b'{"cells\n\n']
-)
+@pytest.mark.parametrize("broken", [b"garbage\n", b'{"label": 4}\n', b"garbage\n\n", b'{"cells\n\n'])
 def test_garbage_in_the_middle_is_refused_with_its_place(tmp_path, broken):
     """What no kill explains is not passed over."""
     path = tmp_path / "run.jsonl"

@@ -145,4 +145,4 @@ def test_any_number_is_read_or_costs_its_record_or_is_refused(tmp_path_factory, 
             assert words.startswith(f"{log}, line 2: not a valid cell record: ")
             assert words.endswith("; it is left out") and "\n" not in words and len(words) < 300
         for record in found:
-            text.report(record), html.report(record), summary([record], "peak", [])
+            text.report(record), html.report(record), summary([record], "peak")
