@@ -53,7 +53,7 @@ class Results:
 
     def __init__(self, log_path: Path | None, transcript: Transcript | None = None) -> None:
         self.history = History()
-        self.sources: list[str] = []
+        self._sources: dict[int, str] = {}  # of the cells of records, by `id`
         self.over: list[CellRecord] = []  # that went above a budget by their own need
         self.problems: list[str] = []  # sentences that say why the run does not end with success
         self._log_path = log_path
@@ -89,10 +89,15 @@ class Results:
     def keep(self, records: Sequence[CellRecord], source: str | None = None) -> None:
         """Keep and log records: of a cell with this source, or of other processes."""
         self.history.extend(records)
-        self.sources += [record.source if source is None else source for record in records]
+        if source is not None:
+            self._sources |= {id(record): source for record in records}
         if self._log is not None:
             with self.failure(self._log_path):
                 self._log.append(*records)
+
+    def source(self, record: CellRecord) -> str:
+        """Return the text of a record's cell."""
+        return self._sources.get(id(record), record.source)
 
     def fail(self, problem: str | None) -> None:
         """Print a problem, once, and let the run end with a failing exit status; do nothing for None."""

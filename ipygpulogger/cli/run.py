@@ -81,15 +81,10 @@ def run(options: argparse.Namespace) -> int:
                 if options.html:
                     progress.show("making the page")
                     with results.failure(options.html):
-                        remarks += results.problems
-                        _write_page(options.html, path.stem, results, remarks)
+                        said = [*remarks, *results.problems]
+                        write_page(options.html, path.stem, results.history, results.source, said)
                 _conclude(results)
     return 1 if results.problems else 0
-
-
-def _write_page(page: Path, title: str, results: Results, remarks: Sequence[str]) -> None:
-    texts = {id(record): text for record, text in zip(results.history, results.sources, strict=True)}
-    write_page(page, title, results.history, lambda record: texts[id(record)], remarks)
 
 
 def _judge(execution: Execution, results: Results, options: argparse.Namespace) -> list[str]:
