@@ -6,7 +6,7 @@ import contextlib
 from typing import TYPE_CHECKING, Any
 
 from ..analysis.notable import excesses
-from ..analysis.totals import Totals
+from ..analysis.totals import outer
 from ..engine.machine import machine
 from ..records.units import MB, cells_text, rounded_mb, shortened, time_text
 from ..render import summary
@@ -109,12 +109,15 @@ def _judge(execution: Execution, results: Results, options: argparse.Namespace) 
 
 def _conclude(results: Results) -> None:
     """Print the totals of the run, the cells that failed and those that went over a budget, on one line."""
-    from ..render.page import highest_figures
-
     records = results.history
     if records:
-        outer = (totals := Totals.of(records)).outer
-        parts = [f"{cells_text(outer.count, 0)} in {time_text(outer.time_s)}", *highest_figures(totals)]
+        cells = outer(records)
+        time = time_text(sum(record.time_s for record in cells))
+        parts = [f"{cells_text(len(cells), 0)} in {time}"]
+        parts += [
+            f"highest {one.name} {one.size} in {shortened(one.by.title())}"
+            for one in summary.highest(records)
+        ]
         failed = [record for record in records if record.outcome()]
         named = {"failed": failed, "over budget": results.over}
         parts += [f"{what}: {_few(found)}" for what, found in named.items() if found]
