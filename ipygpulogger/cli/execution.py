@@ -20,7 +20,7 @@ from ..records.units import clipped
 from ..storage.decode import record_from
 from ..storage.embed import embedded
 from ..storage.formats import IN_METADATA, own_report, shows_processes
-from .arguments import BadRequest, check_kernel, installed
+from .arguments import BadRequest, installed
 from .streams import without_colours
 
 if TYPE_CHECKING:
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from ..records import CellRecord
+    from .progress import Transcript
     from .report import Results
 
 # In the kernel, where the notebook may have given our names to something else. The records travel in the rich
@@ -94,21 +95,24 @@ class Execution:
         self._nbclients_process_message = self._client.process_message
         self._client.process_message = self._process_message
         self._manager = self._client.create_kernel_manager()
-        check_kernel(self._manager.kernel_spec_manager, name, "" if kernel else str(path))
+        if name not in self._manager.kernel_spec_manager.find_kernel_specs():
+            lacks = f"the kernel {name!r}" if kernel else f"{path} asks for the kernel {name!r}, which"
+            choose = "choose one of jupyter kernelspec list with --kernel"
+            raise BadRequest(f"{lacks} is not installed here; {choose}")
 
     @property
     def has_code(self) -> bool:
         """Whether a cell has code; if not, no kernel is started."""
         return bool(self._codes)
 
-    def execute(self, results: Results) -> str | None:
+    def execute(self, results: Results, transcript: Transcript) -> str | None:
         """Execute the cells in turn, and return why that ended early, if it did.
 
         Raises:
             BadRequest: The kernel did not start, or cannot load this package.
             KeyboardInterrupt: The user pressed Ctrl-C.
         """
-        self._results = results
+        self._results, self._transcript = results, transcript
         for cell in self._notebook.cells:  # outputs of an earlier execution must not be taken for this one's
             if cell.cell_type == "code":
                 cell.outputs, cell.execution_count = [], None
@@ -177,7 +181,7 @@ class Execution:
         if cell_index in self._codes:
             number, count = self._codes.index(cell_index) + 1, len(self._codes)
             self.cell = f"cell {number} of {count}"
-            self._results.cell_began(number, count, cell.source)
+            self._transcript.begin(number, count, cell.source)
             if self._timeout_s is not None:
                 self._arm(self._timeout_s, self._too_long)
 
@@ -195,7 +199,10 @@ class Execution:
         failed = reply["status"] == "error"
         self.cells_failed += failed and "raises-exception" not in cell.metadata.get("tags", ())
         traceback = reply.get("traceback", ()) if failed else ()
-        self._results.cell_ended(record, cell.source, traceback)
+        if record is not None:
+            self._results.keep([record], cell.source)
+        with self._results.failure("stdout"):
+            self._transcript.end(record, traceback)
         if failed or cell_index == self._codes[-1] or shows_processes(cell):
             await self._ask_for_processes()
         if self._late:
@@ -288,7 +295,8 @@ class Execution:
         """Print an output as it comes, beside what nbclient does with it."""
         output = self._nbclients_process_message(message, cell, cell_index)
         if output is not None:
-            self._results.cell_output(output)
+            with self._results.failure("stdout"):
+                self._transcript.output(output)
         return output
 
     def _end_kernel(self) -> None:

@@ -43,7 +43,7 @@ def run(options: argparse.Namespace) -> int:
         progress = Progress()
         stack.callback(progress.close)
         progress.show("starting the kernel")
-        results = Results(options.log, Transcript(progress, shows_output=options.show_output))
+        results = Results(options.log)
         execution: Execution | None = None
         try:
             execution = Execution(
@@ -60,7 +60,8 @@ def run(options: argparse.Namespace) -> int:
             news = machine().limits.new_oom_kills()
             for remark in (*filter(None, [news]), *remarks):
                 aside(f"ipygpulogger: {remark}")
-            problem = execution.execute(results)
+            transcript = Transcript(progress, shows_output=options.show_output)
+            problem = execution.execute(results, transcript)
             if execution.kernel_said:
                 aside(*(f"    {line}" for line in execution.kernel_said))
             results.fail(problem)

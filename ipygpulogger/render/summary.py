@@ -256,22 +256,18 @@ def comparison(found: Comparison, *, unchanged: bool = False) -> str:
     for pair in shown:
         lines += _compared(pair, unchanged=unchanged)
     grew, count = len(found.regressed), len(found.pairs)
-    shared = {pair.after.source for pair in found.pairs if pair.alike > 1}
     for word, records in (("new", found.new), ("removed", found.removed)):
         for record in records:
-            remark = " (or an earlier run of a cell above)" if record.source in shared else ""
-            lines.append(f"{word}: {named(record)}{remark}{record.outcome() and ', '}{record.outcome()}")
+            lines.append(f"{word}: {named(record)}{record.outcome() and ', '}{record.outcome()}")
     if same := len(found.pairs) - len(shown):
         lines.append(f"{cells_text(same, 0)} not shown: no change of their own (--all shows every cell)")
     if found.unexplained:
         lines.append(f"{named(found.unexplained.after)}: began higher, and no cell of both runs grew")
     if found.failed:
         lines.append(f"failed now, not before: {'; '.join(map(named, found.failed))}")
-    unsure = sum(pair.alike > 1 for pair in found.regressed)
     lines.append(
         f"{grew or 'none'} of {count} {'cell' if count == 1 else 'cells'} grew by more than"
         f" {100 * found.tolerance:.4g} % and {rounded_mb(found.floor_bytes)} MB"
-        + (f"; {unsure} of them may be another cell than it was" if unsure else "")
     )
     return printable_lines(lines)
 
@@ -282,8 +278,6 @@ def _compared(pair: Pair, *, unchanged: bool) -> list[str]:
         for record in (pair.after, pair.before)
     )
     lines = [f"{named(pair.after)}  ({now}; was {was})"]
-    if pair.alike > 1:
-        lines.append(f"  (matched by its first line, which {pair.alike} cells share)")
     shown = (one for one in pair.changes if unchanged or one.changed or one.began_higher)
     return [*lines, *map(_changed, shown)]
 
