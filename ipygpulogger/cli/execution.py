@@ -21,7 +21,7 @@ from ..storage.decode import record_from
 from ..storage.embed import embedded
 from ..storage.formats import IN_METADATA, own_report, shows_processes
 from .arguments import BadRequest, installed
-from .streams import without_colours
+from .streams import aside, without_colours
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -39,7 +39,6 @@ _LOGGER = f"{_EXTENSION}.GpulogMagics.of(get_ipython()).extension"
 _LAST_RECORD = f"{_EXTENSION}.last_record()"
 _PROCESS_RECORDS = f"{_EXTENSION}.process_records({{since}})"
 _LINES, _READ_BYTES = 25, 20_000  # the most that is told of what the kernel's process wrote
-_DEBUG = "IPYGPULOGGER_DEBUG"  # set in the environment: what it writes goes to the terminal at once
 _MESSAGE = 100  # characters of an error's message; the whole is in the traceback
 _NO_ANSWER = (asyncio.TimeoutError, KeyError, TypeError, ValueError, SyntaxError)
 _GRACE_S = 10  # how long an interrupted cell may take to end before its kernel is ended; and an answer
@@ -66,7 +65,6 @@ class Execution:
     ) -> None:
         self.started = False  # the kernel, and the logger in it
         self.cells_without_record = self.cells_failed = 0  # failed, and not tagged "raises-exception"
-        self.kernel_said: list[str] = []  # at last, by the kernel's process, if it died
         self._seen: set[datetime] = set()  # when the recorded cells began
         self._since = 0  # in the history of the kernel's logger
         self._notebook = notebook
@@ -76,6 +74,7 @@ class Execution:
         self._alarm: asyncio.TimerHandle | None = None  # when the cell has run too long
         cells = enumerate(notebook.cells)
         self._codes = [i for i, cell in cells if cell.cell_type == "code" and cell.source.strip()]
+        self.has_code = bool(self._codes)  # if not, no kernel is started
         self.cell = ""
         kernelspec = notebook.metadata.get("kernelspec", {})
         if kernel is None:
@@ -100,11 +99,6 @@ class Execution:
             choose = "choose one of jupyter kernelspec list with --kernel"
             raise BadRequest(f"{lacks} is not installed here; {choose}")
 
-    @property
-    def has_code(self) -> bool:
-        """Whether a cell has code; if not, no kernel is started."""
-        return bool(self._codes)
-
     def execute(self, results: Results, transcript: Transcript) -> str | None:
         """Execute the cells in turn, and return why that ended early, if it did.
 
@@ -127,10 +121,9 @@ class Execution:
             self._output = Path(folder) / "output"
             with self._output.open("wb") as output:
                 # Not what cells print: most of it is noise, but a kernel that dies may say why.
-                streams = {} if os.environ.get(_DEBUG) else {"stdout": output, "stderr": output}
-                return asyncio.run(self._execute(streams))
+                return asyncio.run(self._execute(stdout=output, stderr=output))
 
-    async def _execute(self, streams: dict[str, Any]) -> str | None:
+    async def _execute(self, **streams: Any) -> str | None:
         why: str | None = None
         # Run as soon as nbclient waits for the kernel that it starts: behind its own handler of Ctrl-C.
         asyncio.get_running_loop().call_soon(self._handle_interrupts, asyncio.current_task())
@@ -161,7 +154,7 @@ class Execution:
         text = self._output.read_bytes()[-_READ_BYTES:].decode(errors="replace")
         said = [line for line in text.splitlines() if line.strip()][-_LINES:]
         if isinstance(error, DeadKernelError):
-            self.kernel_said = said
+            aside(*(f"    {line}" for line in said))
             news = machine().limits.new_oom_kills()
             return f"the kernel died while it ran {self.cell or 'no cell'}{f': {news}' if news else ''}"
         if isinstance(error, RuntimeError) and not self.started:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from ..analysis.compare import compare as compare_runs
@@ -12,7 +13,6 @@ from ..records.units import printable
 from ..render import summary
 from ..render.growth import diagnoses
 from ..runtime.errors import first_line, write_file
-from ..storage.decode import from_json
 from ..storage.history import History
 from ..storage.log import Log, load
 from .arguments import BadRequest, check
@@ -111,17 +111,8 @@ def report(options: argparse.Namespace) -> int:
     cells = read(options.path)
     say(summary.summary(cells, options.by))
     if options.html:
-        write_page(options.html, options.path.stem, cells, _sources(options.path))
+        write_page(options.html, options.path.stem, cells, attrgetter("source"))
     return 0
-
-
-def _sources(path: Path) -> Callable[[CellRecord], str]:
-    """Return what returns the whole source of a cell, of a notebook with ids; else its first line."""
-    found: dict[str, str] = {}
-    if path.suffix.lower() == ".ipynb":
-        with contextlib.suppress(TypeError, KeyError, AttributeError):  # malformed cells
-            found |= {cell["id"]: "".join(cell["source"]) for cell in from_json(path.read_bytes())["cells"]}
-    return lambda record: found.get(record.cell_id or "") or record.source
 
 
 def compare(options: argparse.Namespace) -> int:

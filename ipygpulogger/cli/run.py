@@ -12,7 +12,7 @@ from ..records.units import MB, cells_text, rounded_mb, shortened, time_text
 from ..render import summary
 from ..runtime.errors import write_file
 from . import arguments
-from .arguments import BadRequest, check, check_log
+from .arguments import BadRequest, check
 from .execution import Execution
 from .progress import Progress, Transcript
 from .report import Results, write_page
@@ -37,7 +37,6 @@ def run(options: argparse.Namespace) -> int:
     check(targets, path, "the notebook")
     if options.parameters_file:
         check(targets, options.parameters_file, "the file of parameters")
-    check_log(options.log)
     remarks = [*_set_parameters(notebook, options)]
     with contextlib.ExitStack() as stack:
         progress = Progress()
@@ -61,10 +60,7 @@ def run(options: argparse.Namespace) -> int:
             for remark in (*filter(None, [news]), *remarks):
                 aside(f"ipygpulogger: {remark}")
             transcript = Transcript(progress, shows_output=options.show_output)
-            problem = execution.execute(results, transcript)
-            if execution.kernel_said:
-                aside(*(f"    {line}" for line in execution.kernel_said))
-            results.fail(problem)
+            results.fail(execution.execute(results, transcript))
         except KeyboardInterrupt:
             if execution is None or not execution.started:
                 progress.stop()

@@ -22,7 +22,7 @@ from ..records import CellRecord
 from ..render import at_peak, lines, text
 from ..runtime.errors import named, why
 from ..sources.system.memray import ABSENT, installed
-from .arguments import BadRequest, check, check_log
+from .arguments import BadRequest, check
 from .report import Results, write_page
 from .run import judge
 from .streams import aside
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from importlib.machinery import ModuleSpec
     from pathlib import Path
+
+    from ..records.cell_record import Status
 
 _FOR_NOTEBOOKS = "output", "show_output", "allow_errors", "timeout", "kernel", "parameters", "parameters_file"
 
@@ -56,6 +58,7 @@ def run_script(options: argparse.Namespace) -> int | BaseException:
     if os.getpid() != pid:  # a child that it forked
         return 0 if ended is None else ended
     try:
+        failed: Status = "interrupted" if isinstance(ended, KeyboardInterrupt) else "error"
         scope.close()
         profiler.stop()
         if recording is not None:
@@ -66,11 +69,7 @@ def run_script(options: argparse.Namespace) -> int | BaseException:
             execution_count=None,
             cell_id=None,
             source=path.name,
-            status="ok"
-            if ended is None
-            else "interrupted"
-            if isinstance(ended, KeyboardInterrupt)
-            else "error",
+            status="ok" if ended is None else failed,
             error=None if ended is None else type(ended).__name__,
             lines=profiler.result(lambda _: ("", 0)),
         )
@@ -94,7 +93,6 @@ def _source(options: argparse.Namespace) -> bytes:
         if getattr(options, name):
             raise BadRequest(f"--{name.replace('_', '-')} is for notebooks, and {path} is a script")
     check({"the log": options.log, "the page": options.html}, path, "the script")
-    check_log(options.log)
     try:
         return path.read_bytes()
     except OSError as error:

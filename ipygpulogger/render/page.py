@@ -20,7 +20,7 @@ from ..records.units import cells_text, size_text, time_text, without_controls
 from .html import line_and_body
 from .markup import BLUE, Part, bar, small
 from .plot import INK, INK_TOO, figure
-from .plot_data import Axis, panels
+from .plot_data import Axis
 from .summary import highest
 
 if TYPE_CHECKING:
@@ -92,12 +92,10 @@ def _card(name: str, figure: str, words: str, drawn: str = "") -> str:
 def _cell(record: CellRecord, source: str) -> str:
     """Return one cell, folded: its line of the report, and below it its source and the rest."""
     line, body = line_and_body(record)
-    failed = " failed" if record.outcome() else ""
-    count = record.execution_count
-    name = "" if count is None else str(count)
+    failed, count = " failed" if record.outcome() else "", record.execution_count or ""
     anchor = f' id="cell-id={escape(record.cell_id)}"' if record.cell_id else ""  # the summary's link
     return (
-        f'<details class="cell{failed}"><summary><span class=count>{name}</span>'
+        f'<details class="cell{failed}"><summary><span class=count>{count}</span>'
         f"<span><code>{escape(record.code_line)}</code><span class=line>{line}</span></span></summary>\n"
         f"<div class=inside{anchor}><pre><code>{escape(source)}</code></pre>\n{body}</div></details>"
     )
@@ -107,7 +105,7 @@ def _plot(records: Sequence[CellRecord]) -> str:
     """Return the notebook's memory over time as SVG, or one sentence on why there is none."""
     try:
         axis = Axis(records)
-        drawn = svg(figure(records), description(axis))
+        drawn = svg(figure(records))
     except Exception as error:  # a failed plot must not cost the page its figures
         why = "" if isinstance(error, ImportError) else f"{type(error).__name__}: "
         return f"<p>No plot: {escape(f'{why}{error}')}</p>"
@@ -117,18 +115,12 @@ def _plot(records: Sequence[CellRecord]) -> str:
     return f"<figure>{drawn}</figure>{said}"
 
 
-def description(axis: Axis) -> str:
-    """Return what the plot shows in one sentence, for those who do not see it."""
-    highest = [f"{panel.name} {panel.highest}" for panel in panels(axis) if panel.highest]
-    return f"Memory over time; the highest: {'; '.join(highest)}"
-
-
 _SVG, _XLINK = "{http://www.w3.org/2000/svg}", "{http://www.w3.org/1999/xlink}href"
 _NUMBER = re.compile(r"-?\d+\.\d+")
 _DROPPED = ("metadata", "clipPath", "style")
 
 
-def svg(drawn: Figure, label: str) -> str:
+def svg(drawn: Figure) -> str:
     """Return a figure as an ``<svg>`` element without a background, its words in the page's colour."""
     import matplotlib as mpl
 
@@ -141,7 +133,7 @@ def svg(drawn: Figure, label: str) -> str:
         _simplify(element)
     for name in ("width", "height", "version"):
         root.attrib.pop(name, None)
-    root.attrib |= {"class": "plot", "role": "img", "aria-label": label}
+    root.attrib |= {"class": "plot", "role": "img", "aria-label": "Memory over time"}
     return ET.tostring(root, encoding="unicode")
 
 
