@@ -34,22 +34,22 @@ def check(targets: Mapping[str, Path | None], source: Path, name: str) -> None:
     Messages call each target by its key, and the source by that name.
     """
     wanted = [(what, target) for what, target in targets.items() if target is not None]
-    for what, target in wanted:
+    for _, target in wanted:
         if target.resolve() == source.resolve():
             raise BadRequest(f"{target} is {name} itself; name another file")
         if target.is_dir():
             raise BadRequest(f"{target} is a folder; name a file")
-        may_be_any = target.exists() and not target.is_file()  # a device or a pipe
-        if what == "the log" and target.suffix.lower() != ".jsonl" and not may_be_any:
-            raise BadRequest(f"the log {target} must be named .jsonl, for it is one JSON record a line")
         if not target.parent.is_dir():
             raise BadRequest(f"there is no folder {target.parent} to write {target.name} into")
         places = [target, target.resolve().parent] if target.exists() else [target.parent]
         if not all(os.access(place, os.W_OK) for place in places):
             raise BadRequest(f"{target} may not be written")
-    for (one_what, one), (other_what, other) in combinations(wanted, 2):
+    for (what, one), (other_what, other) in combinations(wanted, 2):
         if one.resolve() == other.resolve():
-            raise BadRequest(f"{one} cannot be both {one_what} and {other_what}")
+            raise BadRequest(f"{one} cannot be both {what} and {other_what}")
+    log = targets.get("the log")
+    if log and log.suffix.lower() != ".jsonl" and (log.is_file() or not log.exists()):  # no device or pipe
+        raise BadRequest(f"the log {log} must be named .jsonl, for it is one JSON record a line")
 
 
 DEFAULTS, INJECTED = "parameters", "injected-parameters"  # tags
