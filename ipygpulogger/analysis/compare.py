@@ -10,7 +10,7 @@ from ..records.units import MB
 from ..records.usage import Peak, Usage
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Hashable, Iterable, Iterator
+    from collections.abc import Collection, Hashable, Iterable, Iterator
 
     from ..records.cell_record import CellRecord
 
@@ -44,7 +44,6 @@ class Pair:
     before: CellRecord
     after: CellRecord
     changes: tuple[Change, ...]  # RAM first, then the devices
-    alike: int  # how many cells have this first line, if that alone matched: they may be different ones
 
     @property
     def regressed(self) -> bool:
@@ -105,18 +104,17 @@ def compare(
     """
     was, now = _last_runs(base), _last_runs(new)
     # By what makes the cell recognizable; a number does not.
-    matches = {key: (key, 1) for key in now if type(key) is not int and key in was}
+    matches = {key: key for key in now if type(key) is not int and key in was}
     matches |= _by_source(_rest(was, matches), _rest(now, matches))
     pairs = []
     for key in filter(matches.__contains__, now):
-        earlier, alike = matches[key]
-        changes = tuple(_changes(_usages(was[earlier]), _usages(now[key]), tolerance, floor_bytes))
-        pairs.append(Pair(was[earlier], now[key], changes, alike))
-    matched = {earlier for earlier, _ in matches.values()}
+        before, after = was[matches[key]], now[key]
+        changes = tuple(_changes(_usages(before), _usages(after), tolerance, floor_bytes))
+        pairs.append(Pair(before, after, changes))
     return Comparison(
         tuple(pairs),
         tuple(_rest(now, matches).values()),
-        tuple(_rest(was, matched).values()),
+        tuple(_rest(was, matches.values()).values()),
         tolerance,
         floor_bytes,
     )
@@ -137,18 +135,16 @@ def _last_runs(records: Iterable[CellRecord]) -> _Runs:
     return found
 
 
-def _rest(runs: _Runs, taken: Container[Hashable]) -> _Runs:
+def _rest(runs: _Runs, taken: Collection[Hashable]) -> _Runs:
     return {key: record for key, record in runs.items() if key not in taken}
 
 
-def _by_source(was: _Runs, now: _Runs) -> dict[Hashable, tuple[Hashable, int]]:
-    """Return the cells with the same first line, matched from the end, and how many share that line."""
-    earlier, later = _with_source(was), _with_source(now)
-    found: dict[Hashable, tuple[Hashable, int]] = {}
-    for source, after in later.items():
-        before = earlier.get(source, [])
-        alike = max(len(before), len(after))
-        found |= {key: (one, alike) for one, key in zip(reversed(before), reversed(after), strict=False)}
+def _by_source(was: _Runs, now: _Runs) -> dict[Hashable, Hashable]:
+    """Return the cells with the same first line, matched from the end."""
+    earlier = _with_source(was)
+    found: dict[Hashable, Hashable] = {}
+    for source, after in _with_source(now).items():
+        found |= zip(reversed(after), reversed(earlier.get(source, [])), strict=False)
     return found
 
 

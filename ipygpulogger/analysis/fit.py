@@ -72,7 +72,6 @@ class CellFit:
 
     runs: tuple[CellRecord, ...]  # those that succeeded, in their order
     name: str = ""  # what varied: an array, a batch size or a number in a call
-    with_it: tuple[str, ...] = ()  # other names that varied, so that part of the growth may be theirs
     memories: tuple[MemoryFit, ...] = ()  # where the need rose with the size, the first to end first
     failed: tuple[tuple[int, CellRecord], ...] = ()  # runs that failed or were interrupted, with their size
     missing: str = ""  # what is missing for a line, in one sentence
@@ -97,7 +96,7 @@ def fit_of(
     if not runs:
         return CellFit((), missing=_NOTHING.format("every cell so far"))
     whole = tuple(run for run in runs if run.status == "ok")
-    sizes = varied(whole)
+    sizes = _varied(whole)
     if name is not None and name not in sizes:
         varied_names = f"; these varied: {', '.join(sizes)}" if sizes else ""
         raise ValueError(f"no size named {name} varied between the runs{varied_names}")
@@ -110,34 +109,20 @@ def fit_of(
     rising = [one for end, _, one in sorted(ends) if end <= _FAR * min(ends)[0]]
     failed = tuple((_size(run, name), run) for run in runs if run.status != "ok" and _size(run, name))
     missing = "" if rising else _NO_GROWTH.format(name)
-    return CellFit(whole, name, _beside(sizes, name), tuple(rising), failed, missing)
+    return CellFit(whole, name, tuple(rising), failed, missing)
 
 
 def _size(run: CellRecord, name: str) -> int:
     return dict(run.dimensions).get(name, 0)
 
 
-def _beside(sizes: Mapping[str, Mapping[int, int]], name: str) -> tuple[str, ...]:
-    """Return the other names that varied, but for arrays of a multiple or of a last part of the size."""
-    mine = sizes[name]
-    apart = []
-    for other, its in sizes.items():
-        pairs = [(size, mine[at]) for at, size in its.items() if at in mine]
-        follows = len({size / whole for size, whole in pairs}) == 1
-        is_part = all(size <= whole for size, whole in pairs) and any(size == whole for size, whole in pairs)
-        if other != name and not follows and not is_part:
-            apart.append(other)
-    return tuple(apart)
-
-
-def varied(runs: Sequence[CellRecord]) -> dict[str, dict[int, int]]:
-    """Return the names that had several sizes: of each its size in each run, by the run's place."""
-    found: dict[str, dict[int, int]] = {name: {} for run in reversed(runs) for name, _ in run.dimensions}
-    for at, run in enumerate(runs):
-        for name, size in run.dimensions:
-            if size > 0:
-                found[name][at] = size
-    return {name: sizes for name, sizes in found.items() if len(set(sizes.values())) > 1}
+def _varied(runs: Sequence[CellRecord]) -> dict[str, list[int]]:
+    """Return the sizes of each name that varied between runs that succeeded, names of the last run first."""
+    found: dict[str, list[int]] = {name: [] for run in reversed(runs) for name, _ in run.dimensions}
+    for run in runs:
+        for name, size in run.dimensions if run.status == "ok" else ():
+            found[name] += [size] if size > 0 else []
+    return {name: sizes for name, sizes in found.items() if len(set(sizes)) > 1}
 
 
 def _runs_of(records: Sequence[CellRecord], count: int | None) -> list[CellRecord]:
@@ -152,7 +137,7 @@ def _runs_of(records: Sequence[CellRecord], count: int | None) -> list[CellRecor
         if not latest:
             raise ValueError(f"In [{count}] is not in the history, or its runs cannot be told apart")
     sized = [runs for runs in latest if count is not None or any(run.dimensions for run in runs)]
-    return next(filter(_has_varied, latest), next(iter(sized), []))
+    return next(filter(_varied, latest), next(iter(sized), []))
 
 
 def cell_of(record: CellRecord) -> Hashable:
@@ -160,10 +145,6 @@ def cell_of(record: CellRecord) -> Hashable:
     if record.code and not record.gpulog_only:
         return record.cell_id, record.code
     return leaks.identity(record)
-
-
-def _has_varied(runs: Sequence[CellRecord]) -> bool:
-    return bool(varied([run for run in runs if run.status == "ok"]))
 
 
 def _missing(runs: Sequence[CellRecord], whole: Sequence[CellRecord]) -> str:

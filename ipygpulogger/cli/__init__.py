@@ -42,9 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line with these words, by default those of this process, and return its exit status."""
     options = parse(sys.argv[1:] if arguments is None else arguments)
     for stream in () if options.command == "script" else (sys.stdout, sys.stderr):
-        with contextlib.suppress(
-            AttributeError
-        ):  # a cell may hold characters that the terminal cannot encode
+        with contextlib.suppress(AttributeError):  # a cell's text may not be in the terminal's encoding
             stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     try:
         ended = _COMMANDS[options.command](options)

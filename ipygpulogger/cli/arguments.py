@@ -47,12 +47,9 @@ def check(targets: Mapping[str, Path | None], source: Path, name: str) -> None:
     for (what, one), (other_what, other) in combinations(wanted, 2):
         if one.resolve() == other.resolve():
             raise BadRequest(f"{one} cannot be both {what} and {other_what}")
-
-
-def check_log(path: Path | None) -> None:
-    """Refuse a log that is not named .jsonl; a device or a pipe may have any name."""
-    if path is not None and path.suffix.lower() != ".jsonl" and (path.is_file() or not path.exists()):
-        raise BadRequest(f"the log {path} must be named .jsonl, for it is one JSON record a line")
+    log = targets.get("the log")
+    if log and log.suffix.lower() != ".jsonl" and (log.is_file() or not log.exists()):  # no device or pipe
+        raise BadRequest(f"the log {log} must be named .jsonl, for it is one JSON record a line")
 
 
 DEFAULTS, INJECTED = "parameters", "injected-parameters"  # tags
@@ -105,17 +102,14 @@ def inject(notebook: Any, parameters: Mapping[Any, Any]) -> bool:
     """Put the parameters where papermill does, and return whether the notebook has a cell of either tag.
 
     That is in place of a cell tagged ``injected-parameters``, else after the first tagged ``parameters``,
-    else at the top. Raises `ValueError` for a name that is not an identifier, and for a cyclic value.
+    else at the top. Raises `ValueError` for a name that is not an identifier.
     """
     for name in parameters:
         if not isinstance(name, str) or not name.isidentifier() or keyword.iskeyword(name):
             raise ValueError(f"{name!r} is not a valid name of a variable")
     from nbformat.v4 import new_code_cell
 
-    try:
-        lines = [f"{name} = {_code(value)}" for name, value in parameters.items()]
-    except RecursionError:
-        raise ValueError("a parameter holds itself, or is nested too deeply") from None
+    lines = [f"{name} = {_code(value)}" for name, value in parameters.items()]
     cell: Any = new_code_cell(  # type: ignore[no-untyped-call, unused-ignore]
         "\n".join(["# Parameters", *lines]), metadata={"tags": [INJECTED]}
     )
@@ -155,8 +149,6 @@ def read_notebook(path: Path) -> Any:
         raise BadRequest(f"{path} is neither a notebook (.ipynb) nor a script (.py)")
     try:
         source = path.read_text(encoding="utf-8")
-    except FileNotFoundError as error:
-        raise BadRequest(f"notebook not found: {path}") from error
     except (OSError, UnicodeDecodeError) as error:
         raise BadRequest(f"{path} cannot be read: {why(error)}") from error
     try:
@@ -170,9 +162,6 @@ def read_notebook(path: Path) -> Any:
             warnings.simplefilter("ignore")  # nbformat warns when it gives a cell its missing id
             notebook = nbformat.reads(source, as_version=4)
             nbformat.validate(notebook)
-        for cell in notebook.cells:
-            if cell.cell_type == "code":
-                cell.source.encode()  # as it is sent to the kernel: a lone surrogate would end the run
     except Exception as error:  # nbformat raises many kinds for a broken notebook
         raise BadRequest(f"{path} is a broken notebook: {first_line(error)}") from error
     return notebook
@@ -184,18 +173,6 @@ def installed(name: str) -> Any:
         return importlib.import_module(name)
     except ImportError as error:
         raise BadRequest(f"run needs {error.name}: pip install 'ipygpulogger[run]'") from error
-
-
-def check_kernel(specs: Any, name: str, wanted_by: str) -> None:
-    """Refuse a kernel that is not installed, or not for Python."""
-    if name not in specs.find_kernel_specs():
-        lacks = f"{wanted_by} asks for the kernel {name!r}, which" if wanted_by else f"the kernel {name!r}"
-        raise BadRequest(
-            f"{lacks} is not installed here; choose one of jupyter kernelspec list with --kernel"
-        )
-    language = specs.get_kernel_spec(name).language
-    if language.lower() not in ("python", ""):
-        raise BadRequest(f"the kernel {name!r} speaks {language}; only Python can be measured")
 
 
 # -- the words --------------------------------------------------------------------------------------------

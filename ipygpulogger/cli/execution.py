@@ -20,14 +20,15 @@ from ..records.units import clipped
 from ..storage.decode import record_from
 from ..storage.embed import embedded
 from ..storage.formats import IN_METADATA, own_report, shows_processes
-from .arguments import BadRequest, check_kernel, installed
-from .streams import without_colours
+from .arguments import BadRequest, installed
+from .streams import aside, without_colours
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from datetime import datetime
 
     from ..records import CellRecord
+    from .progress import Transcript
     from .report import Results
 
 # In the kernel, where the notebook may have given our names to something else. The records travel in the rich
@@ -38,7 +39,6 @@ _LOGGER = f"{_EXTENSION}.GpulogMagics.of(get_ipython()).extension"
 _LAST_RECORD = f"{_EXTENSION}.last_record()"
 _PROCESS_RECORDS = f"{_EXTENSION}.process_records({{since}})"
 _LINES, _READ_BYTES = 25, 20_000  # the most that is told of what the kernel's process wrote
-_DEBUG = "IPYGPULOGGER_DEBUG"  # set in the environment: what it writes goes to the terminal at once
 _MESSAGE = 100  # characters of an error's message; the whole is in the traceback
 _NO_ANSWER = (asyncio.TimeoutError, KeyError, TypeError, ValueError, SyntaxError)
 _GRACE_S = 10  # how long an interrupted cell may take to end before its kernel is ended; and an answer
@@ -65,7 +65,6 @@ class Execution:
     ) -> None:
         self.started = False  # the kernel, and the logger in it
         self.cells_without_record = self.cells_failed = 0  # failed, and not tagged "raises-exception"
-        self.kernel_said: list[str] = []  # at last, by the kernel's process, if it died
         self._seen: set[datetime] = set()  # when the recorded cells began
         self._since = 0  # in the history of the kernel's logger
         self._notebook = notebook
@@ -75,6 +74,7 @@ class Execution:
         self._alarm: asyncio.TimerHandle | None = None  # when the cell has run too long
         cells = enumerate(notebook.cells)
         self._codes = [i for i, cell in cells if cell.cell_type == "code" and cell.source.strip()]
+        self.has_code = bool(self._codes)  # if not, no kernel is started
         self.cell = ""
         kernelspec = notebook.metadata.get("kernelspec", {})
         if kernel is None:
@@ -94,21 +94,19 @@ class Execution:
         self._nbclients_process_message = self._client.process_message
         self._client.process_message = self._process_message
         self._manager = self._client.create_kernel_manager()
-        check_kernel(self._manager.kernel_spec_manager, name, "" if kernel else str(path))
+        if name not in self._manager.kernel_spec_manager.find_kernel_specs():
+            lacks = f"the kernel {name!r}" if kernel else f"{path} asks for the kernel {name!r}, which"
+            choose = "choose one of jupyter kernelspec list with --kernel"
+            raise BadRequest(f"{lacks} is not installed here; {choose}")
 
-    @property
-    def has_code(self) -> bool:
-        """Whether a cell has code; if not, no kernel is started."""
-        return bool(self._codes)
-
-    def execute(self, results: Results) -> str | None:
+    def execute(self, results: Results, transcript: Transcript) -> str | None:
         """Execute the cells in turn, and return why that ended early, if it did.
 
         Raises:
             BadRequest: The kernel did not start, or cannot load this package.
             KeyboardInterrupt: The user pressed Ctrl-C.
         """
-        self._results = results
+        self._results, self._transcript = results, transcript
         for cell in self._notebook.cells:  # outputs of an earlier execution must not be taken for this one's
             if cell.cell_type == "code":
                 cell.outputs, cell.execution_count = [], None
@@ -123,10 +121,9 @@ class Execution:
             self._output = Path(folder) / "output"
             with self._output.open("wb") as output:
                 # Not what cells print: most of it is noise, but a kernel that dies may say why.
-                streams = {} if os.environ.get(_DEBUG) else {"stdout": output, "stderr": output}
-                return asyncio.run(self._execute(streams))
+                return asyncio.run(self._execute(stdout=output, stderr=output))
 
-    async def _execute(self, streams: dict[str, Any]) -> str | None:
+    async def _execute(self, **streams: Any) -> str | None:
         why: str | None = None
         # Run as soon as nbclient waits for the kernel that it starts: behind its own handler of Ctrl-C.
         asyncio.get_running_loop().call_soon(self._handle_interrupts, asyncio.current_task())
@@ -157,7 +154,7 @@ class Execution:
         text = self._output.read_bytes()[-_READ_BYTES:].decode(errors="replace")
         said = [line for line in text.splitlines() if line.strip()][-_LINES:]
         if isinstance(error, DeadKernelError):
-            self.kernel_said = said
+            aside(*(f"    {line}" for line in said))
             news = machine().limits.new_oom_kills()
             return f"the kernel died while it ran {self.cell or 'no cell'}{f': {news}' if news else ''}"
         if isinstance(error, RuntimeError) and not self.started:
@@ -177,7 +174,7 @@ class Execution:
         if cell_index in self._codes:
             number, count = self._codes.index(cell_index) + 1, len(self._codes)
             self.cell = f"cell {number} of {count}"
-            self._results.cell_began(number, count, cell.source)
+            self._transcript.begin(number, count, cell.source)
             if self._timeout_s is not None:
                 self._arm(self._timeout_s, self._too_long)
 
@@ -195,7 +192,10 @@ class Execution:
         failed = reply["status"] == "error"
         self.cells_failed += failed and "raises-exception" not in cell.metadata.get("tags", ())
         traceback = reply.get("traceback", ()) if failed else ()
-        self._results.cell_ended(record, cell.source, traceback)
+        if record is not None:
+            self._results.keep([record], cell.source)
+        with self._results.failure("stdout"):
+            self._transcript.end(record, traceback)
         if failed or cell_index == self._codes[-1] or shows_processes(cell):
             await self._ask_for_processes()
         if self._late:
@@ -288,7 +288,8 @@ class Execution:
         """Print an output as it comes, beside what nbclient does with it."""
         output = self._nbclients_process_message(message, cell, cell_index)
         if output is not None:
-            self._results.cell_output(output)
+            with self._results.failure("stdout"):
+                self._transcript.output(output)
         return output
 
     def _end_kernel(self) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import json
-from typing import TYPE_CHECKING, Any
+from operator import attrgetter
+from typing import TYPE_CHECKING
 
 from ..analysis.compare import compare as compare_runs
 from ..engine.machine import machine
@@ -12,7 +13,6 @@ from ..records.units import printable
 from ..render import summary
 from ..render.growth import diagnoses
 from ..runtime.errors import first_line, write_file
-from ..storage.decode import from_json
 from ..storage.history import History
 from ..storage.log import Log, load
 from .arguments import BadRequest, check
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ..records import CellRecord
-    from .progress import Transcript
 
 
 def read(path: Path) -> History:
@@ -32,8 +31,6 @@ def read(path: Path) -> History:
     problems: list[str] = []
     try:
         found = History(load(path, problems))
-    except FileNotFoundError as error:
-        raise BadRequest(f"file not found: {path}") from error
     except OSError as error:
         raise BadRequest(f"{path} cannot be read: {error.strerror or error}") from error
     except Exception as error:  # readers of csv, parquet and notebooks raise many kinds
@@ -49,15 +46,14 @@ def read(path: Path) -> History:
 
 
 class Results:
-    """The audience of an execution: the records, the source of each one's cell, and what went wrong."""
+    """The results of an execution: the records, the source of each one's cell, and what went wrong."""
 
-    def __init__(self, log_path: Path | None, transcript: Transcript | None = None) -> None:
+    def __init__(self, log_path: Path | None) -> None:
         self.history = History()
-        self.sources: list[str] = []
+        self._sources: dict[int, str] = {}  # of the cells of records, by `id`
         self.over: list[CellRecord] = []  # that went above a budget by their own need
         self.problems: list[str] = []  # sentences that say why the run does not end with success
         self._log_path = log_path
-        self._transcript: Any = transcript  # prints each cell of a notebook
         self._log: Log | None = None
 
     def started(self) -> None:
@@ -70,29 +66,18 @@ class Results:
         except (OSError, ValueError) as error:
             raise BadRequest(f"{self._log_path} cannot be written: {first_line(error)}") from error
 
-    def cell_began(self, number: int, count: int, source: str) -> None:
-        """Show which cell runs."""
-        self._transcript.begin(number, count, source)
-
-    def cell_output(self, output: Any) -> None:
-        """Print an output of the cell, if that was asked for."""
-        with self.failure("stdout"):
-            self._transcript.output(output)
-
-    def cell_ended(self, record: CellRecord | None, source: str, traceback: Sequence[str]) -> None:
-        """Log and print one cell."""
-        if record is not None:
-            self.keep([record], source)
-        with self.failure("stdout"):
-            self._transcript.end(record, traceback)
-
     def keep(self, records: Sequence[CellRecord], source: str | None = None) -> None:
         """Keep and log records: of a cell with this source, or of other processes."""
         self.history.extend(records)
-        self.sources += [record.source if source is None else source for record in records]
+        if source is not None:
+            self._sources |= {id(record): source for record in records}
         if self._log is not None:
             with self.failure(self._log_path):
                 self._log.append(*records)
+
+    def source(self, record: CellRecord) -> str:
+        """Return the text of a record's cell."""
+        return self._sources.get(id(record), record.source)
 
     def fail(self, problem: str | None) -> None:
         """Print a problem, once, and let the run end with a failing exit status; do nothing for None."""
@@ -126,17 +111,8 @@ def report(options: argparse.Namespace) -> int:
     cells = read(options.path)
     say(summary.summary(cells, options.by))
     if options.html:
-        write_page(options.html, options.path.stem, cells, _sources(options.path))
+        write_page(options.html, options.path.stem, cells, attrgetter("source"))
     return 0
-
-
-def _sources(path: Path) -> Callable[[CellRecord], str]:
-    """Return what returns the whole source of a cell, of a notebook with ids; else its first line."""
-    found: dict[str, str] = {}
-    if path.suffix.lower() == ".ipynb":
-        with contextlib.suppress(TypeError, KeyError, AttributeError):  # malformed cells
-            found |= {cell["id"]: "".join(cell["source"]) for cell in from_json(path.read_bytes())["cells"]}
-    return lambda record: found.get(record.cell_id or "") or record.source
 
 
 def compare(options: argparse.Namespace) -> int:
@@ -154,8 +130,7 @@ def doctor(options: argparse.Namespace) -> int:
     machine().load()  # imports frameworks and creates contexts: this process exists for nothing else
     found = machine().diagnose()
     if options.json:
-        says = json.dumps([one._asdict() for one in found], indent=2)
-        say(says.replace("\x7f", r"\u007f"))  # the one control character that JSON does not escape
+        say(json.dumps([one._asdict() for one in found], indent=2))
     else:
         say(diagnoses(found))
     return 0

@@ -6,13 +6,13 @@ import contextlib
 from typing import TYPE_CHECKING, Any
 
 from ..analysis.notable import excesses
-from ..analysis.totals import Totals
+from ..analysis.totals import outer
 from ..engine.machine import machine
 from ..records.units import MB, cells_text, rounded_mb, shortened, time_text
 from ..render import summary
 from ..runtime.errors import write_file
 from . import arguments
-from .arguments import BadRequest, check, check_log
+from .arguments import BadRequest, check
 from .execution import Execution
 from .progress import Progress, Transcript
 from .report import Results, write_page
@@ -37,13 +37,12 @@ def run(options: argparse.Namespace) -> int:
     check(targets, path, "the notebook")
     if options.parameters_file:
         check(targets, options.parameters_file, "the file of parameters")
-    check_log(options.log)
     remarks = [*_set_parameters(notebook, options)]
     with contextlib.ExitStack() as stack:
         progress = Progress()
         stack.callback(progress.close)
         progress.show("starting the kernel")
-        results = Results(options.log, Transcript(progress, shows_output=options.show_output))
+        results = Results(options.log)
         execution: Execution | None = None
         try:
             execution = Execution(
@@ -60,10 +59,8 @@ def run(options: argparse.Namespace) -> int:
             news = machine().limits.new_oom_kills()
             for remark in (*filter(None, [news]), *remarks):
                 aside(f"ipygpulogger: {remark}")
-            problem = execution.execute(results)
-            if execution.kernel_said:
-                aside(*(f"    {line}" for line in execution.kernel_said))
-            results.fail(problem)
+            transcript = Transcript(progress, shows_output=options.show_output)
+            results.fail(execution.execute(results, transcript))
         except KeyboardInterrupt:
             if execution is None or not execution.started:
                 progress.stop()
@@ -81,15 +78,10 @@ def run(options: argparse.Namespace) -> int:
                 if options.html:
                     progress.show("making the page")
                     with results.failure(options.html):
-                        remarks += results.problems
-                        _write_page(options.html, path.stem, results, remarks)
+                        said = [*remarks, *results.problems]
+                        write_page(options.html, path.stem, results.history, results.source, said)
                 _conclude(results)
     return 1 if results.problems else 0
-
-
-def _write_page(page: Path, title: str, results: Results, remarks: Sequence[str]) -> None:
-    texts = {id(record): text for record, text in zip(results.history, results.sources, strict=True)}
-    write_page(page, title, results.history, lambda record: texts[id(record)], remarks)
 
 
 def _judge(execution: Execution, results: Results, options: argparse.Namespace) -> list[str]:
@@ -114,12 +106,15 @@ def _judge(execution: Execution, results: Results, options: argparse.Namespace) 
 
 def _conclude(results: Results) -> None:
     """Print the totals of the run, the cells that failed and those that went over a budget, on one line."""
-    from ..render.page import highest_figures
-
     records = results.history
     if records:
-        outer = (totals := Totals.of(records)).outer
-        parts = [f"{cells_text(outer.count, 0)} in {time_text(outer.time_s)}", *highest_figures(totals)]
+        cells = outer(records)
+        time = time_text(sum(record.time_s for record in cells))
+        parts = [f"{cells_text(len(cells), 0)} in {time}"]
+        parts += [
+            f"highest {one.name} {one.size} in {shortened(one.by.title())}"
+            for one in summary.highest(records)
+        ]
         failed = [record for record in records if record.outcome()]
         named = {"failed": failed, "over budget": results.over}
         parts += [f"{what}: {_few(found)}" for what, found in named.items() if found]

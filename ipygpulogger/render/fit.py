@@ -88,9 +88,6 @@ def _sentences(found: CellFit) -> Iterator[str]:
         yield from _limits(memory)
     if any(len(memory.points) == 2 for memory in found.memories):
         yield "Two sizes always lie on a line: a run with a third one shows whether it holds."
-    if found.with_it and found.memories:
-        others = ", ".join(clipped(other, _NAME) for other in found.with_it)
-        yield f"{others} varied as well: part of the growth may come from there."
     for size, run in found.failed:
         yield f"{run.label} {run.outcome()} at {name} = {size:,}, so it has no point."
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import textwrap
 from html import escape
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from ..analysis.group import Group
 from ..analysis.leaks import growing_names, suspects
@@ -91,7 +91,8 @@ def _below(records: Sequence[CellRecord], ranked: Sequence[CellRecord]) -> tuple
     """Return what stands below the table, and which cells may leak."""
     names, suspected = _names(ranked), suspects(records)
     below = [f"and {len(ranked) - _ROWS:,} more"] if len(ranked) > _ROWS else []
-    below += _highest(ranked, names)
+    raised = [f"{one.name} {one.size}, raised by {shortened(one.by.title())}" for one in highest(ranked)]
+    below += [f"highest: {'; '.join(raised)}"] if raised else []
     if coarse := [rounded_mb(one.gen.peak.precision_bytes) for one in ranked if one.gen.peak.coarse]:
         below.append(f"RAM: each highest is within ±{max(coarse)} MB, as coarsely as the kernel counts")
     leaking = [f"May leak: {_LEAK}:"] if suspected else []
@@ -100,19 +101,26 @@ def _below(records: Sequence[CellRecord], ranked: Sequence[CellRecord]) -> tuple
     return below, leaking
 
 
-def _highest(records: Sequence[CellRecord], names: dict[Key, str]) -> Iterator[str]:
-    """Yield who raised each memory to its highest, in one sentence."""
+class Raised(NamedTuple):
+    """The highest use of one memory, and who raised it to that."""
+
+    name: str
+    by: CellRecord
+    usage: Usage
+    size: str  # how high it was; "at least" if another cell may have been higher
+
+
+def highest(records: Sequence[CellRecord]) -> Iterator[Raised]:
+    """Yield who raised each memory to its highest."""
+    names = _names(records)
     found: dict[str, list[tuple[CellRecord, Usage]]] = {}
     for record in records:
         for name, usage in _memories(record, names):
             found.setdefault(name, []).extend([] if usage is None else [(record, usage)])
-    raised = [(name, one) for name, uses in found.items() if (one := raising(uses)) is not None]
-    said = [
-        f"{name} {least_sign(usage)}{size_text(usage.peak.lo_bytes)}, raised by {shortened(record.title())}"
-        for name, (record, usage) in raised
-    ]
-    if said:
-        yield f"highest: {'; '.join(said)}"
+    for name, uses in found.items():
+        if (one := raising(uses)) is not None:
+            least = "" if all(usage.peak.quality == "exact" for _, usage in uses) else "at least "
+            yield Raised(name, *one, f"{least}{size_text(one[1].peak.lo_bytes)}")
 
 
 def history(cells: History) -> str:
@@ -259,8 +267,6 @@ def _compared(pair: Pair, *, unchanged: bool) -> list[str]:
         for record in (pair.after, pair.before)
     )
     lines = [f"{named(pair.after)}  ({now}; was {was})"]
-    if pair.alike > 1:
-        lines.append(f"  (matched by its first line, which {pair.alike} cells share)")
     shown = (one for one in pair.changes if unchanged or one.changed or one.began_higher)
     return [*lines, *map(_changed, shown)]
 

@@ -151,24 +151,16 @@ def test_equal_lines_are_paired_from_the_end():
     new = [cell(source="x", count=i) for i in (11, 12, 13)]
     assert pairs(base, new) == ([(1, 12), (2, 13)], [11], [])
     assert pairs(new, base) == ([(12, 1), (13, 2)], [], [11])
-    told = comparison(compare(base, new), unchanged=True)
-    assert told.count("(matched by its first line, which 3 cells share)") == 2
-    assert "new: In [11]: x" in told
 
 
 @given(st.lists(st.sampled_from("xyz"), max_size=6), st.lists(st.sampled_from("xyz"), max_size=6))
-def test_a_match_that_is_not_sure_is_marked(base, new):
-    """A pair without ids is marked just when its first line stands twice in one run, also where it grew."""
+def test_a_match_without_ids_has_the_same_line(base, new):
+    """As many pairs of each first line as both runs have."""
     found = compare(
         [cell(10, source=source, count=i) for i, source in enumerate(base)],
         [cell(99, source=source, count=i) for i, source in enumerate(new)],
     )
-    for pair in found.pairs:
-        assert pair.before.source == pair.after.source
-        assert pair.alike == max(base.count(pair.after.source), new.count(pair.after.source))
-    unsure = sum(pair.alike > 1 for pair in found.pairs)
-    told = comparison(found)
-    assert told.count("matched by its first line") == unsure
+    assert all(pair.before.source == pair.after.source for pair in found.pairs)
     assert len(found.pairs) == sum(min(base.count(source), new.count(source)) for source in "xyz")
 
 

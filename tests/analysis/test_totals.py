@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from made import plain
 
-from ipygpulogger.analysis.totals import RAM, Totals
+from ipygpulogger.analysis.ranking import raising
 from ipygpulogger.records import DeviceUsage, Heap, Peak, RamUsage
 
 MB = 2**20
@@ -49,12 +49,13 @@ RUNS = st.lists(cells(), max_size=12)
 @given(RUNS)
 def test_who_raised_memory_to_its_highest(run):
     """A cell that came within 5 MB or 1 % of the highest, and of such cells the one that needed most."""
-    total = Totals.of(run).memories.get(RAM)
-    if total is None or total.highest is None:
+    found = raising([(one, one.gen) for one in run])
+    if found is None:
         assert all(one.gen.peak.lo_bytes < MB for one in run)
         return
+    raised, usage = found
     highest = max(one.gen.peak.lo_bytes for one in run)
-    assert total.peak_bytes == highest
-    assert highest - total.highest.gen.peak.lo_bytes <= max(5 * MB, highest // 100)
+    assert usage.peak.lo_bytes == highest
+    assert highest - raised.gen.peak.lo_bytes <= max(5 * MB, highest // 100)
     near = [one for one in run if one.gen.peak.lo_bytes >= highest - 5 * MB]
-    assert total.highest.gen.needed_bytes >= max(one.gen.needed_bytes for one in near)
+    assert raised.gen.needed_bytes >= max(one.gen.needed_bytes for one in near)

@@ -8,9 +8,8 @@ from command_line import refused
 from ipygpulogger.cli import main
 
 BEGIN = '{"nbformat": 4, "nbformat_minor": 5, '
-CODE = '"cells": [{"cell_type": "code", "execution_count": 1, "id": "a", "metadata": {}, "outputs": [], "source": '
 CONTENT = [
-    (None, "notebook not found:"),
+    (None, "cannot be read: No such file or directory"),
     ("", "no JSON"),
     ("print(1)", "no JSON"),
     ("[1, 2]", "names no nbformat"),
@@ -19,7 +18,6 @@ CONTENT = [
     (BEGIN + '"metadata": {}}', "broken notebook"),
     ('{"nbformat": 99, "nbformat_minor": 0, "cells": [], "metadata": {}}', "broken notebook"),
     (b"\xff\xfe\x00", "cannot be read"),
-    (BEGIN + CODE + '"x = \\ud800"}], "metadata": {}}', "broken notebook: 'utf-8' codec can't encode"),
 ]
 
 

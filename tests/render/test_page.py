@@ -115,7 +115,7 @@ def test_it_reads_without_its_style(no_plot):
 
 
 def test_each_cell_is_folded_below_its_line(no_plot):
-    """What is seen first is the line that names it and the line of its report; its source is inside, whole."""
+    """What is seen first is its heaviest line and the line of its report; its source is inside, whole."""
     text = page("nb", [record("a", count=1)], source=lambda _: "\nfirst = 1\nmore")
     (cell,) = re.findall(r'<details class="cell failed">(.*?)</details>', text, flags=re.DOTALL)
     summary, inside = cell.replace("\xa0", " ").split("</summary>")
@@ -142,16 +142,15 @@ def test_the_totals_are_those_of_the_run(no_plot):
     assert cards == {
         "Time in cells": ("71.0 s", "longest In [2], 70.0 s"),
         "Highest RAM": ("at least 128 MB", "in In [2]"),
-        "Highest GPU": ("3.0 GB", "of 9 MB, in In [1]"),
+        "Highest GPU": ("3.0 GB", "of 16 GB, in In [1]"),
     }
     assert "2 cells · 1 failed" in page("nb", cells)
 
 
 def test_a_page_of_what_is_unknown(no_plot):
-    """Of a device of others what all processes use, not a 0; of a run without a cell why it ended."""
+    """Of a device of others no figure, not a 0; of a run without a cell why it ended."""
     device = replace(record().gpus[0], attributed=False, used_bytes=5 * MB, name="Sim")
     text = page("nb", [replace(record(), gpus=(device,))])
-    assert "<dt>GPU, all processes</dt><dd>5 MB</dd><dd>Sim</dd>" in text
     assert "Highest GPU" not in text
     text = page("nb", [], said=["It ended early"])
     assert "It ended early" in text

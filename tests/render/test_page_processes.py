@@ -30,21 +30,20 @@ def page_of(records, at_most, monkeypatch):
 
 
 @pytest.mark.parametrize("at_most", [totals.MOST, 0])
-def test_other_processes_have_cards_of_their_own(at_most, monkeypatch):
+def test_other_processes_are_in_the_totals(at_most, monkeypatch):
     """The cells count and take time as without the others; without cells, the processes are what there is."""
     mixed, alone = (page_of(records, at_most, monkeypatch) for records in (MIXED, RANKS))
     for said in (
-        "3 cells · 4 records of other processes",
         "Time in cells 3 min 6 s",
-        "Highest RAM 900 MB",
-        "Highest RAM of a process 900 MB in In [1], rank 3",
+        "Highest RAM 900 MB in In [1]",
+        "UTC · 3 cells and 4 records of other processes Time",
         "3 cells and 4 records of other processes, ranked by needed",
     ):
         assert said in mixed
     assert "UTC · 4 records of processes" in alone
     assert "Time of all processes 8.00 s" in alone
     for told in mixed, alone:
-        assert "Highest GPU of a process 4.0 GB in In [1], rank 3" in told
+        assert "Highest GPU 4.0 GB in In [1], rank 3" in told
 
 
 def test_only_one_process_is_drawn():

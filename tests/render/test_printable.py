@@ -156,7 +156,7 @@ def test_no_field_of_a_record_reaches_a_terminal_as_it_is(record):
         str(Freed(record.owners, {HOSTILE: (5 * MB, MB)}, complete=False)),
         summary.summary([record, *RECORDS, *[record] * 3]),
         summary.named(record),
-        summary.comparison(Comparison((Pair(record, record, changes, 2),), (record,), (record,), 0.05, MB)),
+        summary.comparison(Comparison((Pair(record, record, changes),), (record,), (record,), 0.05, MB)),
         *(experiments.cell(record, gpu, compact=compact) for compact in (False, True)),
         experiments.device(gpu),
         experiments.state({"CPU": (1, 2, 3)}, record.notes),
