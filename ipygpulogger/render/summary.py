@@ -91,7 +91,7 @@ def _below(records: Sequence[CellRecord], ranked: Sequence[CellRecord]) -> tuple
     """Return what stands below the table, and which cells may leak."""
     names, suspected = _names(ranked), suspects(records)
     below = [f"and {len(ranked) - _ROWS:,} more"] if len(ranked) > _ROWS else []
-    below += _highest(ranked, names)
+    below += _highest(records, _names(records))
     if coarse_bytes := max(
         (one.gen.peak.precision_bytes for one in ranked if one.gen.peak.coarse), default=0
     ):
