@@ -76,7 +76,7 @@ def test_status_says_whether_it_runs_with_what_and_what_is_exact(extension, caps
         first, states = capsys.readouterr().out.splitlines()[:2]
         assert first == f"running, {cells} recorded"
         assert re.match(r"RAM (exact|bounded|sampled), ", states)
-        assert re.search(r", NVML \w.*, torch \w.*; %gpulog doctor has the reasons$", states)
+        assert re.search(r", NVML \w.*, torch \w.*; reasons: %gpulog doctor$", states)
     run(extension, "%gpulog start compact=True budget=10GB")
     run(extension, "%gpulog status")
     assert "running, 4 cells recorded, budget='10GB', compact=True\n" in capsys.readouterr().out
