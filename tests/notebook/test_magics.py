@@ -108,6 +108,7 @@ REFUSED = {
     "fly": f"has no 'fly'; it has {COMMANDS}",
     "strat": f"has no 'strat' (did you mean 'start'?); it has {COMMANDS}",
     "--lines": "has no '--lines'; the options of a cell are in its first line: %%gpulog --lines",
+    "budget=100 MB": "has no 'budget=100'; options follow start, as in %gpulog start budget=100MB",
     "stop now": "stop takes no options",
     "status --all": "status takes no options",
     "start fast": "write options as name=value, not 'fast'",
