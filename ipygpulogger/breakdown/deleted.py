@@ -70,7 +70,7 @@ def _returned(file: str, line: int) -> Any:
     """Return what a line returns; a constant for any other line."""
     with suppress(SyntaxError, ValueError):
         match ast.parse(linecache.getline(file, line).strip()).body:
-            case [ast.Return(value=value)]:
+            case [ast.Return(value=value)] | [ast.FunctionDef(body=[ast.Return(value=value)])]:
                 return value or ast.Constant(None)
     return ast.Constant(None)
 

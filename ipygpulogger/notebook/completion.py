@@ -167,8 +167,12 @@ def cell_and_size_in(words: Sequence[str]) -> tuple[int | None, str | None]:
 def no_command(command: str) -> str:
     """Return that there is no such command, and what may be meant."""
     if command.startswith("--"):
-        return f"%gpulog has no {command!r}; the options of a cell are in its first line: %%gpulog --lines"
-    return f"%gpulog has no {command!r}{did_you_mean(command, COMMANDS)}; it has {', '.join(COMMANDS)}"
+        said = "; the options of a cell are in its first line: %%gpulog --lines"
+    elif "=" in command:
+        said = "; options follow start, as in %gpulog start budget=100MB"
+    else:
+        said = f"{did_you_mean(command, COMMANDS)}; it has {', '.join(COMMANDS)}"
+    return f"%gpulog has no {command!r}{said}"
 
 
 def options_in(words: Sequence[str]) -> dict[str, Any]:

@@ -153,7 +153,7 @@ def oom_snapshot(
         counter.fragmented_bytes() if counter else None,
         memory.free_bytes if memory else None,
         counter.limit_bytes() if counter else None,
-        tuple(owner for owner in found.owners if owner.device == device),
+        tuple(owner for owner in found.owners if owner.device == device and owner.size_bytes >= MB),
         found.complete,
         find_batch(error, shell),
     )

@@ -74,8 +74,11 @@ def _size_of(node: ast.expr, names: dict[str, Any]) -> int:
 
 def _repeated_bytes(node: ast.AST, names: dict[str, Any]) -> int:
     """Return the size of what is repeated; 0 where it is nothing that Python repeats by itself."""
-    if isinstance(node, (ast.List, ast.Tuple)):
-        return 0 if any(isinstance(one, ast.Starred) for one in node.elts) else 8 * len(node.elts)
+    match node:
+        case ast.List(elts=items) | ast.Tuple(elts=items):
+            return 0 if any(isinstance(one, ast.Starred) for one in items) else 8 * len(items)
+        case ast.Call(ast.Name("bytearray" | "bytes" as kind), [ast.Constant(bytes()) as inner]):
+            node = inner if names[kind] in (bytearray, bytes) else node
     value: Any = names[node.id] if isinstance(node, ast.Name) else getattr(node, "value", None)
     if type(value) not in _ITEM_BYTES or (type(value) is str and not value.isascii()):
         return 0

@@ -26,7 +26,7 @@ Status = Literal["ok", "error", "interrupted"]
 
 # Lines that do not say what a cell does: comments, imports, bare keywords, magics around code.
 _SAYS_NOTHING = (
-    r"#.*|[!@?].*|[)\]}]+|'''|\"\"\"|(?:import|from)\s[^;]*|[\w, ]+,|(?:try|else|finally):|pass|\.\.\."
+    r"#.*|[!@?].*|[)\]}]+|'''|\"\"\"|(?:import|from)\s[^;]*|[\w, ]+[,)]|(?:try|else|finally):|pass|\.\.\."
     r"|%(?!%|(?:time|timeit|prun|memit)\s).*|%%(?:time|timeit|prun|memit|capture|px|gpulog)\b.*"
 )
 

@@ -248,5 +248,5 @@ def status_html(state: str, found: Sequence[Diagnosis], gpus: Sequence[DeviceUsa
 
 
 def _states(found: Sequence[Diagnosis]) -> str:
-    states = ", ".join(f"{one.source} {one.state}" for one in found)
-    return f"{states}; %gpulog doctor has the reasons"
+    states = ", ".join(dict.fromkeys(f"{one.source} {one.state}" for one in found))
+    return f"{states}; reasons: %gpulog doctor"

@@ -20,7 +20,7 @@ from ..records.units import (
     without_controls,
 )
 from .growth import also
-from .markup import BLUE, GREY, RED, Part, colours, footnote, line, scrolling, small, typeset
+from .markup import BLUE, GREY, RED, Part, colours, footnote, line, scrolling, typeset
 from .table import Bar, Column, Faint, Table
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ class Freed:
     def _repr_html_(self) -> str:
         """Return the report as HTML: how much came back, and what was dropped."""
         dropped, came_back = map(readable_sizes, str(self).splitlines())
-        return without_controls(line(f"<b>{escape(typeset(came_back))}</b>") + small(dropped))
+        return without_controls(line(f"<b>{escape(typeset(came_back))}</b>") + footnote(dropped))
 
 
 def _held(owners: Sequence[Owner], prefix: str = "") -> str:
@@ -130,7 +130,7 @@ def _table(owners: Sequence[Owner], used: Mapping[str, int | None], *, html: boo
     scale_bytes = max((sum(row.sizes.values()) for row in found if row.kind == "holder"), default=0)
     columns = [Column("holder", "code", html_head="Holder"), Column("", "words")]
     columns += [Column("RAM" if device == CPU else device) for device in devices]
-    table = Table([*columns, Column("", "words"), Column("", "drawn")])
+    table = Table([*columns, Column("", "drawn"), Column("", "words")])
     shown, unit = (nonzero_figure, "") if html else (nonzero_mb, " MB")
     for row in found:
         held, nothing = row.kind == "holder", f"0{unit}" if row.kind == "total" else ""
@@ -142,7 +142,7 @@ def _table(owners: Sequence[Owner], used: Mapping[str, int | None], *, html: boo
         ]
         name = clipped(printable(row.name), _NAME)
         bar = Bar(parts, scale_bytes if held else 0)
-        table.add(name if held else Faint(name), row.mark, *figures, row.remark, bar)
+        table.add(name if held else Faint(name), row.mark, *figures, bar, row.remark)
     return table
 
 

@@ -91,7 +91,7 @@ def _below(records: Sequence[CellRecord], ranked: Sequence[CellRecord]) -> tuple
     """Return what stands below the table, and which cells may leak."""
     names, suspected = _names(ranked), suspects(records)
     below = [f"and {len(ranked) - _ROWS:,} more"] if len(ranked) > _ROWS else []
-    raised = [f"{one.name} {one.size}, raised by {shortened(one.by.title())}" for one in highest(ranked)]
+    raised = [f"{one.name} {one.size}, raised by {shortened(one.by.title())}" for one in highest(records)]
     below += [f"highest: {'; '.join(raised)}"] if raised else []
     if coarse := [rounded_mb(one.gen.peak.precision_bytes) for one in ranked if one.gen.peak.coarse]:
         below.append(f"RAM: each highest is within ±{max(coarse)} MB, as coarsely as the kernel counts")

@@ -69,7 +69,7 @@ def step(n):
 def test_a_death_in_a_function(kernel, gpu):
     """The card names the variable that holds the most and the frame that still does; free gives it back."""
     gpu.dev[0].add_process(4242, 1000 * MB)
-    kernel.run("x = gpu(6000)")
+    kernel.run("x, small = gpu(6000), __import__('torch').ones(1, device='cuda')")
     out = f"Out[{kernel.value('get_ipython().execution_count')}]"
     kernel.run("Box(gpu(500))")
     ran = kernel.run(DEATH + "step(9000)")
@@ -77,7 +77,7 @@ def test_a_death_in_a_function(kernel, gpu):
     free_mb = kernel.value("__import__('torch').cuda.mem_get_info()[0]") // MB
     assert first == f"Out of memory on cuda:0: asked 8.79 GiB, free {free_mb} MB"
     neighbours_mb = 1000 + theirs_mb(gpu)
-    assert second == f"  live 8500 MB, cached 0 MB, fragmented 0 MB, other processes {neighbours_mb} MB"
+    assert second == f"  live 8500 MB, cached 2 MB, fragmented 2 MB, other processes {neighbours_mb} MB"
     assert held == f"  held by: x 6000 MB, last traceback: step.act 2000 MB, {out} 500 MB"
     assert hidden == "  hidden: the last traceback 2000 MB, Out 500 MB"
     assert last.startswith("  -> ")

@@ -76,7 +76,7 @@ def test_status_says_whether_it_runs_with_what_and_what_is_exact(extension, caps
         first, states = capsys.readouterr().out.splitlines()[:2]
         assert first == f"running, {cells} recorded"
         assert re.match(r"RAM (exact|bounded|sampled), ", states)
-        assert re.search(r", NVML \w.*, torch \w.*; %gpulog doctor has the reasons$", states)
+        assert re.search(r", NVML \w.*, torch \w.*; reasons: %gpulog doctor$", states)
     run(extension, "%gpulog start compact=True budget=10GB")
     run(extension, "%gpulog status")
     assert "running, 4 cells recorded, budget='10GB', compact=True\n" in capsys.readouterr().out
@@ -108,6 +108,7 @@ REFUSED = {
     "fly": f"has no 'fly'; it has {COMMANDS}",
     "strat": f"has no 'strat' (did you mean 'start'?); it has {COMMANDS}",
     "--lines": "has no '--lines'; the options of a cell are in its first line: %%gpulog --lines",
+    "budget=100 MB": "has no 'budget=100'; options follow start, as in %gpulog start budget=100MB",
     "stop now": "stop takes no options",
     "status --all": "status takes no options",
     "start fast": "write options as name=value, not 'fast'",

@@ -23,6 +23,8 @@ COMPUTED = {
     "n = 10**15\nx = b'ab' * n": 2 * PETA,
     "n = 10**15\nx = n * b'ab'": 2 * PETA,
     "some = bytearray(7)\nx = some * 10**15": 7 * PETA,
+    "x = bytearray(b'ab') * 10**15": 2 * PETA,
+    "x = 10**15 * bytes(b'abc')": 3 * PETA,
     "x = [0] * 10**15": 8 * PETA,
     "pair = 1, 2\nn = 10**15\nx = pair * n": 16 * PETA,
     "x = 'abc' * 10**15": 3 * PETA,

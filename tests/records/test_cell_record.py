@@ -113,6 +113,7 @@ def test_the_seven_figures(change, before, used):
     [
         ("import time\nx = f()", "x = f()"),
         ("from a import (\n    b,\n    c,\n)\n\nx = f()", "x = f()"),
+        ("from a import (b,\n    c)\nx = f()", "x = f()"),
         ("# load it\nx = f()", "x = f()"),
         ("try:\n    x = f()\nfinally:\n    pass", "x = f()"),
         ("%%time\nx = f()", "x = f()"),

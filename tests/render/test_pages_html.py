@@ -151,10 +151,10 @@ def test_doctor_and_status():
     page = read(growth.status_html(state, FOUND, [gpu]))
     assert page.words.startswith(f"{state}GPU: {HOSTILE}")
     assert "■ tensors 600 MB · ■ cached 50 MB · ■ context and libraries 50 MB · free 300 MB" in page.words
-    assert page.words.endswith(f"{states}; %gpulog doctor has the reasons")
-    assert growth.status(state, FOUND, [gpu]).splitlines()[:2] == [
+    assert page.words.endswith(f"{states}; reasons: %gpulog doctor")
+    assert growth.status(state, [*FOUND, FOUND[0]], [gpu]).splitlines()[:2] == [
         state,
-        f"{states}; %gpulog doctor has the reasons",
+        f"{states}; reasons: %gpulog doctor",
     ]
 
 

@@ -142,6 +142,10 @@ def test_who_only_ran_while_memory_was_there_did_not_raise_it():
     cells = [cell(3, 900, 900, 900), cell(2, 0, 900, 900), cell(4, 900, 0, 904), cell(5, 100, 1000, 1000)]
     assert told(cells[:3])[-2] == "highest: RAM 904 MB, raised by In [2]"
     assert told(cells)[-2] == "highest: RAM 1.0 GB, raised by In [5]"
+    assert (
+        told([*cells, cell(6, 100, 1100, 1100, gpulog_only=True)])[-2]
+        == "highest: RAM 1.1 GB, raised by In [6]"
+    )
 
 
 def leaks(*growths, device=True, names="", **more):
