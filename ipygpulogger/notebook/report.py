@@ -20,7 +20,6 @@ from .options import SILENT
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from ..analysis.group import Group
     from ..records import CellRecord, LineUsage
     from ..storage.log import Log
     from .options import Options, Threshold
@@ -227,10 +226,3 @@ def is_reported(record: CellRecord, quiet: Threshold | None, *, requested: bool)
     if quiet.size_bytes is not None and max(_moved_bytes(record)) >= quiet.size_bytes:
         return True
     return any(map(nearly_full, record.gpus))
-
-
-def has_table(group: Group, quiet: Threshold | None, *, requested: bool) -> bool:
-    """Return whether the records of other processes have a table, as if each were a cell's."""
-    if requested or quiet is None or group.missing or group.notes:
-        return True
-    return any(is_reported(record, quiet, requested=False) for record in group)
