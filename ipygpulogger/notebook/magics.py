@@ -174,10 +174,7 @@ class GpulogMagics:
         state = f"{'running' if logger.running else 'stopped'}, {logger.history.counted()} recorded"
         for name, option in sorted(logger.traits(config=True).items()):
             value = getattr(logger, name)
-            if value != option.default() and (name, value) != (
-                "report",
-                "rich",
-            ):  # as the extension has it
+            if value not in (option.default(), "rich"):  # which the extension has
                 state += f", {name}={value!r}"
         with importing():
             from ..engine.scope import measured_now
