@@ -266,8 +266,7 @@ class IPyGPULogger(Options):
         )
         display = display_for(self._shell, self.report)
         if display is not None:
-            label = "The cell" if cell.execution_count is None else f"In [{cell.execution_count}]"
-            measured.live = self._live.cell(label, scope, display)
+            measured.live = self._live.cell(cell.label, scope, display)
         if self.lines or cell.request.lines:
             with importing():
                 from .cell_lines import CellLines
