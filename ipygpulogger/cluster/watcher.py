@@ -225,17 +225,14 @@ class Watch(ABC):
             pass
 
     def _show_ended(self, label: str | None) -> None:
-        """Keep the groups that are complete, and show each that the loggers do not keep quiet."""
+        """Keep the groups that are complete, and show each."""
         shell = self._shell  # collecting may stop this watch
         try:
             groups = self.collect(label)
         except Exception as error:
             self.say_once(f"ipygpulogger could not collect what other processes measured: {why(error)}")
             return
-        loggers: tuple[Any, ...] = tuple(machine().scopes.loggers)
         for group in groups if self.shows and shell is not None else ():
-            if loggers and not any(logger._reports(group) for logger in loggers):
-                continue
             try:
                 bundle: dict[str, Any] = {"text/plain": repr(group), "text/html": group._repr_html_()}
                 bundle[GROUP_MIME] = {"label": group.label, "records": len(group)}  # for `ipygpulogger run`

@@ -15,7 +15,6 @@ import shlex
 import sys
 import threading
 import weakref
-from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 from ..records.cell_record import main_line_of
@@ -39,12 +38,6 @@ _OURS = (  # a line of our own magics; under automagic they need no %
     r"|%?config +IPyGPULogger(?:\.\w.*)?"
 )
 _LOADS = {"%load_ext ipygpulogger", "%reload_ext ipygpulogger"}  # of those, what every notebook has
-
-
-@cache
-def _compiled(pattern: str, flags: re.RegexFlag = re.ASCII) -> re.Pattern[str]:
-    """Compile a pattern when a cell needs it: few do, and it takes longer than all else in this file."""
-    return re.compile(pattern, flags)
 
 
 class Request(NamedTuple):
@@ -90,7 +83,7 @@ def options_of(first_line: str) -> str | None:
     """Return what follows ``%%gpulog`` in a line; None if the line does not begin with it."""
     if "%%gpulog" not in first_line:
         return None
-    found = _compiled(_ASKS, re.UNICODE).match(first_line.rstrip())
+    found = re.match(_ASKS, first_line.rstrip())
     return found and (found["options"] or "")
 
 
@@ -121,7 +114,9 @@ def is_gpulog_only(source: str) -> bool:
         return False
     code = [line for line in map(str.strip, source.splitlines()) if line and not line.startswith("#")]
     empty = len(code) == 1 and options_of(code[0]) is not None  # %%gpulog with nothing to measure
-    return empty or (bool(code) and all(line in _LOADS or _compiled(_OURS).fullmatch(line) for line in code))
+    return empty or (
+        bool(code) and all(line in _LOADS or re.fullmatch(_OURS, line, re.ASCII) for line in code)
+    )
 
 
 def split_words(line: str) -> list[str]:
@@ -143,7 +138,7 @@ class Cell:
         self.request = request_of(self.raw)
         self.gpulog_only = is_gpulog_only(self.raw)
         # %gpulog measure runs a statement of the user's, so the cell counts; its report is the statement's.
-        self.measures = self.gpulog_only and bool(_compiled(r"gpulog +measure +[^-]").search(self.raw))
+        self.measures = self.gpulog_only and bool(re.search(r"gpulog +measure +[^-]", self.raw))
         body = body_of(self.raw)
         self.source, self.main_line = first_line(body), first_line(main_line_of(body))
         self.nested = 0  # cells within it that have begun and not ended
@@ -243,23 +238,19 @@ class CellEvents:
         return ("pre_run_cell", self._pre_run_cell), ("post_run_cell", self._post_run_cell)
 
     def _pre_run_cell(self, info: Any = None) -> None:
-        try:
-            try:
-                collector.begin_hook()  # first: before it even a bound method could set off a collection
-                self._began(info)
-            finally:
-                collector.end_hook()
-        except BaseException:  # interrupted between two steps: IPython would print it into the cell
-            pass
+        self._handle(CellEvents._began, info)  # no bound method: making it could set off a collection
 
     def _post_run_cell(self, result: Any = None) -> None:
+        self._handle(CellEvents._over, result)
+
+    def _handle(self, step: Callable[[CellEvents, Any], None], event: Any) -> None:
         try:
             try:
                 collector.begin_hook()
-                self._over(result)
+                step(self, event)
             finally:
                 collector.end_hook()
-        except BaseException:  # as above; what was left undone the next event does
+        except BaseException:  # interrupted between two steps: what was left undone the next event does
             pass
 
     def _began(self, info: Any) -> None:

@@ -81,26 +81,18 @@ class CellLines:
     def result(self) -> tuple[LineUsage, ...]:
         """Return what each line used, once the cell has ended."""
         found = sorted(self._lines.result(self._place_of), key=_in_order)
-        return tuple(
-            line if (text := self._text(line)) is None else replace(line, source=text.strip())
-            for line in found
-        )
+        return tuple(replace(line, source=self._text(line).strip()) for line in found)
 
     def indented(self, lines: Iterable[LineUsage]) -> list[LineUsage]:
         """Return the same lines, each indented as it is in its own text."""
-        found = []
-        for line in lines:
-            text = self._text(line)
-            if text is None:
-                file, above = self._files[line.place]
-                text = linecache.getline(file, line.lineno - above)
-            found.append(replace(line, source=text.rstrip()) if text.strip() == line.source else line)
-        return found
+        return [replace(line, source=self._text(line).rstrip()) for line in lines]
 
-    def _text(self, line: LineUsage) -> str | None:
-        """Return a line of the cell as the user wrote it; None if it is another's or IPython changed it."""
-        own = not line.place and line.lineno <= len(self._written)
-        return self._written[line.lineno - 1] if own and self._straight() else None
+    def _text(self, line: LineUsage) -> str:
+        """Return a line as the user wrote it, or as it was compiled where IPython changed that."""
+        if not line.place and line.lineno <= len(self._written) and self._straight():
+            return self._written[line.lineno - 1]
+        file, above = self._files[line.place]
+        return linecache.getline(file, line.lineno - above)
 
     # -- which code belongs to a cell, and to which lines of it ---------------------------------------------
 

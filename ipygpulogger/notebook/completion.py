@@ -91,36 +91,25 @@ def offered(before: str) -> tuple[str, list[str]]:
         return "", []
     words = re.findall(_WORD, line["rest"])
     current = words.pop() if words and line["rest"].endswith(words[-1]) else ""
-    begun, found = (_of_a_cell if line["magic"].startswith("%%") else _of_a_line)(words, current)
-    return begun, [word for word in found if word.startswith(begun)]
+    found = (_of_a_cell if line["magic"].startswith("%%") else _of_a_line)(words, current)
+    return current, [word for word in found if word.startswith(current)]
 
 
-def _of_a_cell(words: Sequence[str], current: str) -> tuple[str, Iterable[str]]:
-    return current, () if words[-1:] == ["--label"] else [word for word in OPTIONS if word not in words]
+def _of_a_cell(words: Sequence[str], _: str) -> Iterable[str]:
+    return () if words[-1:] == ["--label"] else [word for word in OPTIONS if word not in words]
 
 
-def _of_a_line(words: Sequence[str], current: str) -> tuple[str, Iterable[str]]:
-    """Return what is being typed, and what may stand there, after these words."""
+def _of_a_line(words: Sequence[str], current: str) -> Iterable[str]:
+    """Return what may stand after these words, where this is being typed."""
     if not words:
-        return current, ASKS_FOR_HELP if current.startswith("-") else COMMANDS
+        return ASKS_FOR_HELP if current.startswith("-") else COMMANDS
     command, *given = words
     if command == "start":
-        return _option(given, current)
-    if command == "summary":
-        return current, RANKED_BY if given == ["--by"] else () if given else ("--by",)
-    return current, (FAILED,) if command == "snapshot" and current.startswith("-") and not given else ()
-
-
-def _option(given: Sequence[str], current: str) -> tuple[str, Iterable[str]]:
-    """Return what is being typed of an option of ``%gpulog start``, its name or its value."""
-    traits = Options.in_order()
-    name, equals, value = current.partition("=")
-    if not equals:
         before = {word.partition("=")[0] for word in given}
-        return current, [f"{name}=" for name in traits if name not in before]
-    if name not in traits:
-        return value, ()
-    return value.rpartition(",")[2], (*traits[name].words, *(["None"] if traits[name].allow_none else []))
+        return [f"{name}=" for name in Options.in_order() if "=" not in current and name not in before]
+    if command == "summary":
+        return RANKED_BY if given == ["--by"] else () if given else ("--by",)
+    return (FAILED,) if command == "snapshot" and current.startswith("-") and not given else ()
 
 
 # -- what the words of a command mean ---------------------------------------------------------------------

@@ -24,12 +24,11 @@ from .enrichers import enriched, over_budget
 from .live import Live, display_for
 from .measured_cell import Gap, MeasuredCell
 from .options import Options, documented
-from .report import Reporter, has_table, is_reported, load_rich
+from .report import Reporter, is_reported, load_rich
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from ..analysis.group import Group
     from ..records import Owner
     from ..records.process import ProcessRecord
     from ..render.owners import Freed
@@ -40,7 +39,6 @@ class _Last:
     """What the last cell left; an object of its own, as setting an attribute of a logger is checked."""
 
     record: CellRecord | None = None
-    requested = False  # whether it asked for a report with `%%gpulog`
     gap: Gap | None = None  # the time since it ended
 
 
@@ -268,8 +266,7 @@ class IPyGPULogger(Options):
         )
         display = display_for(self._shell, self.report)
         if display is not None:
-            label = "The cell" if cell.execution_count is None else f"In [{cell.execution_count}]"
-            measured.live = self._live.cell(label, scope, display)
+            measured.live = self._live.cell(cell.label, scope, display)
         if self.lines or cell.request.lines:
             with importing():
                 from .cell_lines import CellLines
@@ -347,7 +344,7 @@ class IPyGPULogger(Options):
     def _sink(self, record: CellRecord, measured: MeasuredCell) -> None:
         """Keep the record, write it to the log, and show it."""
         request, publisher = measured.cell.request, measured.publisher
-        self._last.record, self._last.requested = record, request.explicit
+        self._last.record = record
         self._history.append(record)
         if self._log is not None:
             self._reporter.write(self._log, record)
@@ -373,7 +370,3 @@ class IPyGPULogger(Options):
         if self._log is not None:
             self._reporter.write(self._log, *found)
         return found
-
-    def _reports(self, group: Group) -> bool:
-        """Return whether they have a table; `cluster.watcher` calls this."""
-        return has_table(group, self._threshold, requested=self._last.requested)

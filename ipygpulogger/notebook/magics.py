@@ -174,10 +174,7 @@ class GpulogMagics:
         state = f"{'running' if logger.running else 'stopped'}, {logger.history.counted()} recorded"
         for name, option in sorted(logger.traits(config=True).items()):
             value = getattr(logger, name)
-            if value != option.default() and (name, value) != (
-                "report",
-                "rich",
-            ):  # as the extension has it
+            if value not in (option.default(), "rich"):  # which the extension has
                 state += f", {name}={value!r}"
         with importing():
             from ..engine.scope import measured_now
@@ -258,17 +255,11 @@ class GpulogMagics:
         content = f"{found.blocks:,} block{'s' * (found.blocks != 1)}"
         if found.events is not None:
             content += f" and {found.events:,} event{'s' * (found.events != 1)} of torch's memory history"
+        error = "" if kept is None else f"The out-of-memory error in {kept.where}: "
         written = f"{content} written to {path}, for https://pytorch.org/memory_viz."
-        told = [f"The out-of-memory error in {found.where}: {written}" if of_failure else written]
-        if kept is not None and not of_failure:
-            earlier = f"The out-of-memory error in {kept.where}: %gpulog snapshot {FAILED} PATH"
-            told.append(f"That is the present. {earlier}")
-        elif found.events is None:
-            told.append(
-                "It has no history, as torch recorded none: for that, run this command at the end of a cell"
-                " under %%gpulog --peak."
-            )
-        print("\n".join(map(printable, told)))
+        print(printable(f"{error}{written}" if of_failure else written))
+        if error and not of_failure:
+            print(printable(f"That is the present. {error}%gpulog snapshot {FAILED} PATH"))
 
     def _vars(self) -> None:
         with importing():

@@ -146,7 +146,6 @@ class _Option:
 
     name: str | None
     takes: str  # how the sentence goes on
-    words: tuple[str, ...] = ()  # what completion offers for it, beside None
 
     def error(self, obj: Any, value: Any, error: Any = None, info: Any = None) -> NoReturn:  # noqa: ARG002
         """Raise the refusal; called by traitlets."""
@@ -158,7 +157,6 @@ class Enum(_Option, traitlets.Enum):  # type: ignore[type-arg, misc, unused-igno
 
     def __init__(self, *choices: str | bool, default: str | bool, **more: Any) -> None:
         super().__init__(choices, default, config=True, **more)
-        self.words = tuple(map(str, choices))
         self.takes = f"{', '.join(map(repr, choices[:-1]))} or {choices[-1]!r}"
 
     def validate(self, obj: Any, value: Any) -> Any:
@@ -167,10 +165,6 @@ class Enum(_Option, traitlets.Enum):  # type: ignore[type-arg, misc, unused-igno
             self.error(obj, value)
         found = super().validate(obj, value)
         return found if isinstance(found, str) else bool(found)
-
-    def from_string(self, s: str) -> Any:
-        """Return the value of a word on a command line; called by traitlets."""
-        return {"True": True, "False": False}.get(s, s)
 
 
 def _switch(default: bool, says: str) -> Enum:
@@ -181,11 +175,10 @@ class Tuple(_Option, traitlets.Tuple):  # type: ignore[type-arg, misc, unused-ig
     """Names of metrics."""
 
     takes = f"any of {', '.join(map(repr, METRICS))}"
-    words = tuple(METRICS)
 
     def validate(self, obj: Any, value: Any) -> Any:
         """Return the names as a tuple; called by traitlets."""
-        if not isinstance(value, (tuple, list)) or any(name not in self.words for name in value):
+        if not isinstance(value, (tuple, list)) or any(name not in METRICS for name in value):
             self.error(obj, value)
         return tuple(value)
 

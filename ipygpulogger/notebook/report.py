@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
-from weakref import WeakSet
 
 from ..analysis.notable import nearly_full
 from ..engine.machine import importing, machine
@@ -20,7 +19,6 @@ from .options import SILENT
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from ..analysis.group import Group
     from ..records import CellRecord, LineUsage
     from ..storage.log import Log
     from .options import Options, Threshold
@@ -31,7 +29,6 @@ NOT_KEPT = (
     "report='metadata': no front end lets a kernel write a cell's metadata;"
     " `ipygpulogger run NOTEBOOK` writes it, and `il.history` has the records."
 )
-_shells_warned: WeakSet[Any] = WeakSet()  # the shells whose users know that there is none
 
 
 def load_rich() -> None:
@@ -143,10 +140,14 @@ class Reporter:
             with importing():
                 from ..sources.system.memray import ABSENT, installed
             in_ram = peak == "all" or machine().frameworks.current_index() is None
-            if in_ram and not installed() and machine().notes.is_new(ABSENT):
-                say(ABSENT)
-        if report == "metadata" and not self.keeps_metadata and machine().notes.is_new(NOT_KEPT):
-            say(NOT_KEPT)
+            if in_ram and not installed():
+                self._say_new(ABSENT)
+        if report == "metadata" and not self.keeps_metadata:
+            self._say_new(NOT_KEPT)
+
+    def _say_new(self, sentence: str) -> None:
+        if machine().notes.is_new(sentence):
+            say(sentence)
 
     def say_what_is_missing(self) -> None:
         """Say in one sentence that no cell can be measured, or that there is no GPU; and what was killed."""
@@ -169,10 +170,9 @@ class Reporter:
                 say(printable(news))
 
     def say_if_no_gpu(self) -> None:
-        """Say once per shell that there is no GPU, and why, unless nothing is to be reported."""
+        """Say once that there is no GPU, and why, unless nothing is to be reported."""
         seen = machine().nvml.devices()  # always: NVML's library is loaded now, not by the first cell's hook
-        shell, silent = self._options.parent, self._options.report == "none"
-        if silent or shell in _shells_warned or machine().frameworks.current_index() is not None:
+        if self._options.report == "none" or machine().frameworks.current_index() is not None:
             return
         if not seen:
             why_not = machine().nvml.diagnose().says
@@ -180,8 +180,7 @@ class Reporter:
             why_not = "CUDA_VISIBLE_DEVICES hides them all"
         else:
             return
-        if not say(printable(f"No GPU here ({why_not}): RAM only.")):
-            _shells_warned.add(shell)
+        self._say_new(printable(f"No GPU here ({why_not}): RAM only."))
 
     def _display(self, bundle: dict[str, Any], publisher: Any) -> None:
         try:
@@ -227,10 +226,3 @@ def is_reported(record: CellRecord, quiet: Threshold | None, *, requested: bool)
     if quiet.size_bytes is not None and max(_moved_bytes(record)) >= quiet.size_bytes:
         return True
     return any(map(nearly_full, record.gpus))
-
-
-def has_table(group: Group, quiet: Threshold | None, *, requested: bool) -> bool:
-    """Return whether the records of other processes have a table, as if each were a cell's."""
-    if requested or quiet is None or group.missing or group.notes:
-        return True
-    return any(is_reported(record, quiet, requested=False) for record in group)

@@ -91,19 +91,6 @@ def test_the_table_comes_last(shell, watching, capsys):
     logger.stop()
 
 
-def test_no_table_where_all_is_quiet(shell, watching, capsys):
-    """Of a running logger that has `quiet`, but kept; `%%gpulog` asks for it, and without a logger it is there."""
-    logger = IPyGPULogger(quiet="30MB").start()
-    quiet_since = len(watching.records)
-    run(shell, "w.done += [0]")
-    assert len(watching.records) == quiet_since + 1
-    assert repr(watching.records[-1]) not in capsys.readouterr().out
-    for ask in ("%%gpulog\n", ""):
-        run(shell, f"{ask}w.done += [0]")
-        assert repr(watching.records[-1]) in capsys.readouterr().out
-        logger.stop()
-
-
 def test_captured_within_a_capture(shell, watching, capsys):
     """The table of a captured cell is part of the captured output, and is not shown a second time."""
     run(shell, "%%capture out\nw.done += [0]")

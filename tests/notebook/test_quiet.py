@@ -11,11 +11,9 @@ from memory import Block, blip
 from reports import REPORT, run
 
 from ipygpulogger import History
-from ipygpulogger.analysis.group import Group, Missing
 from ipygpulogger.notebook.options import Threshold
-from ipygpulogger.notebook.report import has_table, is_reported
+from ipygpulogger.notebook.report import is_reported
 from ipygpulogger.records import ChildrenUsage, Note, NoteKind, Peak, Usage
-from ipygpulogger.records.process import Process, ProcessRecord
 
 # -- what a threshold is ------------------------------------------------------------------------------------
 
@@ -100,25 +98,6 @@ def test_what_is_reported_all_the_same():
     full = {"total_bytes": 100 * MB, "reserved_bytes": 0, "allocated_bytes": 0}
     assert reported(cell(ram(), gpu(0, MB, MB, free_bytes=4 * MB, **full)))
     assert not reported(cell(ram(), gpu(0, MB, MB, free_bytes=6 * MB, **full)))
-
-
-def shown(*records, quiet=TEN, requested=False, **more):
-    found = [ProcessRecord.of(record, Process("node", 7, i)) for i, record in enumerate(records)]
-    return has_table(Group("In [4]", found, **more), quiet, requested=requested)
-
-
-def test_a_table_of_other_processes_is_as_quiet_as_their_cells():
-    """One that moved as much, failed, or went over the budget is enough; so is what is missing or noted."""
-    still, large = cell(ram(0, SMALL)), cell(ram(0, BIG))
-    assert not shown(still, still)
-    assert shown(still, still, quiet=None)
-    assert shown(still, still, requested=True)
-    assert shown(still, large)
-    assert shown(still, cell(status="error", error="ValueError"))
-    assert shown(still, cell(notes=(WARNING,)))
-    assert not shown(still, cell(notes=("sampled: the counter cannot be reset",)))
-    assert shown(still, missing=[Missing("engine 1", "it died")])
-    assert shown(still, notes=["3 tasks more"])
 
 
 def test_our_own_magics_say_nothing_in_any_case():
