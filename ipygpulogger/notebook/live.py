@@ -1,6 +1,6 @@
 """The live display of a long cell: time, what is used, and the highest so far.
 
-It is renewed once a second.
+It is renewed when a figure changed, at most once a second; where none did, the time is renewed every five.
 
 What kernels and front ends really do (each has a test):
 
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 
 AFTER_S = 2.0  # a shorter cell is not shown while it runs
 EVERY_S = 1.0
+_TIME_ALONE_S = 5.0  # how often figures that are still the same are shown with the time
 
 
 class Live:
@@ -84,6 +85,7 @@ class LiveCell:
         self.shows = place.shows  # if not, it only follows the cell's output
         self.began_s = 0.0
         self.tightest: MemoryLimit | None = None  # that with the least RAM left so far, if it was little
+        self._shown, self._shown_s = "", 0.0  # the figures that are displayed, and when they were
 
     def begin(self) -> None:
         """Begin; without a thread the cell is not shown."""
@@ -102,7 +104,11 @@ class LiveCell:
         if limit is not None:  # said before Linux kills the process, for afterwards nothing can be said
             self.tightest = least(filter(None, (self.tightest, limit)))
             notes += (left_note(limit),)
-        self._place.show(replace(so_far, notes=notes))
+        so_far = replace(so_far, notes=notes)
+        figures = text.so_far(replace(so_far, time_s=0.0))
+        if figures != self._shown or so_far.time_s - self._shown_s >= _TIME_ALONE_S:
+            is_there = self._place.show(so_far)
+            self._shown, self._shown_s = figures if is_there else "", so_far.time_s
 
     def end(self) -> None:
         """Stop showing figures, because the cell's code has ended."""
@@ -180,14 +186,16 @@ class LiveDisplay:
                 # The bound method is not kept: without a reference cycle the context goes with the cell.
                 self._session.send = self._send
 
-    def show(self, measurement: Measurement) -> None:
-        """Display the figures so far, or update the display with them."""
+    def show(self, measurement: Measurement) -> bool:
+        """Display the figures so far, or update the display with them; return whether they are there."""
         from ..render import html  # a rich report has loaded it
 
         bundle = {"text/plain": text.so_far(measurement), "text/html": html.so_far(measurement)}
         with self._lock:
-            if not (self._ended or self._cleared or self._clears or self._redirects):
-                self._put(bundle)
+            if self._ended or self._cleared or self._clears or self._redirects:
+                return False
+            self._put(bundle)
+            return self._is_there
 
     def end(self) -> None:
         """Send no update after this; a clear that still waits when all is printed will clear nothing."""

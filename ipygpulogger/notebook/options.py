@@ -166,6 +166,10 @@ class Enum(_Option, traitlets.Enum):  # type: ignore[type-arg, misc, unused-igno
         found = super().validate(obj, value)
         return found if isinstance(found, str) else bool(found)
 
+    def from_string(self, s: str) -> Any:
+        """Return the value of a word on a command line; called by traitlets."""
+        return {"True": True, "False": False}.get(s, s)
+
 
 def _switch(default: bool, says: str) -> Enum:
     return Enum(True, False, default=default, help=says)

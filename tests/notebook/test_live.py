@@ -6,7 +6,7 @@ from contextlib import suppress
 from types import SimpleNamespace
 
 import pytest
-from places import TIMEOUT_S, Publisher, Recorder, begun
+from places import TIMEOUT_S, Publisher, Recorder, begun, standing
 
 from ipygpulogger.engine.scope import Scope
 from ipygpulogger.notebook import live
@@ -51,6 +51,18 @@ def test_a_short_cell_is_never_shown(monkeypatch):
         assert place.told == ["end", "clear"]
     shown.close()
     assert len(seen) == 1
+
+
+@pytest.mark.parametrize("stays", [True, False])
+def test_what_did_not_change_is_not_redrawn(stays):
+    """Figures that stand at the place come again with the time of five seconds later, or with a new figure."""
+    moments = [(2, 100), (3, 100), (4, 100), (5, 101), (6, 101), (9, 101), (10, 101), (11, 101)]
+    place, ahead = Recorder(), iter(standing(float(time_s), used_mb=used_mb) for time_s, used_mb in moments)
+    place.show = lambda measurement: (place.told.append(measurement.time_s), stays)[1]
+    cell = Live(lambda _: ()).cell("In [4]", SimpleNamespace(so_far=lambda _: next(ahead)), place)
+    for _ in moments:
+        cell.show()
+    assert place.told == ([2, 5, 10] if stays else [time_s for time_s, _ in moments])
 
 
 @pytest.mark.parametrize("error", [OSError("gone"), ValueError("closed file")])

@@ -13,7 +13,9 @@ from ipygpulogger.engine.machine import machine
 
 ROOT = Path(ipygpulogger.__file__).parent
 PAGES = [ROOT.parent / "README.md", *sorted((ROOT.parent / "docs").glob("*.md"))]
-COMMAND = re.compile(r"%{1,2}gpulog(?! has| left out)(?: (?:--)?[a-z]+(?:[= ](?:PATH|TEXT|peak|True)(?![\w=]))?)?")
+COMMAND = re.compile(
+    r"%{1,2}gpulog(?! has| left out)(?: (?:--)?[a-z]+(?:[= ](?:PATH|TEXT|peak|True)(?![\w=]))?)?"
+)
 
 
 def traces(shell):
