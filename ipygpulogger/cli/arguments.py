@@ -49,10 +49,10 @@ def check(targets: Mapping[str, Path | None], source: Path, name: str) -> None:
             raise BadRequest(f"{one} cannot be both {what} and {other_what}")
 
 
-def check_log(path: Path | None) -> None:
-    """Refuse a log that is not named .jsonl; a device or a pipe may have any name."""
-    if path is not None and path.suffix.lower() != ".jsonl" and (path.is_file() or not path.exists()):
-        raise BadRequest(f"the log {path} must be named .jsonl, for it is one JSON record a line")
+def check_suffix(what: str, path: Path | None, suffix: str) -> None:
+    """Refuse a file that is not named so, as it may be another's; a device or a pipe may have any name."""
+    if path is not None and path.suffix.lower() != suffix and (path.is_file() or not path.exists()):
+        raise BadRequest(f"{what} {path} must be named {suffix}")
 
 
 DEFAULTS, INJECTED = "parameters", "injected-parameters"  # tags

@@ -12,7 +12,7 @@ from ..records.units import MB, cells_text, rounded_mb, shortened, time_text
 from ..render import summary
 from ..runtime.errors import write_file
 from . import arguments
-from .arguments import BadRequest, check, check_log
+from .arguments import BadRequest, check, check_suffix
 from .execution import Execution
 from .progress import Progress, Transcript
 from .report import Results, write_page
@@ -31,13 +31,14 @@ _LABELS = 5  # that one sentence lists
 def run(options: argparse.Namespace) -> int:
     """Execute a notebook, and return 1 if a cell failed or exceeded its budget, else 0."""
     path: Path = options.program
-    output: Path = options.output or path.with_name(f"{path.stem}.executed.ipynb")
     notebook = arguments.read_notebook(path)
+    output: Path = options.output or path.with_name(f"{path.stem}.executed.ipynb")
     targets = {"the executed notebook": output, "the log": options.log, "the page": options.html}
     check(targets, path, "the notebook")
     if options.parameters_file:
         check(targets, options.parameters_file, "the file of parameters")
-    check_log(options.log)
+    check_suffix("the log", options.log, ".jsonl")
+    check_suffix("the executed notebook", options.output, ".ipynb")
     remarks = [*_set_parameters(notebook, options)]
     with contextlib.ExitStack() as stack:
         progress = Progress()
@@ -171,7 +172,7 @@ def judge(results: Results, options: argparse.Namespace) -> None:
                 why = f"on {gpu.id}, where per-process usage is unavailable"
                 results.fail(f"{summary.named(record)}: --max-gpu cannot be judged {why}")
     for budget, found in still.items():
-        results.fail(f"still over {budget} as they began: {_few(found)}")
+        results.fail(f"still over {budget}, as when they began: {_few(found)}")
 
 
 def _size(size_bytes: int) -> str:

@@ -24,7 +24,7 @@ from ..records import CellRecord
 from ..render import at_peak, lines, text
 from ..runtime.errors import named, why
 from ..sources.system.memray import ABSENT, installed
-from .arguments import BadRequest, check, check_log
+from .arguments import BadRequest, check, check_suffix
 from .report import Results, write_page
 from .run import judge
 from .streams import aside
@@ -45,7 +45,7 @@ def run_script(options: argparse.Namespace) -> int | BaseException:
         if getattr(options, name):
             raise BadRequest(f"--{name.replace('_', '-')} is for notebooks, and {path} is a script")
     check({"the log": options.log, "the page": options.html}, path, "the script")
-    check_log(options.log)
+    check_suffix("the log", options.log, ".jsonl")
     try:
         source = path.read_bytes()
     except OSError as error:
