@@ -142,7 +142,9 @@ def test_a_budget_of_ram(notebook, tmp_path):
     )
     assert len(records(log)) == 3
     assert is_executed(path)
-    assert command("run", path, "--max-ram", "100GB", "--max-gpu", "1GB").returncode == 0
+    done = command("run", path, "--max-ram", "100GB", "--max-gpu", "1GB")
+    assert done.returncode == 0
+    assert "ipygpulogger: no GPU was used, so there was nothing for --max-gpu to judge\n" in done.stderr
 
 
 @pytest.mark.torch
