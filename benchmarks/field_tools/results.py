@@ -120,10 +120,14 @@ class Line(NamedTuple):
 
 LINES = (
     Line("empty", "Added to an empty cell, in ms", ("added ms",), digits=1),
-    Line("busy", "The kind of work that is slowed down most, times its bare time", digits=2),
+    Line(
+        "busy",
+        "The kind of work that is slowed down most, as a multiple of its time without a tool",
+        digits=2,
+    ),
     Line(
         "transients",
-        "Transients of 0.5 to 50 ms that are measured right, in %",
+        "Rises for 0.5 to 50 ms that are measured right, in %",
         tuple(KINDS),
         mean,
         higher=True,

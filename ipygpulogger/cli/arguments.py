@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 
+_SUFFIXES = {"the log": ".jsonl", "the executed notebook": ".ipynb"}
+
+
 class BadRequest(Exception):  # noqa: N818 - the user's mistake, reported in one sentence
     """The request is invalid; the message says why."""
 
@@ -47,9 +50,10 @@ def check(targets: Mapping[str, Path | None], source: Path, name: str) -> None:
     for (what, one), (other_what, other) in combinations(wanted, 2):
         if one.resolve() == other.resolve():
             raise BadRequest(f"{one} cannot be both {what} and {other_what}")
-    log = targets.get("the log")
-    if log and log.suffix.lower() != ".jsonl" and (log.is_file() or not log.exists()):  # no device or pipe
-        raise BadRequest(f"the log {log} must be named .jsonl, for it is one JSON record a line")
+    for what, one in wanted:  # it may be another's; a device or a pipe may have any name
+        suffix = _SUFFIXES.get(what)
+        if suffix and one.suffix.lower() != suffix and (one.is_file() or not one.exists()):
+            raise BadRequest(f"{what} {one} must be named {suffix}")
 
 
 DEFAULTS, INJECTED = "parameters", "injected-parameters"  # tags

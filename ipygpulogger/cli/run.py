@@ -31,8 +31,8 @@ _LABELS = 5  # that one sentence lists
 def run(options: argparse.Namespace) -> int:
     """Execute a notebook, and return 1 if a cell failed or exceeded its budget, else 0."""
     path: Path = options.program
-    output: Path = options.output or path.with_name(f"{path.stem}.executed.ipynb")
     notebook = arguments.read_notebook(path)
+    output: Path = options.output or path.with_name(f"{path.stem}.executed.ipynb")
     targets = {"the executed notebook": output, "the log": options.log, "the page": options.html}
     check(targets, path, "the notebook")
     if options.parameters_file:
@@ -153,12 +153,10 @@ def judge(results: Results, options: argparse.Namespace) -> None:
             if not excess.is_own:
                 still.setdefault(f"{budget} {where}", []).append(record)
                 continue
-            began_bytes, over_bytes = (
-                size_bytes - excess.budget_bytes for size_bytes in (excess.began_bytes, excess.peak_bytes)
-            )
+            began_bytes = excess.began_bytes - excess.budget_bytes
             began = f"; it began {_size(began_bytes)} over" if began_bytes > 0 else ""
             highest = f"highest {least}{_size(excess.peak_bytes)} {where}"
-            over = f"{least}{_size(over_bytes)} over {budget}{began}"
+            over = f"{least}{_size(excess.peak_bytes - excess.budget_bytes)} over {budget}{began}"
             results.fail(f"{summary.named(record).rstrip(':')}: {highest}, {over}")
             results.over.append(record)
         for gpu in record.gpus if options.max_gpu is not None else ():
@@ -166,7 +164,9 @@ def judge(results: Results, options: argparse.Namespace) -> None:
                 why = f"on {gpu.id}, where per-process usage is unavailable"
                 results.fail(f"{summary.named(record)}: --max-gpu cannot be judged {why}")
     for budget, found in still.items():
-        results.fail(f"still over {budget} as they began: {_few(found)}")
+        results.fail(f"still over {budget}, as when they began: {_few(found)}")
+    if options.max_gpu is not None and not any(record.gpus for record in results.history):
+        aside("ipygpulogger: no GPU was used, so there was nothing for --max-gpu to judge")
 
 
 def _size(size_bytes: int) -> str:

@@ -154,7 +154,6 @@ def ladder(gpu: DeviceUsage) -> list[tuple[str, int]]:
         "total": gpu.total_bytes,
         "headroom": gpu.headroom_bytes,
         "limit": gpu.limit_bytes,
-        "highest of tensors and cached": gpu.reserved_peak.lo_bytes if gpu.reserved_peak else None,
         "in graphs and pools": gpu.pools_bytes or None,
     }
     return [*rungs, *((name, size_bytes) for name, size_bytes in further.items() if size_bytes is not None)]

@@ -82,7 +82,7 @@ def figure(records: Iterable[CellRecord], make: Callable[..., Figure] | None = N
             axes.set_xticklabels([])
     _number_bands(all_axes[0], axis)
     begin = f"{axis.begin.astimezone(timezone.utc):%Y-%m-%d %H:%M:%S} UTC"
-    all_axes[-1].set_xlabel(f"time in the cells, the first of {begin}", color=INK, fontsize=_SMALL)
+    all_axes[-1].set_xlabel(f"time in the cells, from {begin} on", color=INK, fontsize=_SMALL)
     if entries:
         place: dict[str, Any] = {"loc": "lower left", "bbox_to_anchor": (left, 0.06 / height_in)}
         look: dict[str, Any] = {"fontsize": _SMALL, "frameon": False, "labelcolor": INK, "borderpad": 0}

@@ -30,6 +30,7 @@ RUN = [  # the words after the notebook's name, and what is said
     ("--html x --log x", "x cannot be both the log and the page"),
     ("--log log.json", "the log log.json must be named .jsonl"),
     ("--log log.csv", "the log log.csv must be named .jsonl"),
+    ("--output page.html", "the executed notebook page.html must be named .ipynb"),
     *((f"{option} nb.ipynb", "is the notebook itself") for option in ("--output", "--log")),
     *((f"{option} .", "is a folder") for option in ("--output", "--log")),
     *((f"{option} no/x", "there is no folder no") for option in ("--output", "--log")),

@@ -141,7 +141,9 @@ def test_a_budget_of_ram(notebook, tmp_path):
     )
     assert len(records(log)) == 3
     assert is_executed(path)
-    assert command("run", path, "--max-ram", "100GB", "--max-gpu", "1GB").returncode == 0
+    done = command("run", path, "--max-ram", "100GB", "--max-gpu", "1GB")
+    assert done.returncode == 0
+    assert "ipygpulogger: no GPU was used, so there was nothing for --max-gpu to judge\n" in done.stderr
 
 
 @pytest.mark.torch
@@ -169,7 +171,7 @@ def test_a_cell_that_is_still_over(notebook, tmp_path):
     assert re.fullmatch(
         r"ipygpulogger: In \[1\]: x = .*: highest \d+ MB in RAM, \d+ MB over --max-ram 256 MB", over
     )
-    assert still == "ipygpulogger: still over --max-ram 256 MB in RAM as they began: In [2], In [3]"
+    assert still == "ipygpulogger: still over --max-ram 256 MB in RAM, as when they began: In [2], In [3]"
     assert done.stdout.splitlines()[-1].endswith(" in In [1] · over budget: In [1]")
     assert "<dt>Highest RAM</dt>" in page.read_text()
     assert re.search(r"<dt>Highest RAM</dt><dd>\d+ MB</dd><dd>in In \[1\]</dd>", page.read_text())

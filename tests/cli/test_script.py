@@ -210,6 +210,7 @@ def test_gpus_of_a_script(script, tmp_path, kernel_env):
 
 WORDS = {
     "nb.txt": "nb.txt is neither a notebook (.ipynb) nor a script (.py)",
+    ".": ". is neither a notebook (.ipynb) nor a script (.py)",
     "gone.py": "gone.py cannot be read: No such file or directory",
     "folder.py": "folder.py cannot be read: Is a directory",
     "--kernel python3 train.py": "--kernel is for notebooks, and train.py is a script",

@@ -146,11 +146,13 @@ def test_doctor_and_status():
     gpu = DeviceUsage(
         MB, 600 * MB, Peak(600 * MB, 600 * MB, "exact"), 0, HOSTILE, total_bytes=1000 * MB, used_bytes=700 * MB,
         free_bytes=300 * MB, allocated_bytes=600 * MB, reserved_bytes=650 * MB, neighbours_bytes=0,
+        reserved_peak=Peak(650 * MB, 650 * MB, "exact"),
     )  # fmt: skip
     state, states = "running, 3 cells recorded", "general RAM exact, torch absent, NVML sampled"
-    page = read(growth.status_html(state, FOUND, [gpu]))
+    page = read(growth.status_html(state, [*FOUND, FOUND[0]], [gpu]))  # two limits of RAM are alike, say
     assert page.words.startswith(f"{state}GPU: {HOSTILE}")
     assert "■ tensors 600 MB · ■ cached 50 MB · ■ context and libraries 50 MB · free 300 MB" in page.words
+    assert "highest" not in page.words  # of the moment in which status was asked
     assert page.words.endswith(f"{states}; reasons: %gpulog doctor")
     assert growth.status(state, [*FOUND, FOUND[0]], [gpu]).splitlines()[:2] == [
         state,
