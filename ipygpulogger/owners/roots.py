@@ -54,12 +54,12 @@ def owners_in(
     What several names reach counts for the first of: variables, what exceptions and graphs in them keep,
     `Out`, the last traceback and that of `exception`, the user's modules; `urgent` names are visited first.
     """
-    ends_s = clock.monotonic_s() + budget_s
+    ends_s = clock.thread_s() + budget_s
     modules = _modules()
     roots = [*_shells_names(shell, exception), *_modules_globals(filter(is_users_module, modules))]
     closed = [shell, shell.user_ns, *_shells_own(shell), *map(module_namespace, modules)]
     return walk(
-        roots, readers, closed=closed, budget_s=max(budget_s / 3, ends_s - clock.monotonic_s()), urgent=urgent
+        roots, readers, closed=closed, budget_s=max(budget_s / 3, ends_s - clock.thread_s()), urgent=urgent
     )
 
 

@@ -37,7 +37,7 @@ def garbage_below(
 ) -> dict[Hashable, OwnedBlock]:
     """Return those of these blocks that are garbage with some objects; none where time is too short."""
     found: dict[Hashable, OwnedBlock] = {}
-    objects = _garbage(roots, clock.monotonic_s() + budget_s)
+    objects = _garbage(roots, clock.thread_s() + budget_s)
     kinds = {id(type(one)): type(one) for one in objects}.values()
     made = (base for kind in kinds for base in bases_of(kind) if is_made_in_python(base))
     if any("__del__" in namespace_of(base) for base in made):
@@ -75,7 +75,7 @@ def _garbage(roots: Iterable[weakref.ref[Any]], deadline_s: float) -> list[Any]:
     counts, below = [0] * len(nodes), list[list[int]]()
     one = None
     while len(below) < len(nodes):
-        if not len(below) % _LOOK_AT_CLOCK and clock.monotonic_s() > deadline_s:
+        if not len(below) % _LOOK_AT_CLOCK and clock.thread_s() > deadline_s:
             return []
         lower = []
         for one in _referents(nodes[len(below)]):

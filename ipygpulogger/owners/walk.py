@@ -82,7 +82,7 @@ _NEW: Any = object()
 class _Walk:
     def __init__(self, readers: ArrayReaders, closed: Iterable[Any], budget_s: float) -> None:
         self._readers = readers
-        self._deadline_s = clock.monotonic_s() + budget_s
+        self._deadline_s = clock.thread_s() + budget_s
         self._sure = _SURE if budget_s > 0 else 0
         self._more_s = min(_LATE_S, budget_s / 2)
         # What is reachable from each object that was visited, by id; None for nothing. Everything here is
@@ -104,7 +104,7 @@ class _Walk:
         try:
             self._walk(roots, urgent)
             late = self._deadline_s + self._more_s
-            found = Attribution(self._blocks, lambda: clock.monotonic_s() <= late)
+            found = Attribution(self._blocks, lambda: clock.thread_s() <= late)
             return found.result(self._traversals, self._uncounted, self._left_out)
         finally:  # leave no reference cycle of ours to the garbage collector
             self._visited.clear()
@@ -156,11 +156,11 @@ class _Walk:
         self._go(traversal, share, sure=sure)
 
     def _in_time(self) -> bool:
-        return clock.monotonic_s() <= self._deadline_s
+        return clock.thread_s() <= self._deadline_s
 
     def _go(self, traversal: Traversal, share: float, *, sure: bool = False) -> None:  # noqa: C901, PLR0912 - a hot loop: calls would cost
         """Continue a traversal for this share of the time left."""
-        now_s = clock.monotonic_s()
+        now_s = clock.thread_s()
         if now_s > self._deadline_s and not sure:
             return
         turn_ends_s = now_s + share * (self._deadline_s - now_s)
@@ -172,7 +172,7 @@ class _Walk:
                 for value in values:
                     step += 1
                     if value is TICK or not step % _LOOK_AT_CLOCK:
-                        if clock.monotonic_s() > turn_ends_s:
+                        if clock.thread_s() > turn_ends_s:
                             if value is not TICK:
                                 traversal.push((value,))
                             return

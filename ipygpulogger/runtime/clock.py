@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 monotonic_s: Callable[[], float]
 wall_s: Callable[[], float]  # seconds since the epoch, by the system's clock
+thread_s = functools.partial(time.thread_time)  # that the processor worked for this thread
 if hasattr(time, "clock_gettime"):
     # The clock behind `time.perf_counter`, on macOS as on Linux.
     _clock_id = getattr(time, "CLOCK_UPTIME_RAW", time.CLOCK_MONOTONIC)

@@ -228,7 +228,7 @@ def test_what_leads_out_is_closed():
 def ticks(monkeypatch):
     """A clock that goes on by a millisecond whenever it is read."""
     clock = itertools.count()
-    monkeypatch.setattr(walk_module, "clock", types.SimpleNamespace(monotonic_s=lambda: next(clock) / 1000))
+    monkeypatch.setattr(walk_module, "clock", types.SimpleNamespace(thread_s=lambda: next(clock) / 1000))
     return clock
 
 
