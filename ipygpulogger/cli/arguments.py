@@ -166,6 +166,8 @@ def read_notebook(path: Path) -> Any:
             warnings.simplefilter("ignore")  # nbformat warns when it gives a cell its missing id
             notebook = nbformat.reads(source, as_version=4)
             nbformat.validate(notebook)
+        for cell in notebook.cells:
+            cell.source.encode()  # as it is sent to the kernel: a lone surrogate would end the run
     except Exception as error:  # nbformat raises many kinds for a broken notebook
         raise BadRequest(f"{path} is a broken notebook: {first_line(error)}") from error
     return notebook

@@ -94,10 +94,14 @@ class Execution:
         self._nbclients_process_message = self._client.process_message
         self._client.process_message = self._process_message
         self._manager = self._client.create_kernel_manager()
-        if name not in self._manager.kernel_spec_manager.find_kernel_specs():
+        kernels = self._manager.kernel_spec_manager
+        if name not in kernels.find_kernel_specs():
             lacks = f"the kernel {name!r}" if kernel else f"{path} asks for the kernel {name!r}, which"
             choose = "choose one of jupyter kernelspec list with --kernel"
             raise BadRequest(f"{lacks} is not installed here; {choose}")
+        language = kernels.get_kernel_spec(name).language
+        if language.lower() not in ("python", ""):
+            raise BadRequest(f"the kernel {name!r} speaks {language}; only Python can be measured")
 
     def execute(self, results: Results, transcript: Transcript) -> str | None:
         """Execute the cells in turn, and return why that ended early, if it did.

@@ -133,12 +133,14 @@ def test_a_kernel_without_us(notebook, bare_kernel, tmp_path):
 
 
 def test_another_kernel(notebook, bare_kernel, kernel_of, tmp_path):
-    """--kernel wins over the notebook's own; one that is not here is refused."""
+    """--kernel wins over the notebook's own; one that is not here, or not Python's, is refused."""
     path = notebook("1", kernelspec={"name": "nope", "language": "python", "display_name": "?"})
     _, env = bare_kernel
+    kernel_of("R", name="ir", language="R")
     assert command("run", path, "--kernel", "python3").returncode == 0
     for name, says in (
         ("bare", "'bare' cannot load"),
+        ("ir", "speaks R"),
         ("gone", "'gone' is not installed"),
     ):
         done = command("run", path, "--kernel", name, env=env)

@@ -18,6 +18,12 @@ CONTENT = [
     (BEGIN + '"metadata": {}}', "broken notebook"),
     ('{"nbformat": 99, "nbformat_minor": 0, "cells": [], "metadata": {}}', "broken notebook"),
     (b"\xff\xfe\x00", "cannot be read"),
+    (
+        BEGIN
+        + '"cells": [{"cell_type": "code", "execution_count": 1, "id": "a", "metadata": {}, "outputs": [],'
+        ' "source": "x = \\ud800"}], "metadata": {}}',
+        "broken notebook: 'utf-8' codec can't encode",
+    ),
 ]
 
 
