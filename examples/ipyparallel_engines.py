@@ -2,7 +2,10 @@
 
     python examples/ipyparallel_engines.py
 
-It needs ipyparallel.
+It needs ipyparallel. It prints:
+
+    engine 0: 256 MB for a moment
+    engine 1: 256 MB for a moment
 """
 
 import ipyparallel

@@ -2,7 +2,14 @@
 
     torchrun --nproc-per-node 3 examples/torchrun_ranks.py
 
-It needs torch.
+It needs torch. It prints:
+
+    step: 3 ranks, 0.24 s; RAM in MB
+             Consumed Needed  Used   Time
+      rank 0        0    100   228 0.09 s
+      rank 1        0    200   228 0.17 s
+    * rank 2        0    300   228 0.24 s
+    RAM: rank 2 needed 300 MB, 1.5 times the median
 """
 
 import torch

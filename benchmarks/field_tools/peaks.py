@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 NEAR = 0.05
 RIGHT = (
     f"A rise is right within {NEAR:.0%} of the truth, or within the last digit that the tool shows. The errors are the median "
-    "and the 95th percentile of the cells for which the tool showed a figure."
+    "and the 95th percentile."
 )
 SIZE_MB = 32
 HELD_MS = (0.5, 2, 10, 50)

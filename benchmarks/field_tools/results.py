@@ -1,7 +1,7 @@
 """The file of results, and what is made from it: the page "Compared" of the documentation, and lines of the README.
 
 Each table stands between two comments, `<!-- field: KEY -->` and `<!-- /field -->`, in the file of results and on the page.
-The page has the medians alone, and the versions once. No number is written by hand.
+The page has most of the tables, with the medians alone, and the machine once. No number is written by hand.
 """
 
 from __future__ import annotations
@@ -53,13 +53,14 @@ def published(results: str, page: str) -> str:
     known = blocks(results)
     shown = {key: shortened(body) for key, body in known.items()}
     shown["summary"] = "\n" + "\n".join(f"* {line}" for line in summary(known)) + "\n\n"
-    shown["versions"] = f"\n{versions(known)}\n\n"
+    shown["others"] = others({key: body for key, body in known.items() if key not in blocks(page)})
+    shown["machine"] = f"\n{machine(known)}\n\n"
     return BLOCK.sub(lambda found: block(found[1], shown.get(found[1], "\nNot measured yet.\n\n")), page)
 
 
 def shortened(body: str) -> str:
-    """A block without its quartiles, rows without a figure, and its line of versions."""
-    *parts, _ = body.rstrip().split("\n\n")
+    """A block without its quartiles, rows without a figure, what is level, and its line of versions."""
+    *parts, _ = (part for part in body.rstrip().split("\n\n") if not part.startswith("Level with"))
     for i, part in enumerate(parts):
         if part.startswith("|"):
             lines = [line.strip("|").split("|") for line in part.splitlines()]
@@ -68,16 +69,26 @@ def shortened(body: str) -> str:
     return "\n\n".join(parts) + "\n\n"
 
 
+def others(known: dict[str, str]) -> str:
+    """The titles of tables that the page leaves out, and in what ours is not first there."""
+    lines = ["\n"]
+    for body in known.values():
+        title, behind = re.findall(r"(?m)^### (.*)", body), re.findall(r"(?m)^\*\*Not first\*\* .*", body)
+        lines.append(f"* {' '.join([f'{title[0]}.', *behind])}\n")
+    return "".join(lines) + "\n"
+
+
 def _middle(cell: str) -> str:
     return re.sub(r" \([\d.]+ to [\d.]+\)", "", cell).strip().replace(" / ", "/")
 
 
-def versions(known: dict[str, str]) -> str:
-    """The day and the versions of all tables, and the day of those that are older."""
+def machine(known: dict[str, str]) -> str:
+    """The day, the machine and Python, and the day of tables that are older."""
     lines = {body.rstrip().rpartition("\n")[2] for body in known.values()}
     newest = max(lines)
-    older = sorted(line.partition(",")[0] for line in lines - {newest})
-    return newest + (f" Some tables are of {', '.join(older)}." if older else "")
+    older = sorted({line.partition(",")[0] for line in lines} - {newest.partition(",")[0]})
+    told = ", ".join(newest.split(", ")[:4]) + "."
+    return told + (f" Some tables are of {', '.join(older)}." if older else "")
 
 
 def publish() -> None:

@@ -1,4 +1,4 @@
-"""Each file of examples/ runs with its real engine, and prints what docs/processes.md shows below it."""
+"""Each file of examples/ runs with its real engine, and prints what its docstring says."""
 
 import ast
 import os
@@ -7,6 +7,7 @@ import shlex
 import socket
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -16,15 +17,8 @@ pytestmark = pytest.mark.cluster
 ROOT = Path(__file__).parents[2]
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 NEEDS = {"dask": "distributed", "ipyparallel": "ipyparallel", "ray": "ray", "torchrun": "torch"}
-PAGE = (ROOT / "docs" / "processes.md").read_text(encoding="utf-8")
 TIMES = re.compile(r"(?<=^time 0 s 0 s 0 s 0 s) .*")
 NUMBER = re.compile(r"\b[0-9a-f]{8}\b|[+-]?\d+(?:\.\d+)?")  # or the id of a worker
-
-
-def shown(path):
-    """What the page says that an example prints."""
-    (text,) = re.findall(rf"<!-- example: {path.name} -->\n```text\n(.*?)\n```", PAGE, re.DOTALL)
-    return text
 
 
 def shape(printed):
@@ -39,11 +33,12 @@ def shape(printed):
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
-def test_an_example_runs_and_prints_what_its_page_shows(path, driverless_env, tmp_path):
+def test_an_example_runs_and_prints_what_it_says(path, driverless_env, tmp_path):
     """By the command that its docstring names, but for the numbers and the name of the machine."""
     engine = path.stem.partition("_")[0]
     pytest.importorskip(NEEDS[engine], reason=f"{NEEDS[engine]} is not installed, see nox -s cluster")
-    command = re.search(r"(?m)^    ((?:python|torchrun) .*)$", ast.get_docstring(ast.parse(path.read_text())))
+    says, _, prints = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))).partition("It prints:\n")
+    command = re.search(r"(?m)^    ((?:python|torchrun) .*)$", says)
     program, *words = shlex.split(command[1])
     assert words[-1] == f"examples/{path.name}"
     start = {"python": [], "torchrun": ["-m", "torch.distributed.run"]}[program]
@@ -57,4 +52,4 @@ def test_an_example_runs_and_prints_what_its_page_shows(path, driverless_env, tm
         timeout=100,
     )
     assert ran.returncode == 0, ran.stdout + ran.stderr
-    assert shape(ran.stdout) == shape(shown(path)), ran.stdout
+    assert shape(ran.stdout) == shape(textwrap.dedent(prints)), ran.stdout

@@ -7,7 +7,7 @@ How a fenced block is checked goes by its language, and by the words in an HTML 
 ``raises ValueError``    the cell fails so
 ``torch``                the cell runs where torch is, on the simulated GPU
 ``training``             the cell runs where its framework is, after `TRAININGS`
-``example: X``           the cell is examples/X to the letter; tests/cluster runs it, and compares what it prints
+``example: X``           each paragraph is one of examples/X, to the letter; tests/cluster runs that file
 ``text``, ``output``     what the cell above printed; consumed and peaked by 2 MB, other numbers by their place
 ``text``, ``shown: X``   what the renderer makes of the record `SHOWN[X]`, to the letter
 ``sh``                   each ``ipygpulogger ...`` is taken by the command line's own parser
@@ -21,6 +21,7 @@ import re
 import shlex
 import subprocess
 import sys
+import textwrap
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
@@ -354,17 +355,18 @@ def test_the_trainings_run(shell, run, tmp_path, monkeypatch, adapter):
             assert error is None, printed
 
 
-def test_the_examples_are_files():
+def test_the_examples_are_parts_of_files():
     """Each of examples/ is on a page, to the letter; tests/cluster/test_examples.py runs it."""
-    shown = {
-        word: block.text
-        for block in BLOCKS
-        if (word := block.word("example:")) and block.language == "python"
+    shown = [block for block in BLOCKS if block.word("example:")]
+    assert {block.word("example:") for block in shown} == {
+        path.name for path in (ROOT / "examples").glob("*.py")
     }
-    files = {
-        path.name: path.read_text(encoding="utf-8").rstrip("\n") for path in (ROOT / "examples").glob("*.py")
-    }
-    assert shown == files
+    for block in shown:
+        file = (ROOT / "examples" / block.word("example:")).read_text(encoding="utf-8")
+        prints = textwrap.dedent(ast.get_docstring(ast.parse(file)).partition("It prints:\n")[2])
+        source = file if block.language == "python" else prints + "\n"
+        for part in block.text.split("\n\n"):
+            assert any(f"\n{textwrap.indent(part, by)}\n" in source for by in ("", " " * 8)), block
 
 
 @pytest.mark.parametrize("block", of("python"))
