@@ -77,7 +77,8 @@ def html(records: Sequence[CellRecord], by: str = "needed") -> str:
     names, (below, leaking) = _names(ranked), _below(records, ranked)
     shown = scrolling(_table(ranked[:_ROWS], names, html=True).html())
     markup = line(f"{escape(_title(records, ranked, by))}{shown}{''.join(map(small, below))}{_LEGEND}")
-    return without_controls(markup + "".join(line(escape(words)) for words in leaking))
+    markup += "".join(map(line, map(escape, leaking))).replace("May leak", "<b>May leak</b>", 1)
+    return without_controls(markup)
 
 
 def _title(records: Sequence[CellRecord], ranked: Sequence[CellRecord], by: str) -> str:

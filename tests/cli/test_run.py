@@ -281,11 +281,12 @@ def test_parameters(notebook, tmp_path):
 
 def test_the_parameters_stay(notebook, tmp_path, capsys):
     """No target may be the file of parameters."""
-    path, values = notebook("1"), tmp_path / "values.jsonl"
-    values.write_text('{"x": 1}')
-    for option in "--output", "--log", "--html":
+    path = notebook("1")
+    for option, suffix in ("--output", ".ipynb"), ("--log", ".jsonl"), ("--html", ".html"):
+        values = tmp_path / f"values{suffix}"
+        values.write_text('{"x": 1}')
         assert refused(["run", path, "-f", values, option, values], capsys, "the file of parameters itself")
-    assert values.read_text() == '{"x": 1}'
+        assert values.read_text() == '{"x": 1}'
 
 
 TESTS = str(Path(__file__).resolve().parent.parent)

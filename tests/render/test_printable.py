@@ -368,6 +368,7 @@ def test_what_went_wrong_is_told(extension, monkeypatch, capsys):
     il._failed(OSError(HOSTILE))
     nvml = types.SimpleNamespace(devices=lambda: (), diagnose=lambda: DIAGNOSES[0])
     on = types.SimpleNamespace(nvml=nvml, frameworks=types.SimpleNamespace(current_index=lambda: None))
+    on.notes = types.SimpleNamespace(is_new=lambda _: True)
     monkeypatch.setattr("ipygpulogger.notebook.report.machine", lambda: on)
     il._reporter.say_if_no_gpu()
     out, err = capsys.readouterr()
