@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 INK, INK_TOO, PEAK = "#808080", "#7c7c7c", RED
 _SMALL = 8  # points
 _DPI = 100
+_COLORS, _OCTREE = 128, 2  # of the PNG: how many, and the only way that keeps transparency
 _LETTER_IN = 0.068  # of a label, with some room around it
 _LETTERS = 48
 _CURVES = {WHOLE: (INK, 0.3), OWN: (BLUE, 0.8)}  # colour and opacity, from the back to the front
@@ -94,9 +95,13 @@ def figure(records: Iterable[CellRecord], make: Callable[..., Figure] | None = N
 
 def _png(drawn: Figure) -> tuple[bytes, dict[str, int]]:
     """Return the picture for IPython, with twice the pixels of its size on the page."""
+    from PIL import Image
+
+    whole, smaller = saved(drawn, format="png", dpi=2 * _DPI, facecolor="none"), io.BytesIO()
+    with Image.open(io.BytesIO(whole)) as picture:  # a third of it: few colours suffice
+        picture.quantize(_COLORS, method=_OCTREE).save(smaller, "png", optimize=True)
     width_in, height_in = drawn.get_size_inches()
-    size = {"width": round(width_in * _DPI), "height": round(height_in * _DPI)}
-    return saved(drawn, format="png", dpi=2 * _DPI, facecolor="none"), size
+    return smaller.getvalue(), {"width": round(width_in * _DPI), "height": round(height_in * _DPI)}
 
 
 def saved(drawn: Figure, **how: Any) -> bytes:
