@@ -182,7 +182,7 @@ class Tuple(_Option, traitlets.Tuple):  # type: ignore[type-arg, misc, unused-ig
 
     def validate(self, obj: Any, value: Any) -> Any:
         """Return the names as a tuple; called by traitlets."""
-        if not isinstance(value, (tuple, list)) or any(name not in METRICS for name in value):
+        if not isinstance(value, (tuple, list)) or any(name not in [*METRICS] for name in value):
             self.error(obj, value)
         return tuple(value)
 
