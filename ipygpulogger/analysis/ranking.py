@@ -5,7 +5,7 @@ from __future__ import annotations
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from ..records.units import MB
+from ..records.units import MB, rounded_mb
 from .leaks import memories
 
 if TYPE_CHECKING:
@@ -32,7 +32,8 @@ def by_need(record: CellRecord, figure: str = "needed") -> tuple[int, int]:
 _RANKS: dict[str, Callable[[CellRecord], Any]] = {
     "needed": by_need,
     "consumed": lambda record: max(usage.consumed_bytes for usage in memories(record).values()),
-    "highest": lambda record: by_need(record, "highest"),
+    # Of cells that show the same level, the one that raised memory to it comes before those that began there.
+    "highest": lambda record: (*map(rounded_mb, by_need(record, "highest")), by_need(record)),
     "time": lambda record: record.time_s,
 }
 

@@ -212,9 +212,10 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
 def _divided(
     arguments: Sequence[str], parser: argparse.ArgumentParser
 ) -> tuple[list[str], list[list[str]], list[str] | None]:
-    """Return our words; the parameters, whose values may begin with a dash; and a script's own words.
+    """Return the words for our parser, the values of ``-p``, and the arguments of the script.
 
-    These are all behind its name, the first word in ``.py`` that is no option's value; None without one.
+    The script is the first word that ends in ``.py`` and is not the value of an option. Its arguments are all
+    the words after it; None if there is no script. A value of ``-p`` may begin with a dash.
     """
     actions = [action for action in parser._actions if action.nargs is None]
     valued = {name for action in actions for name in action.option_strings}

@@ -179,10 +179,11 @@ class Batched(NamedTuple):
 
 
 def batched(fn: Callable[..., Any], arguments: Arguments, torch: ModuleType) -> Batched:
-    """Return what of a function's arguments a batch size replaces, in this order of preference.
+    """Return which arguments of a function change with the batch size.
 
-    An int that is named like one, with the tensors of that leading dimension; the leading dimension of the
-    first tensor and of all that share it; the only int, if there is no tensor.
+    1. If an int argument is named like a batch size: it, and the tensors whose first dimension equals it.
+    2. Otherwise the first dimension of the first tensor, and of all tensors whose first dimension is equal.
+    3. Without tensors: the int argument, if there is only one.
     """
     named = list(named_arguments(fn, arguments))
     leaves = [(name, leaf) for _, name, value in named for leaf in _leaves(value, torch)]

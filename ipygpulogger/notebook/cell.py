@@ -73,8 +73,8 @@ def request_in(options: str) -> Request:
         else:
             near = did_you_mean(name, ("--lines", "--peak", "--label"))
             raise ValueError(
-                f"there is no option {word!r}{near}; it takes --lines, --lines=NAMES, --peak, --peak=all"
-                " and --label TEXT"
+                f"there is no option {word!r}{near}; the options are --lines, --lines=NAMES, --peak,"
+                " --peak=all and --label TEXT"
             )
     return Request(**found)
 

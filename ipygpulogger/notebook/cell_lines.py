@@ -46,7 +46,9 @@ def chosen(request: Request, namespace: dict[str, Any]) -> list[CodeType]:
                 f"there is no {name} yet; --lines={name} needs it before the cell runs"
             ) from None
         if code is None:
-            raise ValueError(f"{name} is no function or method with lines of Python")
+            raise ValueError(
+                f"--lines measures functions and methods written in Python, and {name} is not one"
+            )
         found.append(code)
     return found
 

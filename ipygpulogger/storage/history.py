@@ -50,8 +50,8 @@ class History(Sequenced[CellRecord]):
         Args:
             by: "needed": how far memory rose above what was in use before the cell, on the device where
                 that is the most; where it is less than 1 MB, or equal, the same of RAM. "consumed": the most
-                that RAM or any one device grew by. "highest": as "needed", of the highest in use itself.
-                "time": the longest first.
+                that RAM or any one device grew by. "highest": as "needed", of the highest in use itself;
+                of cells with the same MB the one that needed more. "time": the longest first.
 
         Raises:
             ValueError: Another word.

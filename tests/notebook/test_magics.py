@@ -408,7 +408,7 @@ def test_otherwise_it_is_an_ordinary_cell(stopped, capsys, code, running):
 
 
 NO_OPTION, NO_LABEL = "there is no option", "--label takes a text"
-TAKEN = "it takes --lines, --lines=NAMES, --peak, --peak=all and --label TEXT"
+TAKEN = "the options are --lines, --lines=NAMES, --peak, --peak=all and --label TEXT"
 NOT_MEANT = {
     "--line": f"{NO_OPTION} '--line' (did you mean '--lines'?); {TAKEN}",
     "start": f"{NO_OPTION} 'start'; {TAKEN}",
@@ -418,8 +418,8 @@ NOT_MEANT = {
     "--lines=": "--lines takes names such as --lines=f,Model.forward, not ''",
     "--lines=yes": "there is no yes yet; --lines=yes needs it before the cell runs",
     "--lines=str.nothing": "there is no str.nothing yet; --lines=str.nothing needs it before the cell runs",
-    "--lines=len": "len is no function or method with lines of Python",
-    "--lines=Exception": "Exception is no function or method with lines of Python",
+    "--lines=len": "--lines measures functions and methods written in Python, and len is not one",
+    "--lines=Exception": "--lines measures functions and methods written in Python, and Exception is not one",
     **dict.fromkeys(("--label", "--label --lines", "--label ''"), NO_LABEL),
     "--label 'x": "No closing quotation: --label 'x",
 }

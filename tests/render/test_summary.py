@@ -197,7 +197,7 @@ def test_it_fits_a_narrow_page():
     [
         ("3f1b-x_9", True),
         (None, False),
-        ("vscode-notebook-cell:/home/x.ipynb#W0sZmlsZQ%3D%3D", False),
+        ("vscode-notebook-cell:x.ipynb#W0sZmlsZQ%3D%3D", False),
         ('"><script>', False),
         ("a" * 65, False),
     ],

@@ -60,6 +60,22 @@ def test_consumption_is_ranked_by_what_grew_most():
     assert labels(History(found).rank("consumed")) == ["moved", "second", "ram", "nobody's", "gives"]
 
 
+def test_the_cell_that_raised_memory_comes_before_those_that_began_there():
+    """By the highest level: of cells that show the same MB, the one that needed more, whatever a few pages say."""
+    level = 184 * MB + 4096  # a page more than the other
+    held = dataclasses.replace(
+        ram(184, 184),
+        after_bytes=level,
+        peak=dataclasses.replace(ram(1, 1).peak, lo_bytes=level, hi_bytes=level),
+    )
+    found = [
+        plain(label="raised", gen=ram(56, 184)),
+        plain(label="held", gen=held),
+        plain(label="low", gen=ram(1, 99)),
+    ]
+    assert labels(History(found).rank("highest")) == ["raised", "held", "low"]
+
+
 @slow
 @given(
     st.lists(records(gpus=GPUS, lines=st.just(()), notes=st.just(())), max_size=4),
