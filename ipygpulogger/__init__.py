@@ -19,6 +19,7 @@ allocator/      torch's caching allocator: its rules and recorded events, a mode
 breakdown/      what was alive at the peak: the allocators' own events, replayed
 estimation/     what a function would need, found on fake tensors
 blocks/         `measure`, `measure_lines`, `watch_epochs`
+verify/         known amounts of memory, measured and held beside the truth
 cluster/        many processes: ranks, engines, workers, tasks
 notebook/       IPython: the cell, the live display, the magics
 cli/            the command line: run, report, compare, doctor

@@ -1,0 +1,1 @@
+"""Known amounts of memory that come and go, measured, and held beside the truth: ``doctor --verify``."""
