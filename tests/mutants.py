@@ -3,9 +3,11 @@
     python tests/mutants.py                    every file of mutants.toml
     python tests/mutants.py peaks records      these files
     python tests/mutants.py --sample 100       at most so many mutants of each file, the same ones every time
+    python tests/mutants.py --torch            those whose tests need torch, on the simulated GPU
 
-It prints each mutant that survives the tests of its file, then a table of scores, and fails where a survivor
-is not listed in mutants.toml as equivalent, or where a listed one does not survive or no longer exists.
+It prints each mutant that survives the tests of its file, then tables of scores by file and by package, and
+fails where a survivor is not listed in mutants.toml as equivalent, or where a listed one does not survive or no
+longer exists. A row `"package/*"` there is for each file of the package that has none of its own.
 
 The mutants are cosmic-ray's; mutmut does not mutate a decorated function, and much of the arithmetic here
 stands in properties. They are run here instead of by `cosmic-ray exec`, which starts Python and pytest for each
@@ -44,7 +46,7 @@ from cosmic_ray.plugins import get_operator
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = "ipygpulogger"
 MEMORY_BYTES = 8 << 30  # of one mutant's tests: one that grows for ever shall fail soon
-PYTEST = ["-x", "-q", "--no-header", "-m", "not torch", "-p", "no:cacheprovider", "-p", "no:faulthandler"]
+PYTEST = ["-x", "-q", "--no-header", "-p", "no:cacheprovider", "-p", "no:faulthandler"]
 PYTEST += ["-W", "ignore::pytest.PytestAssertRewriteWarning"]  # hypothesis is imported before pytest begins
 
 
@@ -120,26 +122,37 @@ class Mutant(NamedTuple):
         return f"{self.file}.py:{self.lineno} in {self.within}:\n    - {self.was}\n    + {self.becomes}"
 
 
-def mutants_of(file):
-    """Every mutant of a file of the package, in the order of the lines."""
+def mutants_of(file, most=None):
+    """Every mutant of a file of the package, in the order of the lines; or so many, the same ones every time."""
     source = (ROOT / PACKAGE / f"{file}.py").read_text(encoding="utf-8")
     parsed, silent = get_ast(source), silent_lines(source)
-    found, known = [], {None, essence(source)}
+    places = []  # what each operator would change, and as the how manyth
     for operator in OPERATORS:
         positions = (
             (node, start, stop)
             for node in ast_nodes(parsed)
             for start, stop in operator.mutation_positions(node)
         )
-        for occurrence, (node, start, stop) in enumerate(positions):
-            if any(first <= start and stop <= last for first, last in silent):
-                continue
+        places += [
+            (operator, occurrence, node, start)
+            for occurrence, (node, start, stop) in enumerate(positions)
+            if not any(first <= start and stop <= last for first, last in silent)
+        ]
+    if most:
+        random.Random(file).shuffle(places)
+    found, known = [], {None, essence(source)}
+    for operator, occurrence, node, start in places:
+        if len(found) == most:
+            break
+        try:
             code = mutate_code(source, operator, occurrence)
-            if essence(code) not in known:
-                known.add(essence(code))
-                was, becomes = changed(source, code)
-                within = ASTQuery(node).get_definition_name() or "the module"
-                found.append(Mutant(file, start[0], within, was, becomes, code))
+        except AttributeError:  # ExceptionReplacer knows no dotted name
+            continue
+        if essence(code) not in known:
+            known.add(essence(code))
+            was, becomes = changed(source, code)
+            within = ASTQuery(node).get_definition_name() or "the module"
+            found.append(Mutant(file, start[0], within, was, becomes, code))
     return sorted(found)
 
 
@@ -196,8 +209,8 @@ class QuickFirst:
 class Copy:
     """A copy of the package and its tests, in which one file at a time is another."""
 
-    def __init__(self, folder):
-        self.folder = Path(folder)
+    def __init__(self, folder, marked):
+        self.folder, self.marked = Path(folder), marked
         ignored = shutil.ignore_patterns("__pycache__", ".hypothesis")
         for name in (PACKAGE, "tests"):
             shutil.copytree(ROOT / name, self.folder / name, ignore=ignored)
@@ -238,7 +251,9 @@ class Copy:
         sys.path[:] = [str(self.folder), *(path for path in sys.path if Path(path or ".").resolve() != ROOT)]
         status = 70
         try:
-            status = int(pytest.main([*PYTEST, *tests], plugins=[QuickFirst(self.folder / "times")]))
+            status = int(
+                pytest.main([*PYTEST, "-m", self.marked, *tests], plugins=[QuickFirst(self.folder / "times")])
+            )
         except BaseException:
             traceback.print_exc()
         finally:
@@ -276,8 +291,10 @@ def main():
         "files", nargs="*", metavar="FILE", help="without .py; by default all of mutants.toml"
     )
     parser.add_argument("--sample", type=int, metavar="N", help="at most so many mutants of each file")
+    parser.add_argument("--torch", action="store_true", help="the files whose tests need torch")
     options = parser.parse_args()
-    known = tomllib.loads((ROOT / "tests" / "mutants.toml").read_text(encoding="utf-8"))
+    known = rows_of(tomllib.loads((ROOT / "tests" / "mutants.toml").read_text(encoding="utf-8")))
+    marked = "torch or gpu" if options.torch else "not torch"
     # What a test finds shall not depend on the day, and nobody reads the smallest example.
     phases = (hypothesis.Phase.explicit, hypothesis.Phase.generate)
     hypothesis.settings.register_profile(
@@ -285,19 +302,20 @@ def main():
     )
     hypothesis.settings.load_profile("mutants")
     rows, wrong = [], []
-    for file in options.files or known:
-        mutants = mutants_of(file)
+    for file in options.files or [one for one in known if known[one].get("torch", False) == options.torch]:
+        mutants = mutants_of(file, options.sample)
         equivalent = {
             (one.get("in", ""), one["was"], becomes)
             for one in known[file].get("equivalent", ())
             for becomes in one["becomes"]
         }
         every = {mutant.key for mutant in mutants}
-        wrong += [f"{file}: listed as equivalent, but no such mutant: {one}" for one in equivalent - every]
-        if options.sample and options.sample < len(mutants):
-            mutants = sorted(random.Random(0).sample(mutants, options.sample))
+        if not options.sample:
+            wrong += [
+                f"{file}: listed as equivalent, but no such mutant: {one}" for one in equivalent - every
+            ]
         with tempfile.TemporaryDirectory() as folder:
-            lived = Copy(folder).test(file, mutants, known[file]["tests"], equivalent)
+            lived = Copy(folder, marked).test(file, mutants, known[file]["tests"], equivalent)
         expected = [mutant for mutant in mutants if mutant.key in equivalent]
         wrong += [
             f"listed as equivalent, but the tests tell it apart: {m}" for m in expected if m not in lived
@@ -307,9 +325,31 @@ def main():
         rows.append((file, len(mutants), len(lived), len(expected)))
         print_table(rows[-1:])
     if len(rows) > 1:
-        print_table([*rows, ("all", *(sum(row[i] for row in rows) for i in (1, 2, 3)))])
+        print_table(rows)
+        packages = dict.fromkeys(row[0].partition("/")[0] for row in rows)
+        parts = {name: [row for row in rows if row[0].startswith(f"{name}/")] for name in packages}
+        print_table(
+            [
+                (name, *(sum(row[i] for row in part) for i in (1, 2, 3)))
+                for name, part in (parts | {"all": rows}).items()
+            ]
+        )
     print("\n".join(wrong))
     sys.exit(bool(wrong))
+
+
+def rows_of(written):
+    """The row of each file: its own, or that of its package."""
+    rows = {}
+    for name, row in written.items():
+        if not name.endswith("/*"):
+            rows[name] = row
+            continue
+        for path in sorted((ROOT / PACKAGE / name[:-2]).rglob("*.py")):
+            file = path.relative_to(ROOT / PACKAGE).with_suffix("").as_posix()
+            if file not in written and path.name != "__init__.py":
+                rows[file] = row
+    return rows
 
 
 def print_table(rows):
