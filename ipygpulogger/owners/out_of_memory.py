@@ -18,8 +18,7 @@ from ..records.units import MB, rounded_mb, shortened, size_text
 from ..sources import Unavailable
 from .dimensions import find_batch
 from .memory_blocks import array_readers
-from .ram_request import asked_of_ram
-from .referents import FRAMEWORKS, first_word, message_of, out_of_memory_in, ram_error_in
+from .referents import FRAMEWORKS, asked_of_ram, first_word, message_of, out_of_memory_in, ram_error_in
 from .roots import LAST, owners_in
 
 if TYPE_CHECKING:
@@ -167,7 +166,9 @@ def _ram_snapshot(error: BaseException | None, shell: Any) -> OomSnapshot | None
     limit, message = machine().limits.refusing(), read_message(message_of(cause))
     left_bytes = None if limit is None else limit.left_bytes
     if message.requested_bytes is None:
-        message = OomMessage(asked_of_ram(cause, shell, left_bytes or 0))
+        asked_bytes = asked_of_ram(cause, shell)
+        # Where so much is left, it is not what failed: a name has been bound anew.
+        message = OomMessage(asked_bytes if (asked_bytes or 0) > (left_bytes or 0) else None)
     found = owners_in(shell, array_readers(), error)
     owners = tuple(owner for owner in found.owners if owner.device == CPU and owner.size_bytes >= MB)
     said = "" if limit is None else f"the limit is {size_text(limit.limit_bytes)} ({limit.name})"
