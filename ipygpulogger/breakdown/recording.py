@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from ..allocator.replay import Moment
     from ..engine.machine import Machine
     from ..engine.peaks import Interval, PeakTracker
-    from ..records import AtPeak, Peak
+    from ..records import AtPeak
     from ..sources import Device
     from ..sources.torch.history import DeviceHistory
     from ..sources.torch.snapshot import SnapshotFile
@@ -39,7 +39,6 @@ _NO_EVENTS = 'torch keeps no events in a recording of mode "state"'
 _NOT_ADDING_UP = "torch's memory history does not add up to it"
 _MANY_EVENTS = 1 << 14  # of torch's history: from here on it may explain a figure of general RAM
 _HISTORY = "torch's memory history took general RAM while this was measured: 25 to 65 MB where it is full."
-
 
 _NO_RAM = "Beside a GPU general RAM is recorded on request alone, because memray slows training: --peak=all."
 
@@ -190,7 +189,11 @@ class DeviceRecording(Measuring):
             return
         until = {index: _closed(watched) for index, watched in self._watched.items()}
         if not self._always_named:
-            until = {i: end for i, end in until.items() if _is_used(self._watched[i], *end)}
+            until = {
+                i: (end, still)
+                for i, (end, still) in until.items()
+                if not (still and self._watched[i].still and end == self._watched[i].since)
+            }
         if not until:
             return
         histories = history.read()
@@ -224,7 +227,8 @@ class DeviceRecording(Measuring):
             failed = replay.failure()
             if failed is not None:
                 self.at_failure[device] = self._rows(watched, failed)
-        if replay.agrees and _is_within(moment.size_bytes, peak):
+        most_bytes = moment.size_bytes if peak.hi_bytes is None else peak.hi_bytes
+        if replay.agrees and peak.lo_bytes <= moment.size_bytes <= most_bytes:
             if moment.size_bytes:
                 rows = self._rows(watched, moment)
                 self._peaks[watched.device.index] = _Peak(device, moment.time_us, rows)
@@ -256,16 +260,6 @@ def _closed(watched: _Watched) -> tuple[Position, bool]:
     watched.tracker.close(watched.interval)
     after = position(watched.device.index)
     return after, before == after
-
-
-def _is_used(watched: _Watched, until: Position, still: bool) -> bool:
-    """Return whether anything happened on a device."""
-    return not (still and watched.still and until == watched.since)
-
-
-def _is_within(size_bytes: int, peak: Peak) -> bool:
-    """Return whether a size may be that of a peak."""
-    return peak.lo_bytes <= size_bytes and (peak.hi_bytes is None or size_bytes <= peak.hi_bytes)
 
 
 class PeakRecording:

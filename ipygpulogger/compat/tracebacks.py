@@ -146,7 +146,8 @@ def empty_frames(errors: list[BaseException]) -> None:
     """
     emptied = []
     for frame in unique_frames(entry for error in errors for entry in walk_tb(traceback_of(error))):
-        if _is_module_level(frame) or _may_resume(frame):
+        is_module_level = not is_function(frame) and frame.f_locals is frame.f_globals
+        if is_module_level or _may_resume(frame):
             continue
         try:
             frame.clear()
@@ -187,10 +188,6 @@ def _references(values: list[Any]) -> list[int]:
 
 _HOLDER = (object(),)
 _ONE_MORE = _references(list(_HOLDER))[0]
-
-
-def _is_module_level(frame: FrameType) -> bool:
-    return not is_function(frame) and frame.f_locals is frame.f_globals
 
 
 def _may_resume(frame: FrameType) -> bool:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..allocator.places import is_users
 from ..runtime.objects import is_made_in_python, nested_code
-from .arguments import Arguments, named_arguments
+from .estimate import Arguments, named_arguments
 from .restored import Restored, is_generator
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from ..allocator.caching_allocator import fits_within
 from ..records.units import MB, rounded_mb
 from ..runtime.errors import named
 from .allocations import Allocations, Kinds
-from .arguments import Arguments, listed
+from .estimate import Arguments, listed
 from .fake_map import FakeMap
 from .fake_tensors import DeviceReporting, dispatch_mode, fake_mode
 from .kernels import WIDE
