@@ -1,6 +1,5 @@
 """Hits and time of lines, and the line that a frame's memory is attributed to where lines run very often."""
 
-import linecache
 import time
 from itertools import count
 
@@ -10,7 +9,6 @@ from memory import MB
 
 from ipygpulogger.engine.machine import machine
 from ipygpulogger.lines import backends, frame_state, tracing
-from ipygpulogger.lines.frame_state import outermost_loops
 from ipygpulogger.runtime.clock import this_thread
 
 
@@ -126,21 +124,6 @@ def test_the_time_of_lines_is_without_ours():
     whole_s, ours_s = time.perf_counter() - began_s, this_thread.overhead_s - before_s
     assert 0 < ours_s < whole_s
     assert sum(usage.time_s for usage in cell.usages) <= whole_s - ours_s
-
-
-@pytest.mark.parametrize("text", ["", "for i in (", "x = '\0'"])
-def test_the_outermost_loops(text):
-    """Each loop of a code object that is in no other, with all of its lines; without source none."""
-    source = "for i in x:\n    while i:\n        i -= 1\ndef f():\n    for j in []:\n        with j:\n            pass\n"
-    name = "<loops>"
-    linecache.cache[name] = len(source), None, source.splitlines(keepends=True), name
-    code = compile(source, name, "exec")
-    f = next(one for one in code.co_consts if hasattr(one, "co_name"))
-    assert outermost_loops(f) == [(5, 7)]
-    assert outermost_loops(code)[0] == (1, 3)
-    linecache.cache[name] = len(text), None, text.splitlines(keepends=True), name
-    assert outermost_loops(f) == []
-    del linecache.cache[name]
 
 
 def test_a_hot_loops_memory_is_its_headers():
