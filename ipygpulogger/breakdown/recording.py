@@ -6,8 +6,8 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
+from ..allocator.caching_allocator import blocks_of, live
 from ..allocator.replay import Replay
-from ..allocator.rules import blocks_of, live
 from ..engine.machine import machine
 from ..engine.sampler import Measuring
 from ..records import Measurement
