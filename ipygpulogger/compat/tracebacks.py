@@ -196,10 +196,4 @@ def _may_resume(frame: FrameType) -> bool:
         return False
     if sys.version_info >= (3, 11):  # the frame owns its variables and code only once the call has ended
         return not any(value is frame.f_code for value in gc.get_referents(frame))
-    if not frame.f_code.co_flags & _CODE_THAT_WAITS:
-        return False  # finished, or `clear` refuses
-    try:
-        frame.f_lineno = 0  # type: ignore[misc] # never allowed; the message shows the frame's state
-    except ValueError as refusal:
-        return "'line' trace event" not in str(refusal)
-    return True
+    return bool(frame.f_code.co_flags & _CODE_THAT_WAITS)  # it cannot be told of a finished one

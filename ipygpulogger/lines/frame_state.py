@@ -85,7 +85,10 @@ class LineTable:
         """End every line that runs; `LineMemories.stop` ends their memory."""
         stopped_s = tracing.now_s()
         for code in self._codes:
-            code.end_all(stopped_s)
+            for state in tuple(code.states.values()):
+                if state.line is not None:
+                    state.line.leave(stopped_s)
+            code.states.clear()
 
     def forget(self) -> None:
         """Leave out what the lines that run now have used: their ends will not be reported."""
@@ -188,13 +191,6 @@ class CodeFrames:
             self.states.pop(id(frame), None)
 
     # ----------------------------------------------------------------------------------------------
-
-    def end_all(self, now_s: float) -> None:
-        """End every line: nothing is reported any more."""
-        for state in tuple(self.states.values()):
-            if state.line is not None:
-                state.line.leave(now_s)
-        self.states.clear()
 
     def _end(self, state: FrameState, now_s: float) -> None:
         line, state.line = state.line, None

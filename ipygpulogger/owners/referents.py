@@ -82,12 +82,9 @@ def referents_of(kind: type) -> Callable[[Any], Iterable[Any]] | None:  # noqa: 
     if base is None and not _flags_of(kind) & _HAVE_GC:
         return None  # a class whose values the garbage collector does not visit
     if base is None:
-        return _of_object if _is_users(kind) else lambda value: worth_visiting(gc.get_referents(value), kind)
+        left_out = None if _is_users(kind) else kind
+        return lambda value: worth_visiting(gc.get_referents(value), left_out)
     return _of_plain if id(kind) in PLAIN_CONTAINERS else lambda value: _of_container(base, value)
-
-
-def _of_object(value: Any) -> Iterable[Any]:
-    return worth_visiting(gc.get_referents(value))
 
 
 def _of_plain(value: Any) -> Iterable[Any]:
