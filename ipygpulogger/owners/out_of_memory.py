@@ -79,6 +79,7 @@ class OomSnapshot:
     device: str  # "cuda:0", "cpu"
     message: OomMessage  # what the message of the error says
     owners: tuple[Owner, ...]  # the names that the device's arrays are attributed to, the largest first
+    complete: bool  # whether the time budget was enough to find all of them
     # When the allocation failed: free on the device, and what of it the framework could have reserved;
     # held by live arrays; held by the framework's allocator, unused, and in pieces between live arrays.
     free_bytes: int | None
@@ -134,6 +135,7 @@ def oom_snapshot(
         device,
         message,
         _large(found, device),
+        found.complete,
         *(free, available, live, cached, fragmented),
         *(allocated, reserved, pieces, memory.free_bytes if memory else None),
         limit,
@@ -152,9 +154,10 @@ def _ram_snapshot(error: BaseException | None, shell: Any) -> OomSnapshot | None
         asked_bytes = asked_of_ram(cause, shell)
         # Where so much is left, it is not what failed: a name has been bound anew.
         message = OomMessage(asked_bytes if (asked_bytes or 0) > (left_bytes or 0) else None)
-    owners = _large(owners_in(shell, array_readers(), error), CPU)
+    found = owners_in(shell, array_readers(), error)
     said = "" if limit is None else f"the limit is {size_text(limit.limit_bytes)} ({limit.name})"
-    return OomSnapshot(CPU, message, owners, left_bytes, left_bytes, device_free_bytes=left_bytes, limit=said)
+    given = CPU, message, _large(found, CPU), found.complete
+    return OomSnapshot(*given, left_bytes, left_bytes, device_free_bytes=left_bytes, limit=said)
 
 
 def _large(found: WalkResult, device: str) -> tuple[Owner, ...]:
