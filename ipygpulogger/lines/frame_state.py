@@ -7,7 +7,7 @@ call it.
 
 from __future__ import annotations
 
-from inspect import CO_ASYNC_GENERATOR, CO_GENERATOR, CO_OPTIMIZED
+from inspect import CO_OPTIMIZED
 from typing import TYPE_CHECKING
 
 from . import tracing
@@ -117,8 +117,6 @@ class CodeFrames:
     def __init__(self, table: LineTable, code: CodeType) -> None:
         self._line_of, self._memory = table.line, table.memory
         self.filename = code.co_filename
-        # What is allocated while a generator is suspended is not attributed to it.
-        self._is_generator = bool(code.co_flags & (CO_GENERATOR | CO_ASYNC_GENERATOR))
         self._is_function = bool(code.co_flags & CO_OPTIMIZED)
         self._inline = code.co_name in _INLINE or not self._is_function  # a class's body: by its first line
         self.states: dict[int, FrameState] = {}  # by the frame's id
