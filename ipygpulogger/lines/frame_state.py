@@ -220,7 +220,7 @@ class CodeFrames:
         if self._measured and self._boundaries >= MEASURED:
             self._measured = False
             if code.co_name.startswith("<") and not self._is_function:  # IPython runs a statement as a module
-                self._first_lineno = min(lineno for _, _, lineno in code.co_lines() if lineno)
+                self._first_lineno = min(self._lines)
                 self._first = self._line_of(self.filename, self._first_lineno)
 
     def notes(self, place: str, offset: int) -> Iterator[str]:

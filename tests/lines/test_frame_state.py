@@ -142,3 +142,13 @@ for i in range(40_000):
     assert cell["return"].hits == cell["odd"].hits == 40_000
     assert cell["return"].gen.peak.quality == cell["odd"].gen.peak.quality == "sampled"
     assert len(cell.lines.notes(lambda _: ("", 0))) == 2
+
+
+def test_a_hot_loop_that_waits():
+    """The first line of a statement with `await` is that of the loop as well, and no line above it."""
+    cell = Cell(
+        "import asyncio\nkept = []\nfor i in range(2_000):\n    await asyncio.sleep(0)\n"
+        "    if i in (1_000, 1_800): kept.append(Block(24))\n"
+    ).run()
+    assert cell.used("for") == about(48, 0)
+    assert [usage.lineno for usage in cell.usages] == [1, 2, 3, 4, 5]
