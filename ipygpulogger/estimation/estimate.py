@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import operator
+import re
 import threading
 from collections import UserDict
 from functools import partial
@@ -13,13 +14,14 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..engine.machine import machine
-from ..owners.dimensions import is_a_batch_size
 from ..records import device_id
 from ..records.estimate import BatchEstimate, Estimate, fit
 from ..records.units import clipped, parse_size, printable, shortened
 from ..runtime.errors import is_from_a_handler, named
 from ..sources import Unavailable
 from ..sources.torch import state as torch_state
+from .reach import Arguments, named_arguments
+from .values import listed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
 
 BACKEND = "cuda"  # whose caching allocator is simulated; torch calls ROCm's devices so as well
 _MOST_SIZES = 1000  # each is a run of the function
+_NAME = re.compile(r"(?:\w+_)?batch_?size|bsz?", re.IGNORECASE)  # as in `owners.dimensions`
 _LATER = inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction
 _ERROR = 300  # characters
 _CONTEXT = (
@@ -194,13 +197,6 @@ def _of_allocator(index: int) -> tuple[int, int, int | None]:
 # No tensor is resized for another batch size: its fake one has it. Parameters and modules stay as they are.
 
 
-class Arguments(NamedTuple):
-    """What a function is called with."""
-
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
-
-
 def imported_torch() -> ModuleType:
     """Return torch."""
     try:
@@ -278,27 +274,6 @@ def check_callable(fn: Any) -> None:
         )
 
 
-def named_arguments(fn: Callable[..., Any], arguments: Arguments) -> Iterator[tuple[int | str, str, Any]]:
-    """Yield the position or key of each argument, the name of its parameter, and its value."""
-    signature = _signature_of(fn)
-    parameters = () if signature is None else signature.parameters.values()
-    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    names = [parameter.name for parameter in parameters if parameter.kind in positional]
-    for place, value in enumerate(arguments.args):
-        yield place, names[place] if place < len(names) else f"argument {place + 1}", value
-    for name, value in arguments.kwargs.items():
-        yield name, name, value
-
-
-def _signature_of(fn: Any) -> inspect.Signature | None:
-    """Return the signature of a function, for a module that of its ``forward``; None if unknown."""
-    forward = None if inspect.isroutine(fn) or isinstance(fn, type) else getattr(fn, "forward", None)
-    try:
-        return inspect.signature(forward if callable(forward) else fn)
-    except (TypeError, ValueError):
-        return None
-
-
 def label_of(fn: Any) -> str:
     """Return the name of a function: "step", "Linear" for a module, that of the function in a partial."""
     while isinstance(fn, partial):
@@ -346,7 +321,7 @@ def batched(fn: Callable[..., Any], arguments: Arguments, torch: ModuleType) -> 
     leaves = [(name, leaf) for _, name, value in named for leaf in _leaves(value, torch)]
     tensors = [(name, leaf) for name, leaf in leaves if _has_batch(leaf, torch)]
     numbers = [one for one in named if type(one[2]) is int and one[2] > 0]
-    number = next((one for one in numbers if is_a_batch_size(one[1])), None)
+    number = next((one for one in numbers if _NAME.fullmatch(one[1])), None)
     if number is None and not tensors and len(numbers) == 1:
         number = numbers[0]
     if number is None and not tensors:
@@ -372,8 +347,3 @@ def _has_batch(value: Any, torch: ModuleType) -> bool:
     if not isinstance(value, torch.Tensor) or isinstance(value, torch.nn.Parameter):
         return False
     return value.layout is torch.strided and not value.is_nested and value.dim() > 0
-
-
-def listed(words: list[str]) -> str:
-    """Return words as a sentence has them: "a", "a and b", "a, b and c"."""
-    return " and ".join(filter(None, (", ".join(words[:-1]), words[-1])))

@@ -49,6 +49,11 @@ def written(frame: Frame) -> str:
     return Places(current_shell()).place_of(frame).place
 
 
+def listed(words: list[str]) -> str:
+    """Return words as a sentence has them: "a", "a and b", "a, b and c"."""
+    return " and ".join(filter(None, (", ".join(words[:-1]), words[-1])))
+
+
 class _Count(float):
     """What stands for a whole number: a float, which is written as a whole number and may be counted up."""
 
