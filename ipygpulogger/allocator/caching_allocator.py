@@ -1,15 +1,168 @@
-"""torch's CUDA caching allocator as a model, for one stream: what it would have allocated and reserved."""
+"""torch's CUDA caching allocator: its rules, where blocks and segments are, and a model of it.
+
+The rules are those of `c10/cuda/CUDACachingAllocator.cpp`, unchanged from torch 2.0 to 2.13. An event tells
+what was requested; how large the block was follows from these rules and from the blocks around it.
+"""
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
+from bisect import bisect_left, bisect_right, insort
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from .rules import SMALL_BYTES, Settings, block_bytes, round_bytes, segment_bytes
+from ..records.units import MB
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from ..sources.torch.snapshot import Event, Segment
+
+BLOCK_BYTES = 512  # every size is a multiple of this
+SMALL_BYTES = MB  # requests up to here are served from the small pool
+SMALL_SEGMENT_BYTES = 2 * MB
+LARGE_SEGMENT_BYTES = 20 * MB  # what is reserved for a request up to `MIN_OWN_SEGMENT_BYTES`
+MIN_OWN_SEGMENT_BYTES = 10 * MB  # from here on a request has a segment of its own size
+SEGMENT_GRAIN_BYTES = 2 * MB
+
+
+class Settings(NamedTuple):
+    """What `PYTORCH_CUDA_ALLOC_CONF` says about the size of blocks."""
+
+    max_split_bytes: int | None = None  # larger requests take a whole free block; None without a limit
+    expandable: bool = False  # segments grow where they are, so that nothing of a free block is wasted
+
+    @classmethod
+    def of(cls, settings: Mapping[str, Any]) -> Settings:
+        """Return those that torch's snapshot has under "allocator_settings"; older ones lack some."""
+        max_split_bytes = int(settings.get("max_split_size") or 0)
+        expandable = bool(settings.get("expandable_segments", False))
+        return cls(max_split_bytes if max_split_bytes > 0 else None, expandable)
+
+
+def round_bytes(requested_bytes: int) -> int:
+    """Return a request's size in whole blocks; with `roundup_power2_divisions` a replay does not add up."""
+    return max(-(-requested_bytes // BLOCK_BYTES) * BLOCK_BYTES, BLOCK_BYTES)
+
+
+def always_fits(rounded_bytes: int, settings: Settings) -> bool:
+    """Return whether a block has its rounded size whatever free block it is taken from."""
+    # There the rest of a free block is split off from 512 bytes on, of which all sizes are multiples.
+    return settings.expandable or rounded_bytes <= SMALL_BYTES
+
+
+def block_bytes(rounded_bytes: int, free_bytes: int, settings: Settings) -> int:
+    """Return the size of the block that a request takes from a free one, which is split if it is worth it."""
+    rest_bytes = free_bytes - rounded_bytes
+    if always_fits(rounded_bytes, settings):
+        splits = rest_bytes >= BLOCK_BYTES
+    else:
+        below = settings.max_split_bytes is None or rounded_bytes < settings.max_split_bytes
+        splits = below and rest_bytes > SMALL_BYTES
+    return rounded_bytes if splits else max(rounded_bytes, free_bytes)
+
+
+def segment_bytes(rounded_bytes: int) -> int:
+    """Return what the allocator reserves of the device for a request that no free block can serve."""
+    if rounded_bytes <= SMALL_BYTES:
+        return SMALL_SEGMENT_BYTES
+    if rounded_bytes < MIN_OWN_SEGMENT_BYTES:
+        return LARGE_SEGMENT_BYTES
+    return -(-rounded_bytes // SEGMENT_GRAIN_BYTES) * SEGMENT_GRAIN_BYTES
+
+
+Blocks = dict[int, dict[str, Any]]  # by address: "size", "state" and "frames", as a snapshot has them
+
+_LIVE = "active_allocated"  # a block's state; "active_..." others wait for a stream, and count as freed
+_WAITING = "active_awaiting_free"
+_FREE = "inactive"
+
+
+class Layout:
+    """Follows which blocks of the large pool exist."""
+
+    def __init__(self, segments: Iterable[Segment], addresses: Iterable[int], settings: Settings) -> None:
+        self._ends = {segment["address"]: segment["address"] + segment["total_size"] for segment in segments}
+        self._segments = sorted(self._ends)
+        self._blocks = sorted(addresses)  # small ones do no harm: they are in segments of their own
+        self._settings = settings
+
+    def size_bytes(self, address: int, rounded_bytes: int) -> int:
+        """Return the size of the block that a request, rounded, is given at an address."""
+        segment = bisect_right(self._segments, address) - 1
+        if segment < 0 or always_fits(rounded_bytes, self._settings):
+            return rounded_bytes
+        end = self._ends[self._segments[segment]]
+        following = bisect_right(self._blocks, address)
+        if following < len(self._blocks):
+            end = min(end, self._blocks[following])
+        return block_bytes(rounded_bytes, end - address, self._settings)
+
+    def occupy(self, address: int, requested_bytes: int) -> int:
+        """Note that a request is given a block at an address; return the block's size."""
+        rounded_bytes = round_bytes(requested_bytes)
+        if rounded_bytes <= SMALL_BYTES:
+            return rounded_bytes
+        size_bytes = self.size_bytes(address, rounded_bytes)
+        insort(self._blocks, address)
+        return size_bytes
+
+    def follow(self, event: Event) -> None:
+        """Note what else the allocator did."""
+        action = event["action"]
+        if action == "free_completed":
+            address, blocks = event["addr"], self._blocks
+            i = bisect_left(blocks, address)
+            if i < len(blocks) and blocks[i] == address:
+                del blocks[i]
+        elif action == "segment_alloc":
+            address = event["addr"]
+            if address not in self._ends:
+                insort(self._segments, address)
+            self._ends[address] = address + event["size"]
+        elif action == "segment_free" and event["addr"] in self._ends:
+            del self._ends[event["addr"]]
+            self._segments.remove(event["addr"])
+
+
+def blocks_of(segments: Iterable[Segment]) -> Blocks:
+    """Return the blocks in use, by address, those that wait for a stream included."""
+    blocks = [block for segment in segments for block in segment["blocks"]]
+    return {block["address"]: block for block in blocks if block["state"] != _FREE}
+
+
+def live(blocks: Blocks) -> Blocks:
+    """Return the blocks that are not freed."""
+    return {address: block for address, block in blocks.items() if block["state"] == _LIVE}
+
+
+def undone(
+    events: Sequence[Event], segments: list[Segment], settings: Settings
+) -> tuple[Blocks, list[Segment]]:
+    """Return the blocks and segments before the first event, found from those after the last."""
+    blocks = blocks_of(segments)
+    sizes = {segment["address"]: segment["total_size"] for segment in segments}
+    unknown: dict[int, int] = {}  # by address, what was requested
+    for event in reversed(events):
+        action = event["action"]
+        address: Any = event.get("addr")  # which the failure of an allocation lacks
+        if action == "alloc":
+            blocks.pop(address, None)
+            unknown.pop(address, None)
+        elif action in ("free_completed", "free_requested"):
+            blocks[address] = {"state": _WAITING if action == "free_completed" else _LIVE}
+            unknown[address] = event["size"]
+        elif action == "segment_alloc":
+            sizes.pop(address, None)
+        elif action == "segment_free":
+            sizes[address] = event["size"]
+    stood = [{"address": address, "total_size": size_bytes} for address, size_bytes in sizes.items()]
+    layout = Layout(stood, blocks, settings)
+    for address, requested_bytes in unknown.items():
+        blocks[address]["size"] = layout.size_bytes(address, round_bytes(requested_bytes))
+    return blocks, stood
+
+
+# -- the model, for one stream: what it would have allocated and reserved
 
 _SETTINGS = Settings()  # without `PYTORCH_CUDA_ALLOC_CONF`
 

@@ -112,14 +112,12 @@ class Places:
         """
         place = self._place(frame)
         callers = stack[stack.index(frame) :] if frame in stack else []
-        caller = next((one for one in callers if self._is_cells(one)), frame)
+        caller = next(
+            (one for one in callers if self._below_magic(one) or (is_top(one) and self._cell(one[0]))), frame
+        )
         if caller[0] == frame[0]:
             return place
         return place._replace(place=f"{self._place(caller).place} → {frame[2]}, {place.place}")
-
-    def _is_cells(self, frame: Frame) -> bool:
-        """Return whether a frame runs the lines of a cell, rather than a function."""
-        return self._below_magic(frame) is not None or (is_top(frame) and self._cell(frame[0]) is not None)
 
     def _place(self, frame: Frame) -> Place:
         file, line, _ = frame
@@ -127,7 +125,9 @@ class Places:
         if cell is not None:
             label, above = cell
             return Place(f"{label}:{line + above}", _text(file, line))
-        return Place(f"{self._short(file)}:{line}", _text(file, line))
+        name = os.path.basename(file)  # noqa: PTH119
+        short = name if self._files.setdefault(name, file) == file else file
+        return Place(f"{short}:{line}", _text(file, line))
 
     def _cell(self, file: str) -> tuple[str, int] | None:
         """Return a cell's label, and how many lines of its text come before the first compiled one."""
@@ -144,11 +144,6 @@ class Places:
             return None
         above = below_magics(lines_of(inputs[-1]))  # it is the cell that runs, or ran last
         return None if above is None else (f"In [{len(inputs) - 1}]", above)
-
-    def _short(self, file: str) -> str:
-        """Return a file's name; the whole path if another file with that name came before."""
-        name = os.path.basename(file)  # noqa: PTH119
-        return name if self._files.setdefault(name, file) == file else file
 
 
 def below_magics(lines: Sequence[str]) -> int | None:

@@ -104,7 +104,9 @@ class Kinds:
         """Return what a block was for."""
         label = self._observed(block)
         if label is None or label.computed:
-            if is_recomputed(stack) or (self._was_saved(block) and not _is_first_gradient(stack)):
+            # `_make_grads` makes the gradient of the result, with which a backward pass begins.
+            is_first = any(name == "_make_grads" for _, _, name in stack)
+            if is_recomputed(stack) or (self._was_saved(block) and not is_first):
                 return Label("activations", label.name if label is not None else "")
             if label is None and not block.before and self._outlived_its_pass(block, stack):
                 label = Label("gradients")
@@ -132,15 +134,13 @@ class Kinds:
         for position, one, graph_of in self._found.get(block.address, ()):
             if not block.count <= position <= until:
                 continue
-            if one.kind != "activations" or graph_of is None or self._was_ahead(graph_of):
+            # Whether the peak came before a backward pass let go of its graph.
+            was_kept = graph_of is None or graph_of.retained or self._count <= self._end(graph_of)
+            if one.kind != "activations" or was_kept:
                 label = surer(label, one)
             elif one.name:  # the graph has let go of it, the variable has not
                 label = surer(label, Label("variables", one.name))
         return label
-
-    def _was_ahead(self, one: BackwardPass) -> bool:
-        """Return whether the peak came before a backward pass let go of its graph."""
-        return one.retained or self._count <= self._end(one)
 
     def _was_saved(self, block: Block) -> bool:
         """Return whether a backward pass freed a block, where it is unknown what its graph kept."""
@@ -172,11 +172,6 @@ class Kinds:
 def is_recomputed(stack: Iterable[Frame]) -> bool:
     """Return whether checkpointing computes an activation again, which the pass then needs."""
     return any(name in _RECOMPUTES and file.endswith(_CHECKPOINT) for file, _, name in stack)
-
-
-def _is_first_gradient(stack: list[Frame]) -> bool:
-    """Return whether a block is the gradient of the result, with which a backward pass begins."""
-    return any(name == "_make_grads" for _, _, name in stack)
 
 
 def workspaces() -> set[int]:

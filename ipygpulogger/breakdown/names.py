@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from types import FrameType, ModuleType
 
-    from ..allocator.graph import Address, Graph
+    from ..allocator.graph import Address
     from ..owners.memory_blocks import ArrayReaders
     from ..records.explained import Kind
     from ..sources import Holding
@@ -230,17 +230,6 @@ class Values:
         self._lasting = torch.optim.Optimizer, torch.nn.Module
         # By id, and whether a name was known, what was looked at, and how much of it there was.
         self._known: dict[tuple[int, bool], tuple[weakref.ref[Any], int]] = {}
-
-    def of_graph(self, labels: Labels, graph: Graph) -> None:
-        """Add what a graph keeps."""
-        add(labels, graph.saved, Label("activations"))
-        for leaf in graph.leaves:
-            self.of_tensor(labels, "", leaf)
-
-    def of_gradients(self, labels: Labels, leaves: Iterable[Any], results: Iterable[Any]) -> None:
-        """Add the gradients that a backward pass left in tensors, and those that it returned."""
-        for gradient in itertools.chain(map(self.graphs.gradient_of, leaves), results):
-            add(labels, self.graphs.addresses_of(gradient), Label("gradients"))
 
     def of_tensor(self, labels: Labels, name: str, tensor: Any, *, parameter: bool = False) -> None:
         """Add what a tensor holds that a variable led to, or none (""), and its gradient."""

@@ -2,21 +2,264 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
+from ..allocator.caching_allocator import blocks_of, live
+from ..allocator.replay import Replay
 from ..engine.machine import machine
+from ..engine.sampler import Measuring
 from ..records import Measurement
+from ..records.units import size_text
+from ..runtime import clock
+from ..runtime.collector import undisturbed
+from ..runtime.errors import is_from_a_handler, named
+from ..sources import Unavailable
 from ..sources.system.memray import installed
-from .devices import DeviceRecording
+from ..sources.torch.history import TorchHistory
+from ..sources.torch.snapshot import EVENT_BYTES, MAX_EVENTS, Position, position
+from .kinds import workspaces
 from .ram import RamRecording
+from .rows import Breakdown
 
 if TYPE_CHECKING:
+    from ..allocator.replay import Moment
+    from ..engine.machine import Machine
+    from ..engine.peaks import Interval, PeakTracker
     from ..records import AtPeak
+    from ..sources import Device
+    from ..sources.torch.history import DeviceHistory
+    from ..sources.torch.snapshot import SnapshotFile
 
 M = TypeVar("M", bound=Measurement)
 
+_MOST_BYTES = MAX_EVENTS * EVENT_BYTES  # more than recording and reading take
+_NO_EVENTS = 'torch keeps no events in a recording of mode "state"'
+_NOT_ADDING_UP = "torch's memory history does not add up to it"
+_MANY_EVENTS = 1 << 14  # of torch's history: from here on it may explain a figure of general RAM
+_HISTORY = "torch's memory history took general RAM while this was measured: 25 to 65 MB where it is full."
+
 _NO_RAM = "Beside a GPU general RAM is recorded on request alone, because memray slows training: --peak=all."
+
+
+class _Watched(NamedTuple):
+    """The allocator of one device while the recording lasts."""
+
+    device: Device  # the device
+    tracker: PeakTracker  # of the allocator's peaks
+    interval: Interval  # from beginning to end of the recording
+    since: Position  # where the allocator stood just before the interval
+    still: bool  # whether nothing was allocated or freed between that and the interval
+
+
+class _Peak(NamedTuple):
+    """What was alive when most was allocated on a device."""
+
+    device: str
+    time_us: int | None
+    rows: tuple[AtPeak, ...]
+
+
+class DeviceRecording(Measuring):
+    """What was alive on each device when most was allocated there; an open measurement, as a scope is."""
+
+    def __init__(self, shell: Any, *, always_named: bool) -> None:
+        self._always_named = always_named
+        self._breakdown = Breakdown(shell)
+        self._machine: Machine | None = None
+        self._history: TorchHistory | None = None
+        self._why_not: Unavailable | None = None  # why torch does not record its allocations
+        self._watched: dict[int, _Watched] = {}  # by torch's index
+        self._ended_s = 0.0
+        self._peaks: dict[int, _Peak] = {}  # by torch's index
+        self.notes: list[str] = []  # what is not known, and why
+        # By device, what was alive when an allocation last failed there, the largest first.
+        self.at_failure: dict[str, tuple[AtPeak, ...]] = {}
+        # torch's snapshot at the end, if an allocation failed and the recording was ours.
+        self.failed: SnapshotFile | None = None
+
+    def begin(self) -> None:
+        """Begin to record."""
+        try:
+            self._machine = on = machine()
+            on.enter(self)
+            self._history = TorchHistory()
+            with on.own_imports.importing(_MOST_BYTES):  # names of many blocks take megabytes
+                try:
+                    self._history.begin()
+                except Unavailable as reason:
+                    self._why_not = reason
+                    return
+                self._breakdown.begin()
+            for device, _ in on.devices.by_device():
+                tracker = on.devices.tracker("torch", device.index)
+                if tracker is not None and device.index not in self._watched:  # as `enter` may adopt it
+                    self._watch(device, tracker)
+        except BaseException as reason:
+            self._failed(reason)
+            self.drop()
+
+    def end(self) -> None:
+        """End the recording, and find out what was alive at the peak."""
+        on = self._machine
+        if on is None:
+            return
+        self._ended_s = clock.wall_s()
+        try:
+            # What reading leaves resident is not the user's, and what recording took is given back here.
+            with undisturbed(), on.own_imports.importing(_MOST_BYTES, -_MOST_BYTES):
+                try:
+                    self._read_all(on)
+                finally:
+                    if self._history is not None:
+                        self._history.end()
+        except BaseException as reason:
+            self._failed(reason)
+        finally:
+            self.drop()
+
+    @property
+    def in_use(self) -> bool:
+        """Whether the allocator of any device is recorded now."""
+        return bool(self._watched)
+
+    def at_peak(self) -> tuple[AtPeak, ...]:
+        """Return the rows of all devices, of each the largest first."""
+        return tuple(row for _, peak in sorted(self._peaks.items()) for row in peak.rows)
+
+    def times_s(self, time_s: float) -> tuple[tuple[str, float], ...]:
+        """Return by device when the peak was, in seconds since the beginning of the measurement."""
+        found = []
+        for _, peak in sorted(self._peaks.items()):
+            since_s = 0.0 if peak.time_us is None else time_s - (self._ended_s - peak.time_us / 1e6)
+            found.append((peak.device, min(max(since_s, 0.0), time_s)))
+        return tuple(found)
+
+    def drop(self) -> None:
+        """Let go of everything but the result; whatever fails, the rest is let go of. Idempotent."""
+        history, self._history = self._history, None
+        on, self._machine = self._machine, None
+        watched, self._watched = self._watched, {}
+        for one in watched.values():
+            with suppress(Exception):
+                one.tracker.close(one.interval)
+        for step in (self._breakdown.drop, *([] if history is None else [history.end])):
+            try:
+                step()
+            except Exception as reason:
+                self._failed(reason)
+        if on is not None:
+            with suppress(Exception):
+                on.leave(self)
+
+    def __del__(self) -> None:
+        with suppress(Exception):  # at the interpreter's exit the engine may be gone
+            self.drop()
+
+    # -- as an open measurement of the machine -----------------------------------------------------------
+
+    def adopt(self, tracker: PeakTracker, device: Device | None, *, sure: bool) -> None:
+        """Follow a device that torch began to use within the recording, from zero."""
+        on = self._machine
+        if on is not None and device is not None and on.devices.tracker("torch", device.index) is tracker:
+            with suppress(Unavailable):
+                interval = tracker.adopt(sure=sure)
+                self._watched[device.index] = _Watched(device, tracker, interval, Position(), still=True)
+
+    def close(self) -> None:
+        """End it without a result."""
+        self.drop()
+
+    def _watch(self, device: Device, tracker: PeakTracker) -> None:
+        try:
+            since, interval = position(device.index), tracker.open()
+            still = since == position(device.index)
+            self._watched[device.index] = _Watched(device, tracker, interval, since, still)
+        except Unavailable as reason:
+            self._unknown(str(reason), device)
+
+    def _read_all(self, on: Machine) -> None:
+        history = self._history
+        on.discover()  # devices first used within the recording
+        if history is None or self._why_not is not None:
+            devices = (device.index for device, _ in on.devices.by_device())
+            if any(on.devices.tracker("torch", index) for index in devices):  # else it misses nothing
+                self._unknown(str(self._why_not))
+            return
+        until = {index: _closed(watched) for index, watched in self._watched.items()}
+        if not self._always_named:
+            until = {
+                i: (end, still)
+                for i, (end, still) in until.items()
+                if not (still and self._watched[i].still and end == self._watched[i].since)
+            }
+        if not until:
+            return
+        histories = history.read()
+        if sum(len(one.events) for one in histories) > _MANY_EVENTS:
+            self.notes.append(_HISTORY)
+        self.failed = history.failed
+        # Workspaces of libraries, which no name holds, would make the search for names a long one.
+        known = workspaces()
+        self._breakdown.read_names(
+            (one.index, address)
+            for one in histories
+            for address, block in live(blocks_of(one.end.segments)).items()
+            if block["size"] not in known
+        )
+        self.notes += self._breakdown.notes
+        # `read_names` walks the frames of this call, and what it read of them may stay until garbage is
+        # collected: no variable of theirs shall hold the events then.
+        while histories:
+            index = histories[0].index
+            if index in until:
+                self._replay(self._watched[index], histories.pop(0), until[index][0])
+            else:
+                del histories[0]
+
+    def _replay(self, watched: _Watched, history: DeviceHistory, until: Position) -> None:
+        """Keep the rows of one device, or why there are none, and notes on what is not known of them."""
+        replay = Replay(history, watched.since, until)
+        device, peak = watched.device.id, watched.interval.peak()
+        moment = replay.highest()
+        if replay.agrees:
+            failed = replay.failure()
+            if failed is not None:
+                self.at_failure[device] = self._rows(watched, failed)
+        most_bytes = moment.size_bytes if peak.hi_bytes is None else peak.hi_bytes
+        if replay.agrees and peak.lo_bytes <= moment.size_bytes <= most_bytes:
+            if moment.size_bytes:
+                rows = self._rows(watched, moment)
+                self._peaks[watched.device.index] = _Peak(device, moment.time_us, rows)
+            return
+        why = _NOT_ADDING_UP
+        if moment.size_bytes < peak.lo_bytes and not replay.whole and watched.still:
+            too_early = "it came before the events that torch still has, which are the last"
+            why = f"{too_early} {len(replay.events):,}" if replay.events else _NO_EVENTS
+        self._unknown(why, watched.device, f" ({size_text(peak.lo_bytes)})")
+
+    def _rows(self, watched: _Watched, moment: Moment) -> tuple[AtPeak, ...]:
+        return self._breakdown.rows(watched.device.id, watched.device.index, moment)
+
+    def _unknown(self, why: str, device: Device | None = None, size: str = "") -> None:
+        where = f" on {device.id}" if device is not None else ""
+        self.notes.append(f"What was alive at the peak{size}{where} is not known: {why}.")
+
+    def _failed(self, reason: BaseException) -> None:
+        """Keep why nothing is known; an interrupt or the like goes on."""
+        if not isinstance(reason, Exception) or is_from_a_handler(reason):
+            self.drop()
+            raise reason
+        self._unknown(str(reason) if isinstance(reason, Unavailable) else named(reason))
+
+
+def _closed(watched: _Watched) -> tuple[Position, bool]:
+    """End an interval; return where the allocator stood then, and whether it stood there just before too."""
+    before = position(watched.device.index)
+    watched.tracker.close(watched.interval)
+    after = position(watched.device.index)
+    return after, before == after
 
 
 class PeakRecording:

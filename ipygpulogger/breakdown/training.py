@@ -22,7 +22,7 @@ from ..sources import Unavailable
 from ..sources.torch import state as torch_compiler
 from ..sources.torch.state import module
 from .kinds import BackwardPass, BoundedLog, LabelSnapshot, TrainingHistory
-from .names import Values, user_frames
+from .names import Label, Values, add, user_frames
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -170,7 +170,9 @@ class Training:
         found = graphs.walk(outputs)
         labels: Labels = {}
         lasting: Labels = {}
-        values.of_graph(labels, found)
+        add(labels, found.saved, Label("activations"))
+        for leaf in found.leaves:
+            values.of_tensor(labels, "", leaf)
         values.of_names(labels, lasting, (pair for one in user_frames(frame) for pair in locals_of(one)))
         self._devices.update(device for device, _ in (*labels, *lasting))
         if len(one.begin) < len(self._devices):
@@ -191,7 +193,9 @@ class Training:
         labels: Labels = {}
         if one.walked:
             with undisturbed(), torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
-                values.of_gradients(labels, leaves, results if type(results) is tuple else ())
+                graphs, given = values.graphs, results if type(results) is tuple else ()
+                for gradient in (*map(graphs.gradient_of, leaves), *given):
+                    add(labels, graphs.addresses_of(gradient), Label("gradients"))
         one.end = self._positions()
         if labels:
             self._snapshots.add(LabelSnapshot(one.end, labels))

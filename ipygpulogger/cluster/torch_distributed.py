@@ -15,7 +15,6 @@ import time
 import weakref
 from collections import Counter
 from datetime import timedelta
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..analysis.group import Group, Missing
@@ -34,7 +33,6 @@ _CONNECT_S = 5.0  # at most
 _SLOWEST_POLL_S, _FASTEST_POLL_S = 0.1, 0.002
 _NOT_MEASURED = "not measured"
 _NOT_VALID = "sent something that is not a record"
-_TOO_OLD = "its record is from before the job restarted, or its clock is behind that of rank 0"
 
 
 def gather(
@@ -85,11 +83,8 @@ class Job:
         self._calls: Counter[str] = Counter(before._calls if before else ())
         self._label: str | None = None  # of the previous call
         self._lock = threading.Lock()
-        # The store may stay when torchrun restarts the job, while all ranks run as new processes: what was
-        # measured before this one began is of an earlier attempt. Ranks do not begin at the same moment.
-        self.began_s = 0.0
-        if "TORCHELASTIC_RUN_ID" in os.environ:
-            self.began_s = _began_s()
+        # The store may stay when torchrun restarts the job: what a rank sent before is not taken.
+        self._attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
 
     def post(self, measured: Measurement | None, label: str | None) -> Gathering | None:
         """Send what this rank measured; on rank 0 return what collects the others."""
@@ -113,7 +108,8 @@ class Job:
 
     def key(self, label: str, number: int, rank: int | None) -> str:
         """Return under which key a rank sends the record of its so-many-th call for a label."""
-        return f"{hashlib.sha256(label.encode(errors='replace')).hexdigest()[:16]}/{number}/{rank}"
+        digest = hashlib.sha256(label.encode(errors="replace")).hexdigest()[:16]
+        return f"{digest}/{number}/{rank}/{self._attempt}"
 
     def ask(self, method: str, *args: Any) -> Any:
         """Return what a method of the store returns; None if the store is lost, now or before."""
@@ -165,18 +161,6 @@ def _distributed() -> Any:
     distributed: Any = sys.modules.get("torch.distributed")
     there = distributed is not None and distributed.is_available() and distributed.is_initialized()
     return distributed if there else None
-
-
-def _began_s() -> float:
-    """Return when this process began, to a hundredth of a second."""
-    try:
-        ticks = int(Path("/proc/self/stat").read_bytes().rpartition(b")")[2].split()[19])
-        since_boot_s = time.clock_gettime(time.CLOCK_BOOTTIME)  # psutil has the boot in whole seconds
-        return clock.wall_s() - since_boot_s + ticks / os.sysconf("SC_CLK_TCK")
-    except (OSError, AttributeError):  # not on Linux
-        import psutil
-
-        return psutil.Process().create_time()
 
 
 def _connection() -> Any:
@@ -240,11 +224,7 @@ class Gathering:
             if (value := self._job.ask("get", self._open[rank])) is None:
                 return
             record = unpacked(bytes(value))
-            if record is not None and record.started_at.timestamp() + record.time_s < self._job.began_s:
-                self._missing[rank] = _TOO_OLD  # the rank may still send that of this attempt
-                continue
             self._job.ask("delete_key", self._open.pop(rank))
-            self._missing.pop(rank, None)
             if record is not None and record.rank == rank:
                 self._records[rank] = record
             else:

@@ -184,8 +184,8 @@ class Watch(ABC):
         self.stop()
 
     def __repr__(self) -> str:
-        state = "running" if self.is_running else "stopped"
-        return f"<{type(self).__name__}: {state}, {counted(len(self.history), 'record')}>"
+        state, count = "running" if self.is_running else "stopped", len(self.history)
+        return f"<{type(self).__name__}: {state}, {count:,} record{'s' * (count != 1)}>"
 
     # -- after a cell --------------------------------------------------------------------------------------
 
@@ -250,11 +250,6 @@ def keep(records: Iterable[ProcessRecord]) -> list[ProcessRecord]:
         kept = logger._keep(given)
         found = [max(pair, key=lambda record: len(record.notes)) for pair in zip(found, kept, strict=True)]
     return found
-
-
-def counted(count: int, noun: str) -> str:
-    """Return a count with its noun: "1 worker", "1,000 records"."""
-    return f"{count:,} {noun}{'s' * (count != 1)}"
 
 
 def label_here() -> str | None:

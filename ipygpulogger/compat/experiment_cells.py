@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ..engine.scope import Scope, measured_now
 from ..notebook.cell import CellEvents
 from ..notebook.logger import IPyGPULogger
-from ..owners.roots import CACHED
+from ..owners.roots import CACHED, empty_outputs
 from ..records import DRIVER
 from ..render import experiments as render
 from ..runtime.objects import walk_stack
@@ -35,22 +35,13 @@ def forget(shell: Any, values: list[Any], names_before: set[str]) -> None:
     A value stays everywhere if another name of the user's, or an output from before, still refers to it.
     IPython's own ``%xdel`` would delete the other names as well.
     """
-    names, hidden, hook = shell.user_ns, shell.user_ns_hidden, shell.displayhook
+    names, hidden = shell.user_ns, shell.user_ns_hidden
     outputs = names.get("_oh", {})
     ipythons = {name for name in hidden if CACHED.fullmatch(str(name))}  # a `_` of the user's is not hidden
     kept = [value for name, value in names.items() if name not in ipythons or hidden[name] is not value]
     kept += [value for number, value in outputs.items() if f"_{number}" in names_before]
     gone = {id(value) for value in values} - {id(value) for value in kept}
-    for number in [number for number, value in outputs.items() if id(value) in gone]:
-        del outputs[number]
-    for name in [name for name in ipythons if id(hidden[name]) in gone]:
-        if names.get(name, names) is hidden.pop(name):
-            del names[name]
-            if not name.strip("_"):
-                names[name] = hidden[name] = ""
-    for name in ("_", "__", "___"):
-        if id(getattr(hook, name, None)) in gone:
-            setattr(hook, name, "")
+    empty_outputs(shell, lambda value: id(value) in gone)
     if id(getattr(shell.last_execution_result, "result", None)) in gone:
         shell.last_execution_result = None
 

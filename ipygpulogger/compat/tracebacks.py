@@ -146,7 +146,8 @@ def empty_frames(errors: list[BaseException]) -> None:
     """
     emptied = []
     for frame in unique_frames(entry for error in errors for entry in walk_tb(traceback_of(error))):
-        if _is_module_level(frame) or _may_resume(frame):
+        is_module_level = not is_function(frame) and frame.f_locals is frame.f_globals
+        if is_module_level or _may_resume(frame):
             continue
         try:
             frame.clear()
@@ -189,20 +190,10 @@ _HOLDER = (object(),)
 _ONE_MORE = _references(list(_HOLDER))[0]
 
 
-def _is_module_level(frame: FrameType) -> bool:
-    return not is_function(frame) and frame.f_locals is frame.f_globals
-
-
 def _may_resume(frame: FrameType) -> bool:
     """Return whether a call still runs, or is a suspended generator: `clear` would close that up to 3.12."""
     if sys.version_info >= (3, 13):
         return False
     if sys.version_info >= (3, 11):  # the frame owns its variables and code only once the call has ended
         return not any(value is frame.f_code for value in gc.get_referents(frame))
-    if not frame.f_code.co_flags & _CODE_THAT_WAITS:
-        return False  # finished, or `clear` refuses
-    try:
-        frame.f_lineno = 0  # type: ignore[misc] # never allowed; the message shows the frame's state
-    except ValueError as refusal:
-        return "'line' trace event" not in str(refusal)
-    return True
+    return bool(frame.f_code.co_flags & _CODE_THAT_WAITS)  # it cannot be told of a finished one

@@ -64,7 +64,7 @@ class Allocations:
         # In their order: the number of an allocation, and its requested bytes; -1 where it is freed.
         self.events: list[tuple[int, int]] = []
         self.all: list[Allocation] = []  # by number
-        self._at_peak_event = -1
+        self.at_peak_event = -1  # when the most was allocated, for the first time
         self._by_storage: dict[int, tuple[Any, Allocation]] = {}
         self._is_over = False
 
@@ -114,7 +114,7 @@ class Allocations:
         self.all.append(made)
         self.events.append((made.number, requested_bytes))
         if allocator.peak_bytes > earlier_bytes:
-            self._at_peak_event = made.born
+            self.at_peak_event = made.born
         return made
 
     def free(self, *allocations: Allocation) -> None:
@@ -128,11 +128,6 @@ class Allocations:
     def end(self) -> None:
         """Stop noting what is freed: the function has returned."""
         self._is_over = True
-
-    def alive_at_peak(self) -> list[Allocation]:
-        """Return what was alive when the most was allocated, for the first time."""
-        at, held = self._at_peak_event, [one for one in self.all if one.size_bytes]
-        return [one for one in held if one.born <= at and (one.died is None or one.died > at)]
 
 
 class Kinds(Graphs):
@@ -201,7 +196,7 @@ class Kinds(Graphs):
 
     def rows(self, device: str) -> tuple[AtPeak, ...]:
         """Return what is alive at the peak, by kind and place, the largest first."""
-        alive = self.allocations.alive_at_peak()
+        at = self.allocations.at_peak_event
         places = Places(current_shell())
         blocks = (
             LabelledBlock.of(
@@ -210,7 +205,8 @@ class Kinds(Graphs):
                 one.size_bytes,
                 alive=True,
             )
-            for one in alive
+            for one in self.allocations.all
+            if one.size_bytes and one.born <= at and (one.died is None or one.died > at)
         )
         return rows_of(device, blocks)
 

@@ -3,35 +3,36 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
+import operator
+import re
 import threading
+from collections import UserDict
+from functools import partial
+from importlib import import_module
+from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..engine.machine import machine
 from ..records import device_id
 from ..records.estimate import BatchEstimate, Estimate, fit
-from ..records.units import clipped, printable
+from ..records.units import clipped, parse_size, printable, shortened
 from ..runtime.errors import is_from_a_handler, named
 from ..sources import Unavailable
 from ..sources.torch import state as torch_state
-from .arguments import (
-    BACKEND,
-    Arguments,
-    Batched,
-    batched,
-    capacity_bytes,
-    check_callable,
-    device_index,
-    imported_torch,
-    label_of,
-    sizes_of,
-)
+from .reach import Arguments, named_arguments
+from .values import listed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from types import ModuleType
 
     from .run import Run
 
+BACKEND = "cuda"  # whose caching allocator is simulated; torch calls ROCm's devices so as well
+_MOST_SIZES = 1000  # each is a run of the function
+_NAME = re.compile(r"(?:\w+_)?batch_?size|bsz?", re.IGNORECASE)  # as in `owners.dimensions`
+_LATER = inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction
 _ERROR = 300  # characters
 _CONTEXT = (
     "The capacity is what the function can have: a CUDA context takes a few hundred MB of a card besides."
@@ -90,7 +91,7 @@ def estimate(
     arguments = Arguments(args, kwargs)
     sizes = () if batch_sizes is None else sizes_of(batch_sizes)
     given_bytes = capacity_bytes(capacity)
-    check_callable(fn, arguments)
+    check_callable(fn)
     torch = imported_torch()
     index = device_index(device, torch)
     varied = batched(fn, arguments, torch) if sizes else Batched(arguments)
@@ -189,3 +190,160 @@ def _of_allocator(index: int) -> tuple[int, int, int | None]:
                 reusable_bytes = reserved_bytes - allocated_bytes - (counter.pools_bytes() or 0)
                 return reserved_bytes, max(0, reusable_bytes), counter.limit_bytes()
     return 0, 0, torch_state.limit_bytes(index)
+
+
+# -- what it is given, checked
+#
+# No tensor is resized for another batch size: its fake one has it. Parameters and modules stay as they are.
+
+
+def imported_torch() -> ModuleType:
+    """Return torch."""
+    try:
+        return import_module("torch")
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        raise ModuleNotFoundError("estimate needs PyTorch: pip install torch", name="torch") from None
+
+
+def device_index(device: Any, torch: ModuleType) -> int:
+    """Return the index of a CUDA device that a user named: "cuda:0", "cuda", 0, a `torch.device`.
+
+    "cuda" is torch's current device, which is the first one as long as CUDA is not initialised. The machine
+    need not have it.
+    """
+    if (index := whole_number(device)) is not None:
+        device = f"{BACKEND}:{index}"
+    named = None
+    with contextlib.suppress(RuntimeError, TypeError, ValueError):
+        named = torch.device(device)
+    if named is None or str(named) != str(device):  # torch makes cuda:-25 of cuda:999
+        raise ValueError(f"{shown(device)} is not a device: give 'cuda:0', a torch.device or an index")
+    if named.type != BACKEND:
+        raise ValueError(
+            f"estimate knows the allocator of CUDA devices only, not {named.type!r}: give a device such as"
+            " 'cuda:0'; the machine needs none"
+        )
+    return int(named.index if named.index is not None else torch_state.current_index() or 0)
+
+
+def capacity_bytes(capacity: Any) -> int | None:
+    """Return the bytes of a capacity that a user gave: "16GB", or bytes as an int; None for None."""
+    if capacity is None:
+        return None
+    size_bytes = None
+    with contextlib.suppress(ValueError):
+        size_bytes = parse_size(capacity) if isinstance(capacity, str) else whole_number(capacity)
+    if size_bytes is None or size_bytes <= 0:
+        raise ValueError(f"capacity takes a size such as '16GB', or bytes as an int, not {shown(capacity)}")
+    return size_bytes
+
+
+def sizes_of(batch_sizes: Any) -> tuple[int, ...]:
+    """Return the batch sizes that a user gave, each once, in their order."""
+    given: list[Any] = []
+    with contextlib.suppress(TypeError):
+        given = [*islice(batch_sizes, _MOST_SIZES + 1)]
+    sizes = [size for one in given if (size := whole_number(one) or 0) > 0]
+    if not 0 < len(sizes) == len(given) <= _MOST_SIZES:
+        raise ValueError(f"batch_sizes takes whole numbers such as [8, 16, 32], not {shown(batch_sizes)}")
+    return tuple(dict.fromkeys(sizes))
+
+
+def whole_number(value: Any) -> int | None:
+    """Return a value as an int; None if it is not a whole number, which a bool is not meant to be."""
+    try:
+        return None if isinstance(value, bool) else operator.index(value)
+    except TypeError:
+        return None
+
+
+def check_callable(fn: Any) -> None:
+    """Check that a function runs when it is called."""
+    if not callable(fn):
+        raise TypeError(
+            f"estimate takes a function and its arguments, not {shown(fn)}:"
+            " write estimate(step, batch), not estimate(step(batch))"
+        )
+    plain = inspect.isroutine(fn) or isinstance(fn, (type, partial))
+    if any(is_one(fn if plain else type(fn).__call__) for is_one in _LATER):
+        raise TypeError(
+            f"{label_of(fn)} is a coroutine function or a generator function:"
+            " give estimate a function that runs when it is called"
+        )
+
+
+def label_of(fn: Any) -> str:
+    """Return the name of a function: "step", "Linear" for a module, that of the function in a partial."""
+    while isinstance(fn, partial):
+        fn = fn.func
+    names = ["__name__"] if inspect.isbuiltin(fn) else ["__qualname__", "__name__"]
+    name = next(filter(None, (getattr(fn, one, None) for one in names)), type(fn).__qualname__)
+    return shortened(str(name).rpartition("<locals>.")[2])
+
+
+def shown(value: Any) -> str:
+    """Return a value as an error shows it."""
+    try:
+        return clipped(printable(repr(value)), 60)
+    except Exception:  # a `repr` of the user's
+        return f"a {type(value).__name__}"
+
+
+class Batched(NamedTuple):
+    """What of a function's arguments a batch size replaces."""
+
+    arguments: Arguments  # the arguments as they were given
+    size: int = 0  # the batch size that they have
+    # The key or position of the int argument that is replaced; None if there is none.
+    place: str | int | None = None
+    tensors: Sequence[Any] = ()  # whose leading dimension is replaced
+    described: str = ""  # what is replaced: "the leading dimension 8 of images and labels"
+
+    def resized(self, size: int) -> tuple[Arguments, dict[int, int]]:
+        """Return the arguments with another batch size, and by identity of a tensor its leading dimension."""
+        args, kwargs = list(self.arguments.args), dict(self.arguments.kwargs)
+        if self.place is not None:
+            holder: Any = args if isinstance(self.place, int) else kwargs
+            holder[self.place] = size
+        return Arguments(tuple(args), kwargs), {id(one): size for one in self.tensors}
+
+
+def batched(fn: Callable[..., Any], arguments: Arguments, torch: ModuleType) -> Batched:
+    """Return which arguments of a function change with the batch size.
+
+    1. If an int argument is named like a batch size: it, and the tensors whose first dimension equals it.
+    2. Otherwise the first dimension of the first tensor, and of all tensors whose first dimension is equal.
+    3. Without tensors: the int argument, if there is only one.
+    """
+    named = list(named_arguments(fn, arguments))
+    leaves = [(name, leaf) for _, name, value in named for leaf in _leaves(value, torch)]
+    tensors = [(name, leaf) for name, leaf in leaves if _has_batch(leaf, torch)]
+    numbers = [one for one in named if type(one[2]) is int and one[2] > 0]
+    number = next((one for one in numbers if _NAME.fullmatch(one[1])), None)
+    if number is None and not tensors and len(numbers) == 1:
+        number = numbers[0]
+    if number is None and not tensors:
+        raise ValueError(
+            "batch_sizes can only vary what fn is called with: give it a tensor, or a number named batch_size"
+        )
+    place, label, size = (None, "", int(tensors[0][1].shape[0])) if number is None else number
+    replaced = [(name, one) for name, one in tensors if one.shape[0] == size]
+    names = list(dict.fromkeys(name for name, _ in replaced))
+    holders = f"the leading dimension {size} of {listed(names)}" if names else ""
+    described = listed([one for one in (label, holders) if one])
+    return Batched(arguments, size, place, [one for _, one in replaced], described)
+
+
+def _leaves(value: Any, torch: ModuleType) -> Iterator[Any]:
+    """Yield what nested containers hold, those included that tokenizers return."""
+    for leaf in torch.utils._pytree.tree_leaves(value):
+        yield from _leaves(leaf.data, torch) if isinstance(leaf, UserDict) else (leaf,)
+
+
+def _has_batch(value: Any, torch: ModuleType) -> bool:
+    """Return whether a value is a tensor with a first dimension that a batch size can replace."""
+    if not isinstance(value, torch.Tensor) or isinstance(value, torch.nn.Parameter):
+        return False
+    return value.layout is torch.strided and not value.is_nested and value.dim() > 0

@@ -10,15 +10,15 @@ from __future__ import annotations
 import dis
 import functools
 import gc
+import inspect
 import sys
 import types
 from collections import deque
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..allocator.places import is_users
 from ..runtime.objects import is_made_in_python, nested_code
-from .arguments import Arguments, named_arguments
 from .restored import Restored, is_generator
 
 if TYPE_CHECKING:
@@ -39,6 +39,13 @@ _STRANGERS = (
     "IPython ipykernel ipywidgets traitlets zmq logging tqdm matplotlib pandas wandb tensorboard ipygpulogger"
 )
 _HOLDERS = frozenset(("collections", "types", "functools", "argparse"))  # of the standard library
+
+
+class Arguments(NamedTuple):
+    """What a function is called with."""
+
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
 
 
 class RealTensor:
@@ -284,3 +291,24 @@ def _globals_in(code: types.CodeType) -> Iterator[str]:
         verb, _, space = one.opname.partition("_")
         if verb in ("LOAD", "STORE", "DELETE") and space in ("GLOBAL", "NAME"):
             yield one.argval
+
+
+def named_arguments(fn: Callable[..., Any], arguments: Arguments) -> Iterator[tuple[int | str, str, Any]]:
+    """Yield the position or key of each argument, the name of its parameter, and its value."""
+    signature = _signature_of(fn)
+    parameters = () if signature is None else signature.parameters.values()
+    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    names = [parameter.name for parameter in parameters if parameter.kind in positional]
+    for place, value in enumerate(arguments.args):
+        yield place, names[place] if place < len(names) else f"argument {place + 1}", value
+    for name, value in arguments.kwargs.items():
+        yield name, name, value
+
+
+def _signature_of(fn: Any) -> inspect.Signature | None:
+    """Return the signature of a function, for a module that of its ``forward``; None if unknown."""
+    forward = None if inspect.isroutine(fn) or isinstance(fn, type) else getattr(fn, "forward", None)
+    try:
+        return inspect.signature(forward if callable(forward) else fn)
+    except (TypeError, ValueError):
+        return None

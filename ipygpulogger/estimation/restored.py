@@ -1,8 +1,8 @@
-"""Puts back what a run changed: containers, attributes, names, generators, settings; holds signals back.
+"""Puts back what a run changed: containers, attributes, names, generators, settings; holds Ctrl-C back.
 
-Ctrl-C interrupts the function, and never what puts everything back. Handlers of signals run only where the
-function's own code does, or an operator has ended: C++ code of torch that calls Python in between ends the
-process on an error.
+It interrupts the function, and never what puts everything back. Its handler runs only where the function's
+own code does, or an operator has ended: C++ code of torch that calls Python in between ends the process on
+an error. The handlers of other signals run as ever.
 """
 
 from __future__ import annotations
@@ -185,47 +185,31 @@ def _state_of(generator: Any) -> State:
 
 
 class Interrupts:
-    """Signals that arrive while a function is estimated, on the thread that estimates it."""
+    """Ctrl-C while a function is estimated, on the main thread."""
 
     def __init__(self) -> None:
-        self._handlers: dict[int, Callable[[int, FrameType | None], Any]] = {}
-        self._waiting: list[int] = []
-        self._allowed = self._is_over = False
+        self._handler: Any = None
+        self._arrived = self._allowed = False
 
     @contextlib.contextmanager
     def waiting(self) -> Iterator[None]:
-        """Have the handlers of signals run only where they are `allowed`, the others at the end."""
-        if threading.current_thread() is not threading.main_thread():
+        """Have the handler of SIGINT run only where it is `allowed`, or at the end."""
+        self._handler = signal.getsignal(signal.SIGINT)
+        if not callable(self._handler) or threading.current_thread() is not threading.main_thread():
             yield
             return
         try:
-            for number in signal.valid_signals():
-                handler = signal.getsignal(number)
-                if callable(handler):
-                    self._handlers[number] = handler
-                    signal.signal(number, self._handle)
+            signal.signal(signal.SIGINT, self._handle)
             yield
         finally:
-            self._allowed, self._is_over = False, True
-            try:
-                self._restore(list(self._handlers))
-            finally:
-                self._run()
-
-    def _restore(self, numbers: list[int]) -> None:
-        """Restore every signal handler, also if one of them raises meanwhile."""
-        try:
-            while numbers:
-                if signal.getsignal(numbers[-1]) == self._handle:  # else the function has set another one
-                    signal.signal(numbers[-1], self._handlers[numbers[-1]])
-                numbers.pop()
-        finally:
-            if numbers:
-                self._restore(numbers)
+            self._allowed = False
+            if signal.getsignal(signal.SIGINT) == self._handle:  # else the function has set another one
+                signal.signal(signal.SIGINT, self._handler)
+            self._run()
 
     @contextlib.contextmanager
     def allowed(self) -> Iterator[None]:
-        """Have the handlers run within: the user's function is called here."""
+        """Have the handler run within: the user's function is called here."""
         self._allowed = True
         try:
             self._run()
@@ -234,7 +218,7 @@ class Interrupts:
             self._allowed = False
 
     def after(self, handler: Callable[..., Any]) -> Callable[..., Any]:
-        """Return a function that handles an operator, with the signals waiting for its end.
+        """Return a function that handles an operator, with an interrupt waiting for its end.
 
         In the middle of one torch's own state must not be left as it is.
         """
@@ -248,20 +232,17 @@ class Interrupts:
 
         return handled
 
-    def _handle(self, number: int, frame: FrameType | None) -> None:
-        if self._is_over or (self._allowed and not _is_in_torch(frame)):
-            self._call(number, frame)
-        else:
-            self._waiting.append(number)
+    def _handle(self, _: int, frame: FrameType | None) -> None:
+        self._arrived = True
+        if self._allowed and not _is_in_torch(frame):
+            self._run(frame)
 
-    def _run(self) -> None:
-        while self._waiting:
-            self._call(self._waiting.pop(0), None)
-
-    def _call(self, number: int, frame: FrameType | None) -> None:
-        allowed, self._allowed = self._allowed, False  # if it raises, all is put back undisturbed
-        self._handlers[number](number, frame)
-        self._allowed = allowed
+    def _run(self, frame: FrameType | None = None) -> None:
+        if self._arrived:
+            self._arrived = False
+            allowed, self._allowed = self._allowed, False  # if it raises, all is put back undisturbed
+            self._handler(signal.SIGINT, frame)
+            self._allowed = allowed
 
 
 def _is_in_torch(frame: FrameType | None) -> bool:

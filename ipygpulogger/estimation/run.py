@@ -10,15 +10,14 @@ from ..allocator.caching_allocator import fits_within
 from ..records.units import MB, rounded_mb
 from ..runtime.errors import named
 from .allocations import Allocations, Kinds
-from .arguments import Arguments, listed
 from .fake_map import FakeMap
 from .fake_tensors import DeviceReporting, dispatch_mode, fake_mode
 from .kernels import WIDE
 from .operators import GRADIENT, LESS, MORE, Operators
 from .patches import patched
-from .reach import Reach
+from .reach import Arguments, Reach
 from .restored import Interrupts
-from .values import EstimateError, written
+from .values import EstimateError, listed, written
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

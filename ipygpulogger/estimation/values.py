@@ -36,7 +36,7 @@ _MOST_READS = 10_000  # of a value by one line
 
 _OURS = f"{__name__.rpartition('.')[0]}."
 _ENGINE = "_engine_run_backward"
-_CHECKING = ("torch.nn.", "torch.distributions.")
+_CHECKING = ("torch.nn.", "torch.distributions.")  # modules that check values
 _DISPATCH = ("_ops.py", "_compile.py", "eval_frame.py", "_stats.py", "_python_dispatch.py", "_device.py")
 
 
@@ -47,6 +47,11 @@ class EstimateError(RuntimeError):
 def written(frame: Frame) -> str:
     """Return how a user would write a line."""
     return Places(current_shell()).place_of(frame).place
+
+
+def listed(words: list[str]) -> str:
+    """Return words as a sentence has them: "a", "a and b", "a, b and c"."""
+    return " and ".join(filter(None, (", ".join(words[:-1]), words[-1])))
 
 
 class _Count(float):
@@ -145,7 +150,7 @@ class Values:
             values = [self._value_of(one) if isinstance(one, self._torch.Tensor) else one for one in args]
             if None not in values:
                 return _FOLLOWS[name](*values)  # type: ignore[no-any-return]
-        return _CHECKS[name] if name in _CHECKS and is_called_by_check() else None
+        return _CHECKS[name] if name in _CHECKS and _module_of(_caller()).startswith(_CHECKING) else None
 
     def _value_of(self, tensor: Any) -> float | bool | None:
         constant = getattr(tensor, "constant", None)
@@ -178,11 +183,6 @@ def is_called_by_user() -> bool:
     """Return whether a line of the user's itself called the operator, or the function, that runs now."""
     caller = _caller()
     return caller is not None and is_users(caller.f_code.co_filename)
-
-
-def is_called_by_check() -> bool:
-    """Return whether a module of torch called the operator that is being dispatched, to check a value."""
-    return _module_of(_caller()).startswith(_CHECKING)
 
 
 def is_called_by_engine() -> bool:

@@ -6,13 +6,15 @@ With the former, library code runs at full speed meanwhile; with the latter, eac
 from __future__ import annotations
 
 import dis
+import itertools
 import sys
 import threading
 from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE, CO_GENERATOR
 from typing import TYPE_CHECKING, Any
 
 from ..runtime.clock import monotonic_s, this_thread
-from .tracing import ENDED, TracingBackend, name_of, running_frames
+from ..runtime.objects import walk_stack
+from .tracing import ENDED, TracingBackend, name_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -199,7 +201,7 @@ class SysSetTrace(TracingBackend):
             threading.settrace(None)
         if sys.gettrace() is self._trace_calls:
             sys.settrace(None)
-        for frame in running_frames():
+        for frame in itertools.chain(*map(walk_stack, sys._current_frames().values())):
             if frame.f_trace is self._trace_events:
                 frame.f_trace = None
         self._raised.clear()

@@ -1,30 +1,26 @@
 """The line that each frame is at: hits and time of each line, and the line that its memory is attributed to.
 
 Reading the counters takes some 40 us. So lines that run very often are measured for a while and then only
-counted: a loop's memory goes to its first line from then on, a small function's to the lines that call it.
+counted: the memory of a cell's statement goes to its first line from then on, a function's to the lines that
+call it.
 """
 
 from __future__ import annotations
 
-import ast
-import linecache
-from inspect import CO_ASYNC_GENERATOR, CO_GENERATOR, CO_OPTIMIZED
-from typing import TYPE_CHECKING, NamedTuple
+from inspect import CO_OPTIMIZED
+from typing import TYPE_CHECKING
 
 from . import tracing
 from .line_memory import LineMemory
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterator
     from types import CodeType, FrameType
 
     from .line_memory import LineMemories
 
 MEASURED = 1_000  # boundaries in one code object; after that its lines are only counted
 RARE = 50  # but a line with no more boundaries than this is measured all the same
-HELD = 3 * MEASURED  # changes between lines and loops after which a loop is not measured as a whole either
-
-_LOOPS = (ast.For, ast.While, ast.AsyncFor)
 _INLINE = frozenset(("<lambda>", "<genexpr>", "<listcomp>", "<setcomp>", "<dictcomp>"))
 
 
@@ -66,14 +62,6 @@ class FrameState:
         self.suspended = False
 
 
-class _Loop(NamedTuple):
-    """An outermost loop: its lines, and the entry of its first one, which has the memory of the whole."""
-
-    first: int
-    last: int
-    header: Line
-
-
 class LineTable:
     """Every line that ran in one measurement, and the code objects that they belong to."""
 
@@ -97,7 +85,10 @@ class LineTable:
         """End every line that runs; `LineMemories.stop` ends their memory."""
         stopped_s = tracing.now_s()
         for code in self._codes:
-            code.end_all(stopped_s)
+            for state in tuple(code.states.values()):
+                if state.line is not None:
+                    state.line.leave(stopped_s)
+            code.states.clear()
 
     def forget(self) -> None:
         """Leave out what the lines that run now have used: their ends will not be reported."""
@@ -126,21 +117,21 @@ class CodeFrames:
     def __init__(self, table: LineTable, code: CodeType) -> None:
         self._line_of, self._memory = table.line, table.memory
         self.filename = code.co_filename
-        # What is allocated while a generator is suspended is not attributed to it.
-        self._is_generator = bool(code.co_flags & (CO_GENERATOR | CO_ASYNC_GENERATOR))
         self._is_function = bool(code.co_flags & CO_OPTIMIZED)
         self._inline = code.co_name in _INLINE or not self._is_function  # a class's body: by its first line
         self.states: dict[int, FrameState] = {}  # by the frame's id
-        self._boundaries = self._changes = 0  # how often the counters were read: in all, and for a whole loop
+        self._boundaries = 0  # how often the counters were read
         self._measured = True  # the counters are read for every line
-        self._loops: tuple[_Loop, ...] = ()  # once the lines are only counted; a generator has none
-        self._lines: dict[int, tuple[Line, _Loop | None]] = {}
+        self._lines: dict[int, Line] = {}
+        # Of a statement of a cell, once its lines are only counted: its first line, which has its memory.
+        self._first: Line | None = None
+        self._first_lineno = 0
 
     # -- what the tracing back end reports ---------------------------------------------------------
 
     def line(self, frame: FrameType, lineno: int, now_s: float) -> None:
         """Start a line: a hit if it is a new line, or the same one by a jump back."""
-        line, loop = self._lines.get(lineno) or self._add(lineno)
+        line = self._lines.get(lineno) or self._add(lineno)
         state, offset = self.states.get(id(frame)), frame.f_lasti
         if state is not None and state.line is line and offset > state.offset:
             return
@@ -161,10 +152,10 @@ class CodeFrames:
             self._count(frame.f_code)
             self._attribute(state, line, continues=continues)
             return
-        header = None if loop is None else loop.header
-        self._skip(state, line, header)
-        if state.held is not (header and header.memory):
-            self._attribute_to_loop(state, header)
+        first = self._first
+        self._skip(state, line, first)
+        if state.held is not (first and first.memory):
+            self._attribute(state, first)
 
     def resumed(self, frame: FrameType, now_s: float) -> None:
         """Resume a line, which is not a new hit."""
@@ -174,7 +165,7 @@ class CodeFrames:
         if state is None:
             state = self.states[id(frame)] = FrameState(frame.f_lasti)
         state.suspended = False
-        line, _ = self._lines.get(lineno) or self._add(lineno)
+        line = self._lines.get(lineno) or self._add(lineno)
         state.line = line
         line.enter(now_s)
         if self._measured or line.boundaries < RARE:
@@ -199,13 +190,6 @@ class CodeFrames:
 
     # ----------------------------------------------------------------------------------------------
 
-    def end_all(self, now_s: float) -> None:
-        """End every line: nothing is reported any more."""
-        for state in tuple(self.states.values()):
-            if state.line is not None:
-                state.line.leave(now_s)
-        self.states.clear()
-
     def _end(self, state: FrameState, now_s: float) -> None:
         line, state.line = state.line, None
         if line is not None:
@@ -213,14 +197,13 @@ class CodeFrames:
         if state.held is not None:
             self._attribute(state, None)
 
-    def _add(self, lineno: int) -> tuple[Line, _Loop | None]:
-        loop = next((loop for loop in self._loops if loop.first <= lineno <= loop.last), None)
-        found = self._lines[lineno] = self._line_of(self.filename, lineno), loop
+    def _add(self, lineno: int) -> Line:
+        found = self._lines[lineno] = self._line_of(self.filename, lineno)
         return found
 
-    def _skip(self, state: FrameState, line: Line, header: Line | None) -> None:
+    def _skip(self, state: FrameState, line: Line, first: Line | None) -> None:
         """Note that a line is only counted; within a line that is measured as a whole nothing is missed."""
-        if line is not header and not (self._inline and line.memory.held_by_others(state)):
+        if line is not first and not (self._inline and line.memory.held_by_others(state)):
             line.skipped = True
 
     def _attribute(self, state: FrameState, line: Line | None, *, continues: bool = False) -> None:
@@ -231,59 +214,25 @@ class CodeFrames:
             line.boundaries += 1
             self._memory.hold(state, line.memory, continues=continues)
 
-    def _attribute_to_loop(self, state: FrameState, header: Line | None) -> None:
-        """Attribute what the frame uses from here on to the loop as a whole, or to no line of this code."""
-        self._changes += 1
-        if self._changes > HELD and self._loops:
-            header = None
-            self._set_loops(())
-        self._attribute(state, header)
-
     def _count(self, code: CodeType) -> None:
-        """Count one more boundary; after the last its loops are looked for."""
+        """Count one more boundary; after the last the lines are only counted."""
         self._boundaries += 1
         if self._measured and self._boundaries >= MEASURED:
             self._measured = False
-            self._set_loops(() if self._is_generator else outermost_loops(code))
-
-    def _set_loops(self, loops: Iterable[tuple[int, int]]) -> None:
-        self._loops = tuple(_Loop(*lines, self._line_of(self.filename, lines[0])) for lines in loops)
-        for lineno in tuple(self._lines):
-            self._add(lineno)
+            if code.co_name.startswith("<") and not self._is_function:  # IPython runs a statement as a module
+                self._first_lineno = min(self._lines)
+                self._first = self._line_of(self.filename, self._first_lineno)
 
     def notes(self, place: str, offset: int) -> Iterator[str]:
-        """Yield a sentence for each group of lines that were only counted; as `LineTable.notes`."""
-        groups: dict[_Loop | None, list[int]] = {}
-        for lineno, (line, loop) in self._lines.items():
-            if not (self._measured or line.complete):  # before, what is not complete has another reason
-                groups.setdefault(loop, []).append(lineno + offset)
-        for loop, counted in groups.items():
-            its = "its" if len(counted) == 1 else "their"
-            holder = f"line {loop.first + offset}" if loop else "the lines that run them"
+        """Yield a sentence about the lines that were only counted; as `LineTable.notes`."""
+        if self._measured:  # what is not complete has another reason
+            return
+        if counted := [lineno + offset for lineno, line in self._lines.items() if not line.complete]:
+            first, last = min(counted), max(counted)
+            lines = f"lines {first}-{last}" if last > first else f"line {first}"
+            holder = f"line {self._first_lineno + offset}" if self._first else "the lines that run them"
+            where, its = f" of {place}" if place else "", "its" if len(counted) == 1 else "their"
             yield (
-                f"{_named(counted, place)}: measured until {MEASURED:,} lines had run there,"
+                f"{lines}{where}: measured until {MEASURED:,} lines had run there,"
                 f" from then on {its} memory is added up in {holder}"
             )
-
-
-def _named(linenos: Sequence[int], place: str) -> str:
-    first, last = min(linenos), max(linenos)
-    lines = f"lines {first}-{last}" if last > first else f"line {first}"
-    return f"{lines} of {place}" if place else lines
-
-
-def outermost_loops(code: CodeType) -> list[tuple[int, int]]:
-    """Return first and last line of each outermost loop of a code object, as far as there is source."""
-    source = "".join(linecache.getlines(code.co_filename))
-    flags = ast.PyCF_ONLY_AST | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
-    try:
-        tree = compile(source, code.co_filename, "exec", flags, dont_inherit=True)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return []
-    linenos = [lineno for _, _, lineno in code.co_lines() if lineno]
-    loops = [(node.lineno, node.end_lineno or 0) for node in ast.walk(tree) if isinstance(node, _LOOPS)]
-    found: list[tuple[int, int]] = []
-    for first, last in sorted(loops):
-        if min(linenos) <= first <= max(linenos) and not (found and first <= found[-1][1]):
-            found.append((first, last))
-    return found

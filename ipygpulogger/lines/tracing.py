@@ -7,17 +7,14 @@ exception of ours reaches the user's code, only one that the user's own signal h
 
 from __future__ import annotations
 
-import sys
 import threading
 import weakref
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..runtime.clock import monotonic_s, this_thread
 from ..runtime.errors import is_from_a_handler, named
-from ..runtime.objects import walk_stack
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from types import CodeType, FrameType
 
     from .frame_state import CodeFrames
@@ -165,9 +162,3 @@ class TracingBackend:
         self._lock = threading.RLock()
         for subscriber in self.subscribers:
             self.unsubscribe(subscriber)
-
-
-def running_frames() -> Iterator[FrameType]:
-    """Yield every frame that runs, in any thread."""
-    for newest in sys._current_frames().values():
-        yield from walk_stack(newest)

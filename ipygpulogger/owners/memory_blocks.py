@@ -56,7 +56,7 @@ def _readers(numpys: Any, arrow: Any) -> dict[int, Callable[[Any], Holding | Non
         *((kind, _table) for kind in _TABLES),
         *((kind, _inside) for kind in _INSIDE),
         *((kind, _buffer) for kind in (bytearray, array.array)),
-        (memoryview, _view),
+        (memoryview, lambda _, value: _made_of((value.obj,))),
         (mmap.mmap, _mapping),
         (numpys, _ndarray),
         (getattr(arrow, "Buffer", None), _arrow_buffer),
@@ -93,10 +93,6 @@ def _buffer(_: Any, value: Any) -> Holding | None:
     """Read what a buffer holds, without the room that it has left."""
     address, size_bytes = _buffer_of(value)
     return Holding((DEVICE, address), size_bytes, DEVICE) if size_bytes >= _SMALL else None
-
-
-def _view(_: Any, value: Any) -> Holding | None:
-    return _made_of((value.obj,))
 
 
 def _mapping(base: Any, value: Any) -> Holding | None:

@@ -18,8 +18,7 @@ from ..records.units import MB, rounded_mb, shortened, size_text
 from ..sources import Unavailable
 from .dimensions import find_batch
 from .memory_blocks import array_readers
-from .ram_request import asked_of_ram
-from .referents import FRAMEWORKS, first_word, message_of, out_of_memory_in, ram_error_in
+from .referents import FRAMEWORKS, asked_of_ram, first_word, message_of, out_of_memory_in, ram_error_in
 from .roots import LAST, owners_in
 
 if TYPE_CHECKING:
@@ -27,6 +26,7 @@ if TYPE_CHECKING:
 
     from ..records import DeviceUsage, Owner
     from ..sources import DeviceCounter, Framework
+    from .attribution import WalkResult
 
 _SIZE = r"(?P<number>\d[\d,]*(?:\.\d+)?)\s*(?P<unit>bytes|[KMGT]i?B)\b"
 _SIZES = {  # by field of `OomMessage`, how torch, JAX and CuPy say it
@@ -78,47 +78,23 @@ class OomSnapshot:
 
     device: str  # "cuda:0", "cpu"
     message: OomMessage  # what the message of the error says
-    allocated_bytes: int | None  # held by live arrays, as counted after the error
-    reserved_bytes: int | None  # held by the framework's allocator, as counted after the error
-    unused_in_pieces: int | None  # the part of these that is unused, in pieces between live arrays
-    device_free_bytes: int | None  # free on the device, as counted after the error
-    limit_bytes: int | None  # the most that the framework may reserve
     owners: tuple[Owner, ...]  # the names that the device's arrays are attributed to, the largest first
     complete: bool  # whether the time budget was enough to find all of them
-    batch: tuple[str, int] | None  # the batch size of the failed code: a variable and its value
+    # When the allocation failed: free on the device, and what of it the framework could have reserved;
+    # held by live arrays; held by the framework's allocator, unused, and in pieces between live arrays.
+    free_bytes: int | None
+    available_bytes: int | None
+    live_bytes: int | None = None
+    cached_bytes: int | None = None
+    fragmented_bytes: int | None = None
+    # As counted after the error: held by live arrays, and by the allocator; unused in pieces; free.
+    allocated_bytes: int | None = None
+    reserved_bytes: int | None = None
+    unused_in_pieces: int | None = None
+    device_free_bytes: int | None = None
+    limit_bytes: int | None = None  # the most that the framework may reserve
+    batch: tuple[str, int] | None = None  # the batch size of the failed code: a variable and its value
     limit: str = ""  # of general RAM the tightest, as words
-
-    @property
-    def free_bytes(self) -> int | None:
-        """Free on the device when the allocation failed."""
-        return _at_the_error(self.device_free_bytes, self.message.free_bytes)
-
-    @property
-    def live_bytes(self) -> int | None:
-        """Held by live arrays when the allocation failed."""
-        return _at_the_error(self.allocated_bytes, self.message.live_bytes)
-
-    @property
-    def cached_bytes(self) -> int | None:
-        """Held by the framework's allocator, unused, when the allocation failed."""
-        if self.allocated_bytes is None or self.reserved_bytes is None:
-            return self.message.cached_bytes
-        return _at_the_error(self.reserved_bytes - self.allocated_bytes, self.message.cached_bytes)
-
-    @property
-    def fragmented_bytes(self) -> int | None:
-        """The part of the cached bytes that is in pieces between live arrays."""
-        if self.unused_in_pieces is None or self.cached_bytes is None:
-            return self.unused_in_pieces
-        return min(self.unused_in_pieces, self.cached_bytes)
-
-    @property
-    def available_bytes(self) -> int | None:
-        """What the framework could still have reserved on the device when the allocation failed."""
-        if self.free_bytes is None or self.limit_bytes is None:
-            return self.free_bytes
-        reserved_bytes = (self.live_bytes or 0) + (self.cached_bytes or 0)
-        return min(self.free_bytes, max(0, self.limit_bytes - reserved_bytes))
 
     def held_bytes(self, *kinds: str) -> int:
         """Held by owners of these kinds."""
@@ -143,18 +119,26 @@ def oom_snapshot(
     counter = _counter(cause, message, frameworks)
     device = counter.device.id if counter else device_id("gpu", message.device_index or 0)
     found = owners_in(shell, [framework.holding for framework in frameworks], error)
-    allocated_bytes, reserved_bytes = _allocator(counter)
+    allocated, reserved = _allocator(counter)
     memory = counter.device_memory() if counter else None
+    pieces = fragmented = counter.fragmented_bytes() if counter else None
+    limit = counter.limit_bytes() if counter else None
+    free = available = _at_the_error(memory.free_bytes if memory else None, message.free_bytes)
+    live, cached = _at_the_error(allocated, message.live_bytes), message.cached_bytes
+    if allocated is not None and reserved is not None:
+        cached = _at_the_error(reserved - allocated, cached)
+    if pieces is not None and cached is not None:
+        fragmented = min(pieces, cached)
+    if free is not None and limit is not None:
+        available = min(free, max(0, limit - (live or 0) - (cached or 0)))
     return OomSnapshot(
         device,
         message,
-        allocated_bytes,
-        reserved_bytes,
-        counter.fragmented_bytes() if counter else None,
-        memory.free_bytes if memory else None,
-        counter.limit_bytes() if counter else None,
-        tuple(owner for owner in found.owners if owner.device == device and owner.size_bytes >= MB),
+        _large(found, device),
         found.complete,
+        *(free, available, live, cached, fragmented),
+        *(allocated, reserved, pieces, memory.free_bytes if memory else None),
+        limit,
         find_batch(error, shell),
     )
 
@@ -167,12 +151,17 @@ def _ram_snapshot(error: BaseException | None, shell: Any) -> OomSnapshot | None
     limit, message = machine().limits.refusing(), read_message(message_of(cause))
     left_bytes = None if limit is None else limit.left_bytes
     if message.requested_bytes is None:
-        message = OomMessage(asked_of_ram(cause, shell, left_bytes or 0))
+        asked_bytes = asked_of_ram(cause, shell)
+        # Where so much is left, it is not what failed: a name has been bound anew.
+        message = OomMessage(asked_bytes if (asked_bytes or 0) > (left_bytes or 0) else None)
     found = owners_in(shell, array_readers(), error)
-    owners = tuple(owner for owner in found.owners if owner.device == CPU and owner.size_bytes >= MB)
     said = "" if limit is None else f"the limit is {size_text(limit.limit_bytes)} ({limit.name})"
-    sizes = None, None, None, left_bytes, None
-    return OomSnapshot(CPU, message, *sizes, owners, found.complete, None, said)
+    given = CPU, message, _large(found, CPU), found.complete
+    return OomSnapshot(*given, left_bytes, left_bytes, device_free_bytes=left_bytes, limit=said)
+
+
+def _large(found: WalkResult, device: str) -> tuple[Owner, ...]:
+    return tuple(owner for owner in found.owners if owner.device == device and owner.size_bytes >= MB)
 
 
 def _counter(

@@ -26,7 +26,7 @@ from .referents import exception_chain, is_function, locals_of, traceback_of, un
 from .walk import BUDGET_S, walk
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterable, Iterator
+    from collections.abc import Callable, Container, Iterable, Iterator
     from types import FrameType, TracebackType
     from typing import TypeGuard
 
@@ -232,26 +232,30 @@ def drop_hidden_references(shell: Any) -> None:
         sys.__dict__.pop(name, None)
     if getattr(shell, "last_execution_result", None) is not None:
         shell.last_execution_result = None
-    _empty_outputs(shell)
+    empty_outputs(shell)
 
 
-def _empty_outputs(shell: Any) -> None:
-    """Do as `displayhook.flush`, which overwrites a `_` of the user's and forgets the shell's own copy."""
+def empty_outputs(shell: Any, is_gone: Callable[[Any], bool] = lambda _: True) -> None:
+    """Drop outputs: all, or those of which this is true.
+
+    `displayhook.flush` overwrites a `_` of the user's and forgets the shell's own copy.
+    """
     hook, names, hidden = shell.displayhook, shell.user_ns, shell.user_ns_hidden
-    for name in [name for name in hidden if CACHED.fullmatch(str(name))]:
-        if names.get(name, names) is hidden[name]:
+    for name in [name for name in hidden if CACHED.fullmatch(str(name)) and is_gone(hidden[name])]:
+        if names.get(name, names) is hidden.pop(name):
             del names[name]
-        del hidden[name]
     outputs = names.get("_oh")
     if isinstance(outputs, dict):
-        for number, value in list(outputs.items()):
+        for number, value in [item for item in list(outputs.items()) if is_gone(item[1])]:
             if names.get(f"_{number}", names) is value:
                 del names[f"_{number}"]
-        outputs.clear()
+            del outputs[number]
     for name in ("_", "__", "___"):
-        if names.get(name, names) is getattr(hook, name, hook):
-            del names[name]
-        setattr(hook, name, "")
+        value = getattr(hook, name, hook)
+        if is_gone(value):
+            if names.get(name, names) is value:
+                del names[name]
+            setattr(hook, name, "")
         # Where gettext has put it into the builtins the shell does not set it.
         if name not in names and not hasattr(builtins, "_"):
             names[name] = hidden[name] = ""

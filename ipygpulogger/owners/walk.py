@@ -228,14 +228,10 @@ class _Walk:
             return itertools.chain(parts, children)
         if traversal.root.name.endswith(GRAPH):  # a graph within a graph has no name of its own
             return itertools.chain(parts, children, (graph,))
-        self._branch_off_graph(traversal, graph)
-        return [child for some in (parts, children) for child in some if child is not graph]
-
-    def _branch_off_graph(self, traversal: Traversal, graph: Any) -> None:
-        """Attribute an autograd graph to a name of its own."""
-        if traversal.graph is None:
+        if traversal.graph is None:  # which has a name of its own
             traversal.graph = self._branch_off(traversal, traversal.label + GRAPH)
         traversal.graph.push((graph,))
+        return [child for some in (parts, children) for child in some if child is not graph]
 
     def _branch_off_locals(self, traversal: Traversal, entry: TracebackType) -> None:
         """Attribute each local variable that a traceback entry keeps to a name of its own."""

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ipygpulogger.allocator.rules import Layout, Settings, blocks_of, live, undone
+from ipygpulogger.allocator.caching_allocator import Layout, Settings, blocks_of, live, undone
 
 MB = 2**20
 A, B = 1 << 40, (1 << 40) + 64 * MB

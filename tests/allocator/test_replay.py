@@ -2,8 +2,8 @@
 
 import pytest
 
+from ipygpulogger.allocator.caching_allocator import Settings, block_bytes, round_bytes, segment_bytes
 from ipygpulogger.allocator.replay import Replay
-from ipygpulogger.allocator.rules import Settings, block_bytes, round_bytes, segment_bytes
 from ipygpulogger.sources.torch.history import DeviceHistory
 from ipygpulogger.sources.torch.snapshot import AllocatorState, Position
 

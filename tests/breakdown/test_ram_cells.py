@@ -34,8 +34,7 @@ DELETED = {  # a cell, and the name of its first line's 24 MB at the peak, which
     "bound anew": ("a = np.ones(3 * MB)\nb = a * 2\na = b[:3]", "a (deleted)"),
     "an operator's result": ("a = b + 1\nc = a * 2\ndel a", "a (deleted)"),
     "of Python's own": ("a = bytes(24 * MB)\nb = a + b'x'\ndel a", "a (deleted)"),
-    "of a helper": ("a = T(24)\nb = a * 2\ndel a", "a (deleted)"),
-    "of a helper of one line": ("a = L(24)\nb = a * 2\ndel a", "a (deleted)"),
+    "of a helper": ("a = T(24)\nb = a * 2\ndel a", ""),
     "together": ("a = np.ones(3 * MB); x = 1\nb = a * 2\ndel a, x", ""),
     "a temporary": ("a = np.ones(3 * MB).sum() + len(bytes(48 * MB))\ndel a", ""),
     "put into a list": (
@@ -51,7 +50,7 @@ DELETED = {  # a cell, and the name of its first line's 24 MB at the peak, which
 @pytest.mark.kernel(begin=BEGIN)
 def test_a_variable_that_the_cell_deleted(kernel):
     """It is named where the cell's text proves that the name held the memory at the peak; else it is a temporary."""
-    kernel.run(f"b = np.ones(3 * MB)\n{HELPER}\ndef L(mb): return np.ones(mb << 17)")
+    kernel.run(f"b = np.ones(3 * MB)\n{HELPER}")
     kernel.run("kept = []\ndef keeps(mb):\n    kept.append(np.ones(mb << 17))\n    return kept[0][:3]")
     for law, (code, name) in DELETED.items():
         assert kernel.run(code).status == "ok"

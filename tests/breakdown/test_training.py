@@ -248,7 +248,7 @@ def test_looking_at_a_graph_starts_no_garbage_collection(watched):
         while frame is not None:
             names.add(frame.f_code.co_name)
             frame = frame.f_back
-        within.append(names & {"_walk", "of_gradients", "_look_at"})
+        within.append(names & {"_walk", "addresses_of", "_look_at"})
 
     x, thresholds = leaf(), gc.get_threshold()
     y = x

@@ -10,15 +10,15 @@ import torch
 from torch import nn
 
 import ipygpulogger
-from ipygpulogger.estimation.arguments import (
+from ipygpulogger.estimation.estimate import (
     Arguments,
     batched,
     capacity_bytes,
     device_index,
     label_of,
+    limit_of,
     sizes_of,
 )
-from ipygpulogger.estimation.estimate import limit_of
 
 pytestmark = pytest.mark.torch
 GB = 2**30
@@ -47,8 +47,8 @@ def test_devices(cuda):
     )
 
 
-NO_CAPACITIES = ["16", "many", "", "0GB", "-1GB", 0, -5, True, 1.5, 10**30, [], b"1GB"]
-NO_SIZES = [[], 8, "8", None, [0], [-8], [1.5], [True], ["8"], [8, None], [2**60], itertools.count(1)]
+NO_CAPACITIES = ["16", "many", "", "0GB", "-1GB", 0, -5, True, 1.5, [], b"1GB"]
+NO_SIZES = [[], 8, "8", None, [0], [-8], [1.5], [True], ["8"], [8, None], itertools.count(1)]
 
 
 def test_sizes():
@@ -169,7 +169,7 @@ NOT_CALLED = [
     (coroutine, (1,), "coroutine is a coroutine function"),
     (Called(), (1,), "Called is a coroutine function"),
     (functools.partial(generator, 1), (), "give estimate a function that runs when it is called"),
-    (lambda: 0, (1,), "too many positional arguments"),
+    (lambda: 0, (1,), "takes 0 positional arguments but 1 was given"),
 ]
 
 

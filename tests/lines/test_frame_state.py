@@ -1,6 +1,5 @@
 """Hits and time of lines, and the line that a frame's memory is attributed to where lines run very often."""
 
-import linecache
 import time
 from itertools import count
 
@@ -10,7 +9,6 @@ from memory import MB
 
 from ipygpulogger.engine.machine import machine
 from ipygpulogger.lines import backends, frame_state, tracing
-from ipygpulogger.lines.frame_state import outermost_loops
 from ipygpulogger.runtime.clock import this_thread
 
 
@@ -128,21 +126,6 @@ def test_the_time_of_lines_is_without_ours():
     assert sum(usage.time_s for usage in cell.usages) <= whole_s - ours_s
 
 
-@pytest.mark.parametrize("text", ["", "for i in (", "x = '\0'"])
-def test_the_outermost_loops(text):
-    """Each loop of a code object that is in no other, with all of its lines; without source none."""
-    source = "for i in x:\n    while i:\n        i -= 1\ndef f():\n    for j in []:\n        with j:\n            pass\n"
-    name = "<loops>"
-    linecache.cache[name] = len(source), None, source.splitlines(keepends=True), name
-    code = compile(source, name, "exec")
-    f = next(one for one in code.co_consts if hasattr(one, "co_name"))
-    assert outermost_loops(f) == [(5, 7)]
-    assert outermost_loops(code)[0] == (1, 3)
-    linecache.cache[name] = len(text), None, text.splitlines(keepends=True), name
-    assert outermost_loops(f) == []
-    del linecache.cache[name]
-
-
 def test_a_hot_loops_memory_is_its_headers():
     """What hot lines keep and need, once they are only counted, is in the loop's own line, exact."""
     cell = Cell(
@@ -159,3 +142,13 @@ for i in range(40_000):
     assert cell["return"].hits == cell["odd"].hits == 40_000
     assert cell["return"].gen.peak.quality == cell["odd"].gen.peak.quality == "sampled"
     assert len(cell.lines.notes(lambda _: ("", 0))) == 2
+
+
+def test_a_hot_loop_that_waits():
+    """The first line of a statement with `await` is that of the loop as well, and no line above it."""
+    cell = Cell(
+        "import asyncio\nkept = []\nfor i in range(2_000):\n    await asyncio.sleep(0)\n"
+        "    if i in (1_000, 1_800): kept.append(Block(24))\n"
+    ).run()
+    assert cell.used("for") == about(48, 0)
+    assert [usage.lineno for usage in cell.usages] == [1, 2, 3, 4, 5]

@@ -100,9 +100,9 @@ asyncio.run(main())
 
 def test_started_or_stopped_within():
     """What runs already is not measured, what it calls is; lines that still run are measured until the end."""
-    cell = Cell("def f():\n    kept.append(Block(11))\nkept = []\nstart()\nf()\n")
+    cell = Cell("def f():\n    kept.append(Block(11))\nkept = []\nstart()\nf()\n", whole=True)
     cell.names["start"] = cell.lines.start
-    exec(cell.code, cell.names)
+    cell.execute()
     cell.lines.stop()
     assert cell.used("kept.append(Block(11") == about(11, 0)
     assert len(cell.usages) == 1
@@ -116,7 +116,7 @@ def test_started_or_stopped_within():
 def test_measurements_nest():
     """Two measurements of the same lines, one within the other, each have their own figures."""
     code = "def f():\n    b = Block(20)\n    held_transient(30)\n    return b\n"
-    cell = Cell(f"{code}a = Block(10)\nbegin()\nkept = f()\nend()\nc = Block(40)\n")
+    cell = Cell(f"{code}a = Block(10)\nbegin()\nkept = f()\nend()\nc = Block(40)\n", whole=True)
     inner = LineProfiler(lambda frame: frame.f_code.co_filename == cell.filename)
     cell.names.update(begin=inner.start, end=inner.stop)
     cell.run()
