@@ -194,11 +194,11 @@ class GpulogMagics:
 
     def _plot(self) -> Any:
         with importing():
-            from ..render import plot, terminal_plot
+            from ..render import plot, plot_data
         history = self.logger.history
         if hasattr(self.shell, "kernel"):
             return plot.figure(history)
-        return plot.in_terminal(history, partial(print, f"\n{terminal_plot.drawing(history)}"))
+        return plot.in_terminal(history, partial(print, f"\n{plot_data.drawing(history)}"))
 
     def _fit(self, *words: str) -> None:
         count, name = cell_and_size_in(words)

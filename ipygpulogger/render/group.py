@@ -10,7 +10,7 @@ from itertools import groupby, islice
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
-from ..analysis.imbalance import FACTOR, GPU, RAM, TIME
+from ..analysis.group import FACTOR, GPU, RAM, TIME
 from ..records.note import NoteKind, of_kind
 from ..records.units import (
     clipped,
@@ -32,8 +32,7 @@ from .text import figures
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from ..analysis.group import Group
-    from ..analysis.imbalance import Figure, Outlier
+    from ..analysis.group import Figure, Group, Outlier
     from ..records import Usage
     from ..records.process import ProcessRecord
 

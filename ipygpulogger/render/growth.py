@@ -12,7 +12,7 @@ from .markup import BLUE, GREY, PALE, PURPLE, RED, Part, Strong, bar, legend, li
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from ..analysis.totals import Key
+    from ..analysis.ranking import Key
     from ..records import DeviceUsage, Diagnosis, Measurement, Owner
     from .table import Table
 

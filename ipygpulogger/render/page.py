@@ -11,7 +11,7 @@ from string import Template
 from typing import TYPE_CHECKING
 from xml.etree import ElementTree as ET
 
-from ..analysis.totals import outer, shown
+from ..analysis.ranking import outer, shown
 from ..records import DeviceUsage
 from ..records.cell_record import process_of
 from ..records.units import cells_text, size_text, time_text, without_controls

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from ..analysis.compare import Change, Comparison, Pair
-    from ..analysis.totals import Key
+    from ..analysis.ranking import Key
     from ..records import CellRecord, Usage
     from .table import Words
 

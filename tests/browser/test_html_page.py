@@ -7,7 +7,7 @@ import pytest
 from memory import MB
 from plotted import cell, gpu
 
-from ipygpulogger.analysis.totals import MOST
+from ipygpulogger.analysis.ranking import MOST
 from ipygpulogger.records import Owner
 from ipygpulogger.render import summary
 from ipygpulogger.render.page import page as page_of

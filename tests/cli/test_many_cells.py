@@ -5,7 +5,7 @@ import re
 import pytest
 from command_line import MB, made
 
-from ipygpulogger.analysis.totals import MOST
+from ipygpulogger.analysis.ranking import MOST
 from ipygpulogger.cli import main
 from ipygpulogger.records import DeviceUsage, Peak
 from ipygpulogger.storage.formats import json_line

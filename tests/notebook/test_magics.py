@@ -13,7 +13,7 @@ from reports import run
 import ipygpulogger
 from ipygpulogger import History
 from ipygpulogger.engine.machine import machine
-from ipygpulogger.render import terminal_plot, text
+from ipygpulogger.render import plot_data, text
 from ipygpulogger.render.summary import summary
 
 MIME = "application/vnd.ipygpulogger.v1+json"
@@ -183,7 +183,7 @@ def test_the_plot_in_a_terminal_is_drawn_there(extension, capsys, monkeypatch):
     run(extension, "x = 1")
     history = extension.user_ns["il"].history
     capsys.readouterr()
-    drawing = terminal_plot.drawing(history)
+    drawing = plot_data.drawing(history)
     run(extension, "%gpulog plot")
     assert capsys.readouterr().out.startswith(f"Out[3]: \n{drawing}\n")
     shown = []
@@ -200,7 +200,7 @@ def test_the_plot_in_a_terminal_is_drawn_there(extension, capsys, monkeypatch):
     assert not hasattr(run(extension, "%gpulog plot").result, "_ipython_display_")
     monkeypatch.delattr(extension, "kernel")
     capsys.readouterr()
-    drawing = terminal_plot.drawing(history)
+    drawing = plot_data.drawing(history)
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     run(extension, "%gpulog plot")
     assert capsys.readouterr().out.startswith(f"\n{drawing}\n")
