@@ -20,7 +20,7 @@ MIXED = [*CELLS[:2], *RANKS, CELLS[2]]
 
 
 def words(markup):
-    return " ".join(re.sub(r"<style.*?</style>|<svg.*?</svg>|<[^>]*>", " ", markup, flags=re.DOTALL).split())
+    return " ".join(re.sub(r"<style.*?</style>|<[^>]*>", " ", markup, flags=re.DOTALL).split())
 
 
 def page_of(records, at_most, monkeypatch):
