@@ -1,22 +1,11 @@
-"""`%gpulog fit`: how the memory of a cell grows with the size of its data, as text and HTML."""
+"""`%gpulog fit`: how the memory of a cell grows with the size of its data."""
 
 from __future__ import annotations
 
-from html import escape
 from typing import TYPE_CHECKING
 
 from ..analysis.fit import RAM
-from ..records.units import (
-    MB,
-    clipped,
-    printable,
-    printable_lines,
-    readable_sizes,
-    rounded_mb,
-    shortened,
-    without_controls,
-)
-from .markup import code, line, scrolling, small, typeset
+from ..records.units import MB, clipped, printable, printable_lines, rounded_mb, shortened
 from .table import Column, Table
 
 if TYPE_CHECKING:
@@ -34,23 +23,8 @@ def report(found: CellFit) -> str:
     """Return as text what each run needed, up to which size there is enough, and the line."""
     title = [f"{_labels(found)}: {shortened(run.source)}" for run in found.runs[-1:]]
     verdicts = [_verdict(memory, _name(found)) for memory in found.memories]
-    runs = _table(found, "")
+    runs = _table(found)
     return printable_lines([*title, *(runs.text() if runs.rows else []), *verdicts, *_sentences(found)])
-
-
-def html(found: CellFit) -> str:
-    """Return the same as HTML; all foreign text is escaped."""
-    title = "".join(
-        f"<div>{escape(printable(_labels(found)))}: {code(shortened(run.source))}</div>"
-        for run in found.runs[-1:]
-    )
-    verdicts = "".join(
-        f"<div><b>{escape(typeset(readable_sizes(_verdict(memory, _name(found)))))}</b></div>"
-        for memory in found.memories
-    )
-    below = "".join(small(printable(readable_sizes(sentence))) for sentence in _sentences(found))
-    runs = _table(found, ",")
-    return without_controls(line(title + verdicts + below + (scrolling(runs.html()) if runs.rows else "")))
 
 
 def _labels(found: CellFit) -> str:
@@ -135,7 +109,7 @@ def _small(size_bytes: float) -> str:
     return f"{size_bytes:.3g} bytes"
 
 
-def _table(found: CellFit, thousands: str) -> Table:
+def _table(found: CellFit) -> Table:
     """Return the runs by their size: what each needed of each memory; the largest of very many."""
     heads = (Column(f"{memory.device} MB", least=10) for memory in found.memories)
     table = Table([Column(_name(found)), *heads, Column("", "words")])
@@ -143,6 +117,6 @@ def _table(found: CellFit, thousands: str) -> Table:
     sizes = {point.label: point.size for memory in found.memories for point in memory.points}
     for label, size in sorted(sizes.items(), key=lambda item: item[1])[-_RUNS:]:
         known = (by_label.get(label) for by_label in needs)
-        cells = ("" if need is None else format(rounded_mb(need), thousands) for need in known)
+        cells = ("" if need is None else str(rounded_mb(need)) for need in known)
         table.add(f"{size:,}", *cells, shortened(label))
     return table

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from html import escape
 from typing import TYPE_CHECKING
 
 from ..records import CPU, DRIVER, CellRecord
-from ..records.units import MB, printable_lines, rounded_mb, shortened, size_text, without_controls
-from .markup import BLUE, GREY, PALE, PURPLE, RED, Part, Strong, bar, legend, line, small
+from ..records.units import MB, printable, printable_lines, rounded_mb, shortened
+from .markup import BLUE, GREY, PALE, PURPLE, RED, Part
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from ..analysis.ranking import Key
     from ..records import DeviceUsage, Diagnosis, Measurement, Owner
-    from .table import Table
 
 _NAMED = 8  # owners
 _UNEXPLAINED_BYTES, _UNEXPLAINED = 5 * MB, 0.05
@@ -187,19 +185,6 @@ def parts(gpu: DeviceUsage) -> list[Part]:
     return found
 
 
-def bars(gpus: Sequence[DeviceUsage]) -> str:
-    """Return the ladder of each device as HTML: a bar, and the same in words."""
-    fills = FILLS | {"tensors": BLUE}
-    markup = ""
-    for gpu in gpus:
-        found = [Part(rung.name, rung.size_bytes, fills.get(rung.name, "")) for rung in gpu.ladder]
-        further = (f"{name} {size_text(size_bytes)}" for name, size_bytes in ladder(gpu)[len(found) :])
-        drawn = bar(found, gpu.total_bytes or 0) + legend(found) if found else ""
-        below = small(", ".join(further) or _UNAVAILABLE)
-        markup += line(f"{escape(_device(gpu, gpus))}{drawn}{below}")
-    return without_controls(markup)
-
-
 def ladders(gpus: Sequence[DeviceUsage]) -> str:
     """Return the ladder of each device as text."""
     lines = []
@@ -215,37 +200,20 @@ def _device(gpu: DeviceUsage, gpus: Sequence[DeviceUsage]) -> str:
 
 def diagnoses(found: Sequence[Diagnosis]) -> str:
     """Return what each source reports about itself, one line each, with the remedy below if there is one."""
-    return printable_lines(_diagnoses(found).text(marks=False)[1:])  # without heads
-
-
-def diagnoses_html(found: Sequence[Diagnosis]) -> str:
-    """Return the same as an HTML table."""
-    return without_controls(_diagnoses(found).html("What can be measured here"))
-
-
-def _diagnoses(found: Sequence[Diagnosis]) -> Table:
     from .table import Column, Table  # no cell needs it
 
-    columns = Column("Source", "words", least=12), Column("Peaks", "words", gap=1, least=8)
-    table = Table([*columns, Column("What it reads, or why it cannot", "words", gap=1)])
+    table = Table(
+        [Column("", "words", least=12), Column("", "words", gap=1, least=8), Column("", "words", gap=1)]
+    )
     for one in found:
-        state = one.state if one.state in ("exact", "absent", "not imported yet") else Strong(one.state)
-        table.add(one.source, state, one.says)
+        table.add(one.source, one.state, one.says)
         if one.remedy:
             table.add("", "", f"-> {one.remedy}")
-    return table
+    return printable_lines(table.text(marks=False)[1:])  # without heads
 
 
 def status(state: str, found: Sequence[Diagnosis], gpus: Sequence[DeviceUsage]) -> str:
     """Return what a logger does, how exact each source is, and how each device's memory is divided."""
-    return "\n".join([state, printable_lines([_states(found)]), *([ladders(gpus)] if gpus else [])])
-
-
-def status_html(state: str, found: Sequence[Diagnosis], gpus: Sequence[DeviceUsage]) -> str:
-    """Return the same as HTML."""
-    return without_controls(line(f"<b>{escape(state)}</b>") + bars(gpus) + line(small(_states(found))))
-
-
-def _states(found: Sequence[Diagnosis]) -> str:
     states = ", ".join(dict.fromkeys(f"{one.source} {one.state}" for one in found))
-    return f"{states}; reasons: %gpulog doctor"
+    reasons = printable(f"{states}; reasons: %gpulog doctor")
+    return "\n".join([state, reasons, *([ladders(gpus)] if gpus else [])])

@@ -105,7 +105,7 @@ def png(drawn: Figure) -> tuple[bytes, dict[str, int]]:
 
 
 def in_terminal(records: Iterable[CellRecord], show: Callable[[], None]) -> Any:
-    """Return the figure, of which IPython shows what `show` prints; without matplotlib that is shown at once."""
+    """Return the figure, shown by what `show` prints; without matplotlib that is shown at once."""
     try:
         drawn: Any = figure(records)
     except ImportError:

@@ -85,7 +85,7 @@ def test_status_says_whether_it_runs_with_what_and_what_is_exact(extension, caps
     assert capsys.readouterr().out.startswith("stopped, ")
 
 
-@pytest.mark.parametrize("page", ["status", "summary", "vars", "free", "doctor"])
+@pytest.mark.parametrize("page", ["summary", "vars"])
 def test_a_page_is_html_where_reports_are(extension, page, capsys):
     """In rich mode one display, whose plain text is what is printed elsewhere."""
     with capture_output() as caught:
