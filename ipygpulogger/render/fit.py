@@ -86,8 +86,6 @@ def _limits(memory: MemoryFit) -> Iterator[str]:
     """Yield what makes the size less sure."""
     if memory.ends_at is not None and memory.ends_at > _FAR * memory.points[-1].size:
         yield f"The largest that ran is {memory.points[-1].size:,}: try one in between."
-    if memory.first and (not memory.is_line or len(memory.points) == 2):
-        yield f"First runs also set things up: run the size of {memory.first} once more."
     if memory.hidden:
         yield f"{', '.join(memory.hidden[-_LABELS:])} began with larger data in memory, which hides its need."
     if memory.device != RAM and memory.ends_at is not None:

@@ -117,7 +117,7 @@ def _sized(size_bytes: int, device: str) -> str:
 
 
 DRIVERS = "the driver's own"
-FILLS = {  # of the rungs of a ladder that are not this process's tensors
+_FILLS = {  # of the rungs of a ladder that are not this process's tensors
     "cached": f"{BLUE}40",
     "context and libraries": GREY,
     "context, libraries, other processes": GREY,
@@ -176,7 +176,7 @@ def parts(gpu: DeviceUsage) -> list[Part]:
         outside_bytes = max(0, after_bytes - rungs.get("tensors", 0))
     elif "tensors" in rungs:
         found.append(Part("tensors", rungs["tensors"], PALE))
-    for name, fill in FILLS.items():
+    for name, fill in _FILLS.items():
         size_bytes = rungs.get(name, 0) - (outside_bytes if name.startswith("context") else 0)
         found.append(Part(name, max(0, size_bytes), fill))
     moment_bytes = gpu.peaked_bytes if gpu.attributed else 0

@@ -131,8 +131,7 @@ def _pieces(measurement: Measurement, space: int, in_line: Container[str]) -> It
     for remark, names in _remarks(measurement, found).items():
         yield "more", small(f"{', '.join(names)}: {remark}")
     for gpu in sorted(measurement.gpus, key=moved_bytes, reverse=True)[:_BARS]:
-        if card is None or card.device != gpu.id:
-            yield "bars", _bar(gpu, measurement.gpus)
+        yield "bars", _bar(gpu, measurement.gpus)
     if measurement.gpus:
         yield "more", small("Used: of RAM by this process, of each GPU by all processes")
 
@@ -153,8 +152,7 @@ def _card(measurement: Measurement, space: int) -> str:
         return ""
     from . import out_of_memory
 
-    device = next((gpu for gpu in measurement.gpus if gpu.id == card.device), None)
-    return out_of_memory.html(card, device, space)
+    return out_of_memory.html(card, space)
 
 
 def _below(measurement: Measurement) -> Iterator[str]:
