@@ -21,20 +21,11 @@ _FAR = 10  # times the largest size that ran: what lies beyond is only roughly k
 
 def report(found: CellFit) -> str:
     """Return as text what each run needed, up to which size there is enough, and the line."""
-    title = [f"{_labels(found)}: {shortened(run.source)}" for run in found.runs[-1:]]
-    verdicts = [_verdict(memory, _name(found)) for memory in found.memories]
-    runs = _table(found)
-    return printable_lines([*title, *(runs.text() if runs.rows else []), *verdicts, *_sentences(found)])
-
-
-def _labels(found: CellFit) -> str:
-    labels = [run.label for run in found.runs]
-    more = len(labels) - _LABELS
-    return ", ".join(labels[-_LABELS:]) + (f" and {more} earlier" if more > 0 else "")
-
-
-def _name(found: CellFit) -> str:
-    return clipped(printable(found.name), _NAME)
+    labels, name = [run.label for run in found.runs], clipped(printable(found.name), _NAME)
+    earlier = f" and {len(labels) - _LABELS} earlier" if len(labels) > _LABELS else ""
+    title = [f"{', '.join(labels[-_LABELS:])}{earlier}: {shortened(run.source)}" for run in found.runs[-1:]]
+    runs, verdicts = _table(found, name), [_verdict(memory, name) for memory in found.memories]
+    return printable_lines([*title, *(runs.text() if runs.rows else []), *verdicts, *_sentences(found, name)])
 
 
 def _verdict(memory: MemoryFit, name: str) -> str:
@@ -53,8 +44,7 @@ def _verdict(memory: MemoryFit, name: str) -> str:
     return f"{memory.device}: {enough}, with {_mb(memory.left_bytes)} left for it."
 
 
-def _sentences(found: CellFit) -> Iterator[str]:
-    name = _name(found)
+def _sentences(found: CellFit, name: str) -> Iterator[str]:
     if found.missing:
         yield f"{found.missing[:1].upper()}{found.missing[1:]}."
     for memory in found.memories:
@@ -107,10 +97,10 @@ def _small(size_bytes: float) -> str:
     return f"{size_bytes:.3g} bytes"
 
 
-def _table(found: CellFit) -> Table:
+def _table(found: CellFit, name: str) -> Table:
     """Return the runs by their size: what each needed of each memory; the largest of very many."""
     heads = (Column(f"{memory.device} MB", least=10) for memory in found.memories)
-    table = Table([Column(_name(found)), *heads, Column("", "words")])
+    table = Table([Column(name), *heads, Column("", "words")])
     needs = [{point.label: point.need_bytes for point in memory.points} for memory in found.memories]
     sizes = {point.label: point.size for memory in found.memories for point in memory.points}
     for label, size in sorted(sizes.items(), key=lambda item: item[1])[-_RUNS:]:

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 _NAMED = 8  # owners
 _UNEXPLAINED_BYTES, _UNEXPLAINED = 5 * MB, 0.05
 _SHARED = 3  # other names of one owner
-_UNAVAILABLE = "its memory use is unavailable"
 
 
 def between(measurement: Measurement) -> str:
@@ -143,20 +142,6 @@ def named_devices(gpus: Iterable[DeviceUsage]) -> dict[Key, tuple[str, DeviceUsa
     return {gpu.key: (device_name(gpu, found), gpu) for gpu in found}
 
 
-def ladder(gpu: DeviceUsage) -> list[tuple[str, int]]:
-    """Return how a device's memory is divided, and related figures: names and bytes; empty when unknown."""
-    rungs = [(rung.name, rung.size_bytes) for rung in gpu.ladder]
-    if not rungs or gpu.total_bytes is None:
-        return []
-    further = {
-        "total": gpu.total_bytes,
-        "headroom": gpu.headroom_bytes,
-        "limit": gpu.limit_bytes,
-        "in graphs and pools": gpu.pools_bytes or None,
-    }
-    return [*rungs, *((name, size_bytes) for name, size_bytes in further.items() if size_bytes is not None)]
-
-
 def parts(gpu: DeviceUsage) -> list[Part]:
     """Return how a device's memory is divided, as the parts of a bar.
 
@@ -186,16 +171,20 @@ def parts(gpu: DeviceUsage) -> list[Part]:
 
 
 def ladders(gpus: Sequence[DeviceUsage]) -> str:
-    """Return the ladder of each device as text."""
+    """Return how each device's memory is divided, and related figures, as text."""
     lines = []
     for gpu in gpus:
-        found = [f"  {name:36}{rounded_mb(size_bytes):>8} MB" for name, size_bytes in ladder(gpu)]
-        lines += [_device(gpu, gpus), *(found or [f"  {_UNAVAILABLE}"])]
+        lines.append(f"{device_name(gpu, gpus)}: {gpu.name}{' (unified memory)' if gpu.unified else ''}")
+        further = {
+            "total": gpu.total_bytes,
+            "headroom": gpu.headroom_bytes,
+            "limit": gpu.limit_bytes,
+            "in graphs and pools": gpu.pools_bytes or None,
+        }
+        known = [(name, size) for name, size in further.items() if size is not None] if gpu.ladder else []
+        lines += [f"  {name:36}{rounded_mb(size):>8} MB" for name, size in (*gpu.ladder, *known)]
+        lines += [] if gpu.ladder else ["  its memory use is unavailable"]
     return printable_lines(lines)
-
-
-def _device(gpu: DeviceUsage, gpus: Sequence[DeviceUsage]) -> str:
-    return f"{device_name(gpu, gpus)}: {gpu.name}{' (unified memory)' if gpu.unified else ''}"
 
 
 def diagnoses(found: Sequence[Diagnosis]) -> str:
