@@ -18,19 +18,20 @@ from ..engine.machine import machine
 from ..records.units import clipped
 from ..storage.decode import record_from
 from ..storage.embed import embedded
-from ..storage.formats import IN_METADATA, shows_processes
+from ..storage.formats import IN_METADATA, own_record, shows_processes
 from .arguments import BadRequest, installed
 from .streams import aside, without_colours
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from datetime import datetime
 
     from ..records import CellRecord
     from .progress import Transcript
     from .report import Results
 
-# In the kernel, where the notebook may have given our names to something else. The reports are rich, whatever
-# the user's configuration asks for: the executed notebook keeps them.
+# In the kernel, where the notebook may have given our names to something else. The records travel in the rich
+# report, whatever report the user's configuration asks for.
 _EXTENSION = "__import__('ipygpulogger.notebook.magics').notebook.magics"
 _START = "__import__('ipygpulogger').load(get_ipython(), report='rich')"
 _LOGGER = f"{_EXTENSION}.GpulogMagics.of(get_ipython()).extension"
@@ -63,6 +64,7 @@ class Execution:
     ) -> None:
         self.started = False  # the kernel, and the logger in it
         self.cells_without_record = self.cells_failed = 0  # failed, and not tagged "raises-exception"
+        self._seen: set[datetime] = set()  # when the recorded cells began
         self._since = 0  # in the history of the kernel's logger
         self._notebook = notebook
         self.options: dict[str, Any] = {}  # of the logger
@@ -182,12 +184,14 @@ class Execution:
     async def _on_cell_executed(self, cell: Any, cell_index: int, execute_reply: Any, **_: Any) -> None:
         """Pass on the record of the cell that has just ended; called by nbclient."""
         self._disarm()
-        reply = execute_reply["content"]
-        record = await self._ask_for_record(cell, reply.get("execution_count"))
+        record = _displayed_record(cell) or await self._ask_for_record(cell)
         if record is None:
             self.cells_without_record += 1
-        elif record.cell_id is None and "id" in cell:  # which nbclient does not tell the kernel
-            record = replace(record, cell_id=cell.id)
+        else:
+            self._seen.add(record.started_at)
+            if record.cell_id is None and "id" in cell:  # which nbclient does not tell the kernel
+                record = replace(record, cell_id=cell.id)
+        reply = execute_reply["content"]
         failed = reply["status"] == "error"
         self.cells_failed += failed and "raises-exception" not in cell.metadata.get("tags", ())
         traceback = reply.get("traceback", ()) if failed else ()
@@ -200,15 +204,17 @@ class Execution:
         if self._late:
             raise _TooLong
 
-    async def _ask_for_record(self, cell: Any, count: int | None) -> CellRecord | None:
-        """Return the record of the cell that has just ended, by its execution count, if there is one."""
+    async def _ask_for_record(self, cell: Any) -> CellRecord | None:
+        """Return the record of the cell that has just ended without a report; None if the logger has none."""
         try:
             values, report = await self._value_of(_LAST_RECORD)
             record = record_from(values)
         except _NO_ANSWER:
             return None
-        if record.execution_count != count:  # it is of an earlier cell
-            return None
+        lines = list(filter(None, map(str.strip, cell.source.splitlines())))
+        firsts = lines[: 2 if "%%gpulog" in lines[0] else 1]  # a record has the line after `%%gpulog`
+        if record.started_at in self._seen or not any(line.startswith(record.source) for line in firsts):
+            return None  # the record of an earlier cell, or of one nested in this one
         if report == "metadata" and not record.gpulog_only:
             cell.metadata[IN_METADATA] = embedded(record)
         return record
@@ -298,6 +304,15 @@ class Execution:
     def _disarm(self) -> None:
         if self._alarm is not None:
             self._alarm.cancel()
+
+
+def _displayed_record(cell: Any) -> CellRecord | None:
+    """Return the record in the cell's own report."""
+    values = own_record(cell)
+    try:
+        return None if values is None else record_from(values)
+    except (TypeError, ValueError):  # an output that the cell made itself
+        return None
 
 
 def _first_line(evalue: str) -> str:
