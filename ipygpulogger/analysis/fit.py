@@ -59,7 +59,6 @@ class MemoryFit:
     base_bytes: float  # the need at size 0, by the line
     off_bytes: int  # how far the farthest point lies from the line
     is_line: bool  # the points lie on it, as far as allocators round, and its need at size 0 is not negative
-    first: str  # the first run of all, if its size did not run again: it may also have set things up
     hidden: tuple[str, ...]  # runs without a point: they began with larger data than they needed
     at_least: bool  # the highest use of some run is only a lower bound
     left_bytes: int | None  # the most that the cell can need now; None when unknown
@@ -181,11 +180,9 @@ def _of_memory(
     rises_bytes = line.slope_bytes * (points[-1].size - points[0].size)
     if rises_bytes < _RISES_BYTES.get(str(device), _RISES_ELSEWHERE_BYTES):
         return None
-    first = measured[0].label
     return MemoryFit(
         **line._asdict(),
         device=next((gpu.id for gpu in measured[-1].gpus if gpu.key == device), RAM),
-        first=first if any(point.label == first for point in points) else "",
         hidden=tuple(run.label for run in runs if _is_hidden(run, device)),
         at_least=any(leaks.memories(run)[device].peak.hi_bytes is None for run in measured),
         left_bytes=left_bytes,

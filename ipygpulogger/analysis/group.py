@@ -1,19 +1,35 @@
-"""The records that many processes made of the same cell or block."""
+"""The records that many processes made of the same cell or block, their figures, and who stands out.
+
+A process stands out when it needed over 1.2 times the median of a memory, or took over 1.2 times the median
+time. The difference must be notable too: over 1 MB and over 1 % of what is in use, or over 0.1 s. Processes
+with a task are compared with those that ran the same task. A task that shared its process has no memory of
+its own, so only its time is compared.
+"""
 
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple
+from statistics import median
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
+from ..records.note import SHARED, of_kind
 from ..records.process import ProcessRecord
+from ..records.usage import notable
 from ..records.value import Sequenced, displayed_text
-from .imbalance import Figure, Outlier, figures_of, outliers_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from ..records.device_usage import DeviceUsage
+
+    What = Literal["needed", "used", "time"]
 
 _NUMBER = re.compile(r"([0-9]{1,18})")
+FACTOR = 1.2  # of the median
+_NOTABLE_S = 0.1
+RAM, GPU, TIME = "RAM", "GPU", "time"
 
 
 class Missing(NamedTuple):
@@ -89,3 +105,99 @@ def _natural(name: str) -> list[tuple[str, int]]:
     parts = _NUMBER.split(name)
     numbers = [*map(int, parts[1::2]), -1]
     return list(zip(parts[::2], numbers, strict=True))
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One figure of many processes, in bytes or seconds.
+
+    Its name is "RAM", "GPU", "time", or a device id such as "cuda:1" where a process used several devices.
+    It is what was "needed" above what was in use before, or "used" at the end, of a device by all processes.
+    `most` is the process with the largest.
+    """
+
+    name: str
+    what: What
+    smallest: float
+    median: float
+    largest: float
+    most: ProcessRecord
+
+
+@dataclass(frozen=True, slots=True)
+class Outlier:
+    """A process with a figure, of bytes that it needed or of seconds, far above the median of its like."""
+
+    record: ProcessRecord
+    name: str
+    figure: float
+    median: float
+
+    @property
+    def ratio(self) -> float:
+        """The figure in medians; infinite where the median is 0."""
+        return self.figure / self.median if self.median else float("inf")
+
+
+def figures_of(records: Sequence[ProcessRecord]) -> list[Figure]:
+    """Return the figures of RAM, of each device and of time, in this order; nothing without a record."""
+    found = []
+    for name, what, values in _series(records):
+        figures = [figure for figure, _ in values]
+        largest, most = max(values, key=lambda pair: pair[0])
+        found.append(Figure(name, what, min(figures), median(figures), largest, most))
+    return found
+
+
+def outliers_of(records: Sequence[ProcessRecord]) -> list[Outlier]:
+    """Return the processes that stand out, by figure, of each the farthest above the median first."""
+    found: dict[str, list[Outlier]] = {}
+    by_task: dict[str | None, list[ProcessRecord]] = {}
+    for record in records:
+        by_task.setdefault(record.process.task, []).append(record)
+    for alike in by_task.values():
+        for name, what, of_all in _series(alike):
+            values = [pair for pair in of_all if what == "time" or not of_kind(pair[1].notes, *SHARED)]
+            if what == "used" or not values:
+                continue
+            middle = median(figure for figure, _ in values)
+            found.setdefault(name, []).extend(
+                Outlier(record, name, figure, middle)
+                for figure, record in values
+                if figure > FACTOR * middle and _is_notable(name, figure - middle, record)
+            )
+    return [one for some in found.values() for one in sorted(some, key=lambda one: -one.ratio)]
+
+
+def _is_notable(name: str, above: float, record: ProcessRecord) -> bool:
+    if name == TIME:
+        return above > _NOTABLE_S
+    usages = {RAM: record.gen, GPU: record.busiest_gpu(), **{gpu.id: gpu for gpu in record.gpus}}
+    usage = usages.get(name)
+    return usage is not None and notable(int(above), usage.after_bytes)
+
+
+def _series(
+    records: Sequence[ProcessRecord],
+) -> Iterator[tuple[str, What, list[tuple[float, ProcessRecord]]]]:
+    """Yield each figure with its value in every record that has it."""
+    if not records:
+        return
+    yield RAM, "needed", [(record.gen.needed_bytes, record) for record in records]
+    yield RAM, "used", [(record.gen.after_bytes, record) for record in records]
+    for name, usages in _devices(records).items():
+        if needed := [(gpu.needed_bytes, record) for gpu, record in usages if gpu.attributed]:
+            yield name, "needed", list(needed)
+        if used := [(gpu.used_bytes, record) for gpu, record in usages if gpu.used_bytes is not None]:
+            yield name, "used", list(used)
+    yield TIME, "time", [(record.time_s, record) for record in records]
+
+
+def _devices(records: Sequence[ProcessRecord]) -> dict[str, list[tuple[DeviceUsage, ProcessRecord]]]:
+    """Return the devices by name: "GPU" if no process used more than one, else each by its id."""
+    found: dict[str, list[tuple[DeviceUsage, ProcessRecord]]] = {}
+    single = all(len(record.gpus) <= 1 for record in records)
+    for record in records:
+        for gpu in record.gpus:
+            found.setdefault(GPU if single else gpu.id, []).append((gpu, record))
+    return dict(sorted(found.items()))

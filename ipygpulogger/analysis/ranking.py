@@ -1,10 +1,12 @@
-"""Cells ranked by what they used, and which of them raised memory to its highest."""
+"""Cells ranked by what they used, which raised memory to its highest, which count for totals and plots."""
 
 from __future__ import annotations
 
+import heapq
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from ..records.cell_record import process_of
 from ..records.units import MB, rounded_mb
 from .leaks import memories
 
@@ -14,7 +16,10 @@ if TYPE_CHECKING:
     from ..records.cell_record import CellRecord
     from ..records.usage import Usage
 
+    Key = tuple[str, int, str | None]  # `DeviceUsage.key`
+
 T = TypeVar("T")
+MOST = 500  # cells that a page shows in full
 # The figures of a memory, in bytes; of a peak that is not exact its lower bound.
 SIZES: dict[str, Callable[[Usage], int]] = {
     "consumed": attrgetter("consumed_bytes"),
@@ -62,3 +67,26 @@ def raising(found: Sequence[tuple[T, Usage]]) -> tuple[T, Usage] | None:
     near_bytes = highest.peak.lo_bytes - max(5 * MB, highest.peak.lo_bytes // 100)
     near = [one for one in found if one[1].peak.lo_bytes >= near_bytes]
     return max(near, key=lambda one: one[1].needed_bytes)[0], highest
+
+
+def outer(records: Iterable[CellRecord]) -> list[CellRecord]:
+    """Return the cells of the kernel that are not nested in others; without any, its other records."""
+    own = [record for record in records if process_of(record) is None]
+    return [record for record in own if record.execution_count is not None] or own
+
+
+def shown(records: Sequence[CellRecord]) -> list[CellRecord]:
+    """Return the cells to show: of very many, those that needed most."""
+    most = heapq.nlargest(MOST, range(len(records)), key=lambda number: by_need(records[number]))
+    return [records[number] for number in sorted(most)]
+
+
+def of_one_process(records: Iterable[CellRecord]) -> tuple[list[CellRecord], str]:
+    """Return the records of the kernel or, without one, of the first process, and that process's name."""
+    found: dict[tuple[str, int] | None, list[CellRecord]] = {}
+    for record in records:
+        process = process_of(record)
+        found.setdefault((process.host, process.pid) if process else None, []).append(record)
+    same = found.get(None if None in found else next(iter(found), None), [])
+    first = process_of(same[0]) if same else None
+    return same, first.named() if first else ""

@@ -15,11 +15,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..engine.machine import machine
-from ..records import MIME
 from ..records.units import clipped
 from ..storage.decode import record_from
 from ..storage.embed import embedded
-from ..storage.formats import IN_METADATA, own_report, shows_processes
+from ..storage.formats import IN_METADATA, own_record, shows_processes
 from .arguments import BadRequest, installed
 from .streams import aside, without_colours
 
@@ -309,9 +308,9 @@ class Execution:
 
 def _displayed_record(cell: Any) -> CellRecord | None:
     """Return the record in the cell's own report."""
-    report = own_report(cell)
+    values = own_record(cell)
     try:
-        return None if report is None else record_from(report[MIME])
+        return None if values is None else record_from(values)
     except (TypeError, ValueError):  # an output that the cell made itself
         return None
 

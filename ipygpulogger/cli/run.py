@@ -6,7 +6,7 @@ import contextlib
 from typing import TYPE_CHECKING, Any
 
 from ..analysis.notable import excesses
-from ..analysis.totals import outer
+from ..analysis.ranking import outer
 from ..engine.machine import machine
 from ..records.units import MB, cells_text, rounded_mb, shortened, time_text
 from ..render import summary

@@ -181,7 +181,6 @@ class _ChildMemory(NamedTuple):
     """What one child has at an end of the scope."""
 
     own_bytes: int  # without what it shares
-    state: object = None  # which changes when pages of its own are mapped or freed
     shares: Sharing | None = None  # None for a program of its own, and where it was not found out
     fresh: bool = True  # False if it is what it shared before, which was more rather than less
 
@@ -282,10 +281,10 @@ class Children:
 
 def _memory_of(child: ChildProcess) -> _ChildMemory:
     if not child.forked:
-        return _ChildMemory(child.current_bytes, child.state)
+        return _ChildMemory(child.current_bytes)
     if child.shares is not None and child.is_walked:
-        return _ChildMemory(child.shares.private_bytes, child.state, child.shares)
-    return _ChildMemory(child.at_least_bytes, child.state, child.shares, fresh=False)
+        return _ChildMemory(child.shares.private_bytes, child.shares)
+    return _ChildMemory(child.at_least_bytes, child.shares, fresh=False)
 
 
 def _usage_of(
@@ -302,8 +301,6 @@ def _usage_of(
     lo_bytes = max(lo_bytes, 0, *ends_bytes)
     if last is None:
         hi_bytes = None
-    elif child.forked and last.fresh and before and before.state == last.state:  # it was idle
-        lo_bytes = hi_bytes = max(ends_bytes)
     return ChildUsage(
         before.own_bytes if before else 0,
         after.own_bytes if after else 0,

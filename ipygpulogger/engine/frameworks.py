@@ -1,7 +1,8 @@
 """The frameworks with a device allocator: those of this package, and those that other distributions add.
 
 A framework is used only while the name of its module is in `sys.modules`. Of one that the user has not
-imported not even the adapter is loaded.
+imported not even the adapter is loaded. What importing a part of this package late takes, which may be within
+a cell or between two, is measured here, and so is what recording and reading a history takes for a while.
 """
 
 from __future__ import annotations
@@ -9,15 +10,16 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from contextlib import nullcontext, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from functools import cache, partial
 from importlib import import_module
 from operator import itemgetter, methodcaller
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+from ..runtime import collector
 from ..runtime.errors import is_from_a_handler, named
-from ..sources import DeviceCounter, Framework
+from ..sources import DeviceCounter, Framework, Unavailable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -204,3 +206,59 @@ def _counters_of(framework: Framework) -> list[DeviceCounter]:
         if not isinstance(counter, DeviceCounter):
             raise TypeError(f"{counter!r} is not a DeviceCounter")
     return counters
+
+
+_MOST_BYTES = 4 * 2**20  # more than any import of ours takes: the rest is what other threads allocated
+
+
+class OwnImports:
+    """Adds up what our late imports take: the resident bytes so far that were not given back."""
+
+    def __init__(self, resident_bytes: Callable[[], int]) -> None:
+        self._resident_bytes = resident_bytes
+        self._importing: set[int] = set()  # the threads that import just now
+        self.bytes = 0
+
+    @contextmanager
+    def importing(self, most_bytes: int = _MOST_BYTES, least_bytes: int = 0) -> Iterator[None]:
+        """Count the resident memory that work of this package takes within, at least and at most so much."""
+        thread = threading.get_ident()
+        if thread in self._importing:
+            yield
+            return
+        before_bytes = self._resident()
+        self._importing.add(thread)
+        try:
+            yield
+        finally:
+            self._importing.discard(thread)
+            if before_bytes is not None and (after_bytes := self._resident()) is not None:
+                self.bytes += max(least_bytes, min(most_bytes, after_bytes - before_bytes))
+
+    def _resident(self) -> int | None:
+        try:
+            return self._resident_bytes()
+        except (OSError, Unavailable):  # no descriptors left: then nothing is measured either
+            return None
+
+
+class Settling:
+    """Garbage collection, the frameworks' caches, the context of the current device."""
+
+    def __init__(self, frameworks: Frameworks) -> None:
+        self._frameworks, self.ran = frameworks, True
+
+    def preload(self) -> None:
+        """Create the context of the current device if the user has imported its framework."""
+        self._frameworks.ask(methodcaller("preload"))
+
+    def settle(self, *, gc_collect: bool, clear_cache: bool) -> None:
+        """Collect garbage, all of it if a scope ended since (0.1 s once torch is there); empty the caches."""
+        if gc_collect:
+            if self.ran:
+                self.ran = False
+                collector.run()
+            else:
+                collector.collect(1)
+        if clear_cache:
+            self._frameworks.ask(methodcaller("settle"))

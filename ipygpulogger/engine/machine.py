@@ -23,11 +23,10 @@ from ..sources.system.forked import Starts, forks
 from ..sources.system.process import Process
 from ..sources.system.ram_limit import RamLimits
 from .devices import Devices
-from .frameworks import Frameworks
+from .frameworks import Frameworks, OwnImports, Settling
 from .ledger import Ledger, allowance
 from .peaks import PeakTracker
 from .sampler import OpenScopes, Sampler
-from .settling import OwnImports, Settling
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -91,12 +91,13 @@ def offered(before: str) -> tuple[str, list[str]]:
         return "", []
     words = re.findall(_WORD, line["rest"])
     current = words.pop() if words and line["rest"].endswith(words[-1]) else ""
-    found = (_of_a_cell if line["magic"].startswith("%%") else _of_a_line)(words, current)
+    if line["magic"].startswith("%%"):
+        found: Iterable[str] = (
+            () if words[-1:] == ["--label"] else [one for one in OPTIONS if one not in words]
+        )
+    else:
+        found = _of_a_line(words, current)
     return current, [word for word in found if word.startswith(current)]
-
-
-def _of_a_cell(words: Sequence[str], _: str) -> Iterable[str]:
-    return () if words[-1:] == ["--label"] else [word for word in OPTIONS if word not in words]
 
 
 def _of_a_line(words: Sequence[str], current: str) -> Iterable[str]:

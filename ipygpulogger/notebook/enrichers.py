@@ -128,10 +128,6 @@ def _dimensions(record: CellRecord, cell: MeasuredCell) -> CellRecord:
     return replace(record, dimensions=found, code=fingerprint(body_of(raw), dict(found)) if found else "")
 
 
-def _budget(record: CellRecord, cell: MeasuredCell) -> CellRecord:
-    return _noted(record, *over_budget(record, cell.budget))
-
-
 def _little_left(record: CellRecord, cell: MeasuredCell) -> CellRecord:
     if cell.oom is not None and cell.oom.device == CPU:
         return record  # the report of it says what is left
@@ -156,7 +152,11 @@ _ONCE: tuple[tuple[str, str, Enricher], ...] = (
     ("tell what was alive at the peak", "recording", _at_peak),
     ("tell how large its data was", "scope", _dimensions),
     ("tell who holds memory", "history", lambda record, cell: cell.history.marked(record)),
-    ("tell whether it went over its budget", "budget", _budget),
+    (
+        "tell whether it went over its budget",
+        "budget",
+        lambda record, cell: _noted(record, *over_budget(record, cell.budget)),
+    ),
     ("tell how much RAM is left", "scope", _little_left),
 )
 

@@ -183,7 +183,7 @@ class GpulogMagics:
         gpus: Sequence[DeviceUsage] = ()
         with suppress(Unavailable):  # the diagnoses say so
             gpus = measured_now(reset_peaks=logger.reset_peaks).gpus
-        self._show(growth.status(state, found, gpus), growth.status_html(state, found, gpus))
+        print(growth.status(state, found, gpus))
 
     def _summary(self, *words: str) -> None:
         by = rank_in(words)
@@ -194,11 +194,11 @@ class GpulogMagics:
 
     def _plot(self) -> Any:
         with importing():
-            from ..render import plot, terminal_plot
+            from ..render import plot, plot_data
         history = self.logger.history
         if hasattr(self.shell, "kernel"):
             return plot.figure(history)
-        return plot.in_terminal(history, partial(print, f"\n{terminal_plot.drawing(history)}"))
+        return plot.in_terminal(history, partial(print, f"\n{plot_data.drawing(history)}"))
 
     def _fit(self, *words: str) -> None:
         count, name = cell_and_size_in(words)
@@ -214,7 +214,7 @@ class GpulogMagics:
         limit = least(one for one in machine().limits.all() if one.memory == "RAM")
         left[RAM] = Headroom(now.gen.after_bytes, None if limit is None else limit.left_bytes)
         found = fit_of(self.logger.history, left, count, name)
-        self._show(fit.report(found), fit.html(found))
+        print(fit.report(found))
 
     def _save(self, *words: str) -> None:
         path, history = path_in("save", words), self.logger.history
@@ -275,14 +275,12 @@ class GpulogMagics:
         self._show(owners.holders(found.owners, used, **how), owners.html(found.owners, used, **how))
 
     def _free(self) -> None:
-        freed = self.logger.free()
-        self._show(str(freed), freed._repr_html_())
+        print(self.logger.free())
 
     def _doctor(self) -> None:
         with importing():
             from ..render import growth
-        found = machine().diagnose()
-        self._show(growth.diagnoses(found), growth.diagnoses_html(found))
+        print(growth.diagnoses(machine().diagnose()))
 
     def _show(self, plain: str, markup: str) -> None:
         """Display a page as HTML where cells have rich reports, else print it."""

@@ -107,13 +107,9 @@ class Reporter:
     def write(self, log: Log, *records: CellRecord) -> None:
         """Add records to a log; one that cannot be written hurts no cell."""
         try:
-            lost = log.append(*records)
+            log.append(*records)
         except Exception as error:  # the report is worth more than the log
             self.warn_once(f"ipygpulogger cannot write {log.path} and goes on trying: {why(error)}")
-            return
-        if lost:
-            cells = "1 cell is" if lost == 1 else f"{lost} cells are"
-            self.warn_once(f"ipygpulogger writes {log.path} again; {cells} missing in it.")
 
     def cannot_measure(self, error: BaseException) -> None:
         """Say once why a cell could not be measured."""

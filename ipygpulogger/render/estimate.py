@@ -17,7 +17,7 @@ from ..records.units import (
     without_controls,
 )
 from . import at_peak
-from .markup import BLUE, GREY, PALE, RED, Part, Strong, bar, code, legend, line, scrolling, small
+from .markup import BLUE, RED, Part, Strong, code, line, scrolling, small
 from .table import Bar, Column, Table
 
 if TYPE_CHECKING:
@@ -47,11 +47,11 @@ def report(estimate: Estimate) -> str:
 
 
 def html(estimate: Estimate) -> str:
-    """Return an estimate as HTML: the headline, the device's bar, the tables; all foreign text is escaped."""
+    """Return an estimate as HTML: the headline, the sentences, the tables; all foreign text is escaped."""
     needs, outcome = _headline(estimate, nonzero_text)
     head = f"<b>{escape(needs)}</b>{escape(outcome)}. {code(_label(estimate))}"
     below = "".join(map(small, (*_sentences(estimate, nonzero_text), *map(printable, estimate.notes))))
-    body = line(f'<div style="margin-bottom:3px">{head}</div>{_bar(estimate)}{below}')
+    body = line(f'<div style="margin-bottom:3px">{head}</div>{below}')
     body += scrolling(at_peak.table_of(estimate.at_peak)) if estimate.at_peak else ""
     if estimate.batches:
         figures = scrolling(_batches(estimate, html=True).html("Highest by batch size, MB"))
@@ -110,24 +110,6 @@ def _batches(estimate: Estimate, *, html: bool) -> Table:
             outcome += f" · {_LARGEST}" if html else f"  <- {_LARGEST}"
         table.add(Strong(str(batch.size)) if is_largest else str(batch.size), drawn, need, outcome)
     return table
-
-
-def _bar(estimate: Estimate) -> str:
-    """Return how the device would be divided at the peak: a bar, and the same in words."""
-    available_bytes = estimate.available_bytes
-    if available_bytes is None:
-        return ""
-    taken_bytes = max(0, (estimate.capacity_bytes or 0) - available_bytes)
-    held_bytes = _held_bytes(estimate)
-    needed_bytes = min(estimate.peak_bytes, available_bytes) - held_bytes
-    found = [
-        Part("otherwise in use", taken_bytes, GREY),
-        Part("there already", held_bytes, PALE),
-        Part("needed", needed_bytes, BLUE),
-        Part("short", max(0, estimate.peak_bytes - available_bytes), RED),
-        Part("left", max(0, available_bytes - estimate.peak_bytes)),
-    ]
-    return bar(found, sum(part.size_bytes for part in found)) + legend(found)
 
 
 def _held_bytes(estimate: Estimate) -> int:

@@ -1,22 +1,11 @@
-"""`%gpulog fit`: how the memory of a cell grows with the size of its data, as text and HTML."""
+"""`%gpulog fit`: how the memory of a cell grows with the size of its data."""
 
 from __future__ import annotations
 
-from html import escape
 from typing import TYPE_CHECKING
 
 from ..analysis.fit import RAM
-from ..records.units import (
-    MB,
-    clipped,
-    printable,
-    printable_lines,
-    readable_sizes,
-    rounded_mb,
-    shortened,
-    without_controls,
-)
-from .markup import code, line, scrolling, small, typeset
+from ..records.units import MB, clipped, printable, printable_lines, rounded_mb, shortened
 from .table import Column, Table
 
 if TYPE_CHECKING:
@@ -32,35 +21,11 @@ _FAR = 10  # times the largest size that ran: what lies beyond is only roughly k
 
 def report(found: CellFit) -> str:
     """Return as text what each run needed, up to which size there is enough, and the line."""
-    title = [f"{_labels(found)}: {shortened(run.source)}" for run in found.runs[-1:]]
-    verdicts = [_verdict(memory, _name(found)) for memory in found.memories]
-    runs = _table(found, "")
-    return printable_lines([*title, *(runs.text() if runs.rows else []), *verdicts, *_sentences(found)])
-
-
-def html(found: CellFit) -> str:
-    """Return the same as HTML; all foreign text is escaped."""
-    title = "".join(
-        f"<div>{escape(printable(_labels(found)))}: {code(shortened(run.source))}</div>"
-        for run in found.runs[-1:]
-    )
-    verdicts = "".join(
-        f"<div><b>{escape(typeset(readable_sizes(_verdict(memory, _name(found)))))}</b></div>"
-        for memory in found.memories
-    )
-    below = "".join(small(printable(readable_sizes(sentence))) for sentence in _sentences(found))
-    runs = _table(found, ",")
-    return without_controls(line(title + verdicts + below + (scrolling(runs.html()) if runs.rows else "")))
-
-
-def _labels(found: CellFit) -> str:
-    labels = [run.label for run in found.runs]
-    more = len(labels) - _LABELS
-    return ", ".join(labels[-_LABELS:]) + (f" and {more} earlier" if more > 0 else "")
-
-
-def _name(found: CellFit) -> str:
-    return clipped(printable(found.name), _NAME)
+    labels, name = [run.label for run in found.runs], clipped(printable(found.name), _NAME)
+    earlier = f" and {len(labels) - _LABELS} earlier" if len(labels) > _LABELS else ""
+    title = [f"{', '.join(labels[-_LABELS:])}{earlier}: {shortened(run.source)}" for run in found.runs[-1:]]
+    runs, verdicts = _table(found, name), [_verdict(memory, name) for memory in found.memories]
+    return printable_lines([*title, *(runs.text() if runs.rows else []), *verdicts, *_sentences(found, name)])
 
 
 def _verdict(memory: MemoryFit, name: str) -> str:
@@ -79,8 +44,7 @@ def _verdict(memory: MemoryFit, name: str) -> str:
     return f"{memory.device}: {enough}, with {_mb(memory.left_bytes)} left for it."
 
 
-def _sentences(found: CellFit) -> Iterator[str]:
-    name = _name(found)
+def _sentences(found: CellFit, name: str) -> Iterator[str]:
     if found.missing:
         yield f"{found.missing[:1].upper()}{found.missing[1:]}."
     for memory in found.memories:
@@ -112,8 +76,6 @@ def _limits(memory: MemoryFit) -> Iterator[str]:
     """Yield what makes the size less sure."""
     if memory.ends_at is not None and memory.ends_at > _FAR * memory.points[-1].size:
         yield f"The largest that ran is {memory.points[-1].size:,}: try one in between."
-    if memory.first and (not memory.is_line or len(memory.points) == 2):
-        yield f"First runs also set things up: run the size of {memory.first} once more."
     if memory.hidden:
         yield f"{', '.join(memory.hidden[-_LABELS:])} began with larger data in memory, which hides its need."
     if memory.device != RAM and memory.ends_at is not None:
@@ -135,14 +97,14 @@ def _small(size_bytes: float) -> str:
     return f"{size_bytes:.3g} bytes"
 
 
-def _table(found: CellFit, thousands: str) -> Table:
+def _table(found: CellFit, name: str) -> Table:
     """Return the runs by their size: what each needed of each memory; the largest of very many."""
     heads = (Column(f"{memory.device} MB", least=10) for memory in found.memories)
-    table = Table([Column(_name(found)), *heads, Column("", "words")])
+    table = Table([Column(name), *heads, Column("", "words")])
     needs = [{point.label: point.need_bytes for point in memory.points} for memory in found.memories]
     sizes = {point.label: point.size for memory in found.memories for point in memory.points}
     for label, size in sorted(sizes.items(), key=lambda item: item[1])[-_RUNS:]:
         known = (by_label.get(label) for by_label in needs)
-        cells = ("" if need is None else format(rounded_mb(need), thousands) for need in known)
+        cells = ("" if need is None else str(rounded_mb(need)) for need in known)
         table.add(f"{size:,}", *cells, shortened(label))
     return table

@@ -6,34 +6,32 @@ However many processes there are, the text has at most 80 columns, and it and th
 from __future__ import annotations
 
 import textwrap
+from html import escape
 from itertools import groupby, islice
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
-from ..analysis.imbalance import FACTOR, GPU, RAM, TIME
+from ..analysis.group import FACTOR, GPU, RAM, TIME
 from ..records.note import NoteKind, of_kind
 from ..records.units import (
     clipped,
     grouped,
     printable,
     printable_lines,
-    range_text,
     rounded_mb,
     shortened,
     size_text,
     time_text,
     without_controls,
 )
-from .headline import Phrase
-from .markup import BLUE, DOT, RED, Strong, colours, folded, line, small, weighed
+from .markup import BLUE, RED, Strong, colours, folded, line, small, typeset
 from .table import Bar, Column, Table, least_sign, moved_parts, squeezed
 from .text import figures
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from ..analysis.group import Group
-    from ..analysis.imbalance import Figure, Outlier
+    from ..analysis.group import Figure, Group, Outlier
     from ..records import Usage
     from ..records.process import ProcessRecord
 
@@ -43,7 +41,7 @@ _ROWS = 16  # processes with a row each
 _NAME = 24  # characters of a name, at most
 _LABEL = 40  # characters of the label
 _COLUMNS = 80  # of text
-_OUTLIERS = 3  # that the line names
+_MEMORIES = 3  # whose medians are said
 _NAMED = 8  # processes that a sentence names
 _MOST_TIMES = 99
 _SENTENCES = 4  # of each kind
@@ -52,11 +50,9 @@ _SENTENCE = 110  # characters of a foreign sentence
 
 def table(group: Group) -> str:
     """Return the table as text of at most 80 columns, without a newline at the end."""
-    took = f", {time_text(max(record.time_s for record in group))}" if len(group) else ""
-    unit = "" if not len(group) else "; MB" if any(record.gpus for record in group) else "; RAM in MB"
-    lines = [f"{squeezed(group.label, _LABEL)}: {_count_of(group)}{took}{unit}"]
+    lines = [_title(group)]
     if len(group):
-        lines += _process_table(group, html=False).text(_COLUMNS, over=">")
+        lines += _process_table(group, html=False).text(_COLUMNS)
     for sentence in _sentences(group):
         lines += textwrap.wrap(sentence, _COLUMNS, subsequent_indent="  ", break_on_hyphens=False) or [""]
     return printable_lines(lines)
@@ -64,39 +60,28 @@ def table(group: Group) -> str:
 
 def html(group: Group) -> str:
     """Return the table as HTML: a line that folds."""
-    summary = DOT.join(weighed(*phrase) for phrase in _headline(group))
+    title = escape(typeset(_title(group)))
     if not group:
-        return without_controls(line(summary, quiet=True))
+        return without_controls(line(title, quiet=True))
     markup = _process_table(group, html=True).html() if len(group) else ""
     # A table that scrolls by itself, where it is wider than the page, and never breaks a word.
     shown = f'<div style="overflow-x:auto;padding-left:1px;white-space:nowrap">{markup}</div>'
     fills = {"consumed": BLUE, "more for a moment": RED} if len(group) else {}
-    below = _sentences(group, outliers=len(_by_process(group)) > _OUTLIERS)
-    body = shown + colours(fills, is_folded=True) + "".join(map(small, below))
-    return without_controls(folded(summary, body, is_open=True))
+    body = shown + colours(fills, is_folded=True) + "".join(map(small, _sentences(group)))
+    return without_controls(folded(title, body, is_open=True))
 
 
-def _headline(group: Group) -> Iterator[Phrase]:
-    """Yield the line: how many processes, how long they took, what they needed, who stands out."""
-    if label := squeezed(group.label, _LABEL).strip():
-        yield Phrase(label, "faint")
-    yield Phrase(_count_of(group), "strong")
-    for one in _needed(group):
-        words = range_text(_figure(one.name, one.smallest), _figure(one.name, one.largest))
-        yield Phrase(words if one.name == TIME else f"{_what(one)}{words}")
-    for some in islice(_by_process(group).values(), _OUTLIERS):
-        ratios = ", ".join(f"{one.name} {_times(one.ratio)}x" for one in some)
-        yield Phrase(f"{_name_in_words(some[0].record)}: {ratios} the median", "strong")
-    if failed := sum(record.outcome() != "" for record in group):
-        yield Phrase(f"{failed:,} failed", "strong")
-    if group.missing:
-        yield Phrase(f"{len(group.missing):,} missing", "strong")
+def _title(group: Group) -> str:
+    """Return the line above the table: "step: 3 ranks, 0.24 s; RAM in MB"."""
+    took = f", {time_text(max(record.time_s for record in group))}" if len(group) else ""
+    unit = "" if not len(group) else "; MB" if any(record.gpus for record in group) else "; RAM in MB"
+    return f"{squeezed(group.label, _LABEL)}: {_count_of(group)}{took}{unit}"
 
 
 def _needed(group: Group) -> list[Figure]:
     """Return the figure of time, and the first of those that were needed."""
     needed = [one for one in group.figures if one.what == "needed" and rounded_mb(one.largest)]
-    return [*(one for one in group.figures if one.name == TIME), *needed[:_OUTLIERS]]
+    return [*(one for one in group.figures if one.name == TIME), *needed[:_MEMORIES]]
 
 
 def _what(one: Figure) -> str:
@@ -208,12 +193,12 @@ def _noun_of(group: Group) -> str:
     return f"{printable(word)}s" if same and word != "pid" else "processes"
 
 
-def _sentences(group: Group, *, outliers: bool = True) -> Iterator[str]:
+def _sentences(group: Group) -> Iterator[str]:
     """Yield what stands below the table: who has no row, stands out, failed, or is missing; the notes."""
     if len(group) > _ROWS:
         medians = (f"{_what(one)}{_figure(one.name, one.median)}" for one in _needed(group))
         yield f"and {len(group) - _ROWS:,} more; medians: {', '.join(medians)}"
-    for name, some in islice(groupby(group.outliers if outliers else (), key=attrgetter("name")), _SENTENCES):
+    for name, some in islice(groupby(group.outliers, key=attrgetter("name")), _SENTENCES):
         yield _standing_out(name, list(some))
     ended = ((_name_in_words(record), shortened(record.outcome())) for record in group if record.outcome())
     yield from _who(ended, "{who}: {why}")

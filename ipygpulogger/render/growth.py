@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-from html import escape
 from typing import TYPE_CHECKING
 
 from ..records import CPU, DRIVER, CellRecord
-from ..records.units import MB, printable_lines, rounded_mb, shortened, size_text, without_controls
-from .markup import BLUE, GREY, PALE, PURPLE, RED, Part, Strong, bar, legend, line, small
+from ..records.units import MB, printable, printable_lines, rounded_mb, shortened
+from .markup import BLUE, GREY, PALE, PURPLE, RED, Part
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from ..analysis.totals import Key
+    from ..analysis.ranking import Key
     from ..records import DeviceUsage, Diagnosis, Measurement, Owner
-    from .table import Table
 
 _NAMED = 8  # owners
 _UNEXPLAINED_BYTES, _UNEXPLAINED = 5 * MB, 0.05
 _SHARED = 3  # other names of one owner
-_UNAVAILABLE = "its memory use is unavailable"
 
 
 def between(measurement: Measurement) -> str:
@@ -119,7 +116,7 @@ def _sized(size_bytes: int, device: str) -> str:
 
 
 DRIVERS = "the driver's own"
-FILLS = {  # of the rungs of a ladder that are not this process's tensors
+_FILLS = {  # of the rungs of a ladder that are not this process's tensors
     "cached": f"{BLUE}40",
     "context and libraries": GREY,
     "context, libraries, other processes": GREY,
@@ -145,20 +142,6 @@ def named_devices(gpus: Iterable[DeviceUsage]) -> dict[Key, tuple[str, DeviceUsa
     return {gpu.key: (device_name(gpu, found), gpu) for gpu in found}
 
 
-def ladder(gpu: DeviceUsage) -> list[tuple[str, int]]:
-    """Return how a device's memory is divided, and related figures: names and bytes; empty when unknown."""
-    rungs = [(rung.name, rung.size_bytes) for rung in gpu.ladder]
-    if not rungs or gpu.total_bytes is None:
-        return []
-    further = {
-        "total": gpu.total_bytes,
-        "headroom": gpu.headroom_bytes,
-        "limit": gpu.limit_bytes,
-        "in graphs and pools": gpu.pools_bytes or None,
-    }
-    return [*rungs, *((name, size_bytes) for name, size_bytes in further.items() if size_bytes is not None)]
-
-
 def parts(gpu: DeviceUsage) -> list[Part]:
     """Return how a device's memory is divided, as the parts of a bar.
 
@@ -178,7 +161,7 @@ def parts(gpu: DeviceUsage) -> list[Part]:
         outside_bytes = max(0, after_bytes - rungs.get("tensors", 0))
     elif "tensors" in rungs:
         found.append(Part("tensors", rungs["tensors"], PALE))
-    for name, fill in FILLS.items():
+    for name, fill in _FILLS.items():
         size_bytes = rungs.get(name, 0) - (outside_bytes if name.startswith("context") else 0)
         found.append(Part(name, max(0, size_bytes), fill))
     moment_bytes = gpu.peaked_bytes if gpu.attributed else 0
@@ -187,65 +170,39 @@ def parts(gpu: DeviceUsage) -> list[Part]:
     return found
 
 
-def bars(gpus: Sequence[DeviceUsage]) -> str:
-    """Return the ladder of each device as HTML: a bar, and the same in words."""
-    fills = FILLS | {"tensors": BLUE}
-    markup = ""
-    for gpu in gpus:
-        found = [Part(rung.name, rung.size_bytes, fills.get(rung.name, "")) for rung in gpu.ladder]
-        further = (f"{name} {size_text(size_bytes)}" for name, size_bytes in ladder(gpu)[len(found) :])
-        drawn = bar(found, gpu.total_bytes or 0) + legend(found) if found else ""
-        below = small(", ".join(further) or _UNAVAILABLE)
-        markup += line(f"{escape(_device(gpu, gpus))}{drawn}{below}")
-    return without_controls(markup)
-
-
 def ladders(gpus: Sequence[DeviceUsage]) -> str:
-    """Return the ladder of each device as text."""
+    """Return how each device's memory is divided, and related figures, as text."""
     lines = []
     for gpu in gpus:
-        found = [f"  {name:36}{rounded_mb(size_bytes):>8} MB" for name, size_bytes in ladder(gpu)]
-        lines += [_device(gpu, gpus), *(found or [f"  {_UNAVAILABLE}"])]
+        lines.append(f"{device_name(gpu, gpus)}: {gpu.name}{' (unified memory)' if gpu.unified else ''}")
+        further = {
+            "total": gpu.total_bytes,
+            "headroom": gpu.headroom_bytes,
+            "limit": gpu.limit_bytes,
+            "in graphs and pools": gpu.pools_bytes or None,
+        }
+        known = [(name, size) for name, size in further.items() if size is not None] if gpu.ladder else []
+        lines += [f"  {name:36}{rounded_mb(size):>8} MB" for name, size in (*gpu.ladder, *known)]
+        lines += [] if gpu.ladder else ["  its memory use is unavailable"]
     return printable_lines(lines)
-
-
-def _device(gpu: DeviceUsage, gpus: Sequence[DeviceUsage]) -> str:
-    return f"{device_name(gpu, gpus)}: {gpu.name}{' (unified memory)' if gpu.unified else ''}"
 
 
 def diagnoses(found: Sequence[Diagnosis]) -> str:
     """Return what each source reports about itself, one line each, with the remedy below if there is one."""
-    return printable_lines(_diagnoses(found).text(marks=False)[1:])  # without heads
-
-
-def diagnoses_html(found: Sequence[Diagnosis]) -> str:
-    """Return the same as an HTML table."""
-    return without_controls(_diagnoses(found).html("What can be measured here"))
-
-
-def _diagnoses(found: Sequence[Diagnosis]) -> Table:
     from .table import Column, Table  # no cell needs it
 
-    columns = Column("Source", "words", least=12), Column("Peaks", "words", gap=1, least=8)
-    table = Table([*columns, Column("What it reads, or why it cannot", "words", gap=1)])
+    table = Table(
+        [Column("", "words", least=12), Column("", "words", gap=1, least=8), Column("", "words", gap=1)]
+    )
     for one in found:
-        state = one.state if one.state in ("exact", "absent", "not imported yet") else Strong(one.state)
-        table.add(one.source, state, one.says)
+        table.add(one.source, one.state, one.says)
         if one.remedy:
             table.add("", "", f"-> {one.remedy}")
-    return table
+    return printable_lines(table.text(marks=False)[1:])  # without heads
 
 
 def status(state: str, found: Sequence[Diagnosis], gpus: Sequence[DeviceUsage]) -> str:
     """Return what a logger does, how exact each source is, and how each device's memory is divided."""
-    return "\n".join([state, printable_lines([_states(found)]), *([ladders(gpus)] if gpus else [])])
-
-
-def status_html(state: str, found: Sequence[Diagnosis], gpus: Sequence[DeviceUsage]) -> str:
-    """Return the same as HTML."""
-    return without_controls(line(f"<b>{escape(state)}</b>") + bars(gpus) + line(small(_states(found))))
-
-
-def _states(found: Sequence[Diagnosis]) -> str:
     states = ", ".join(dict.fromkeys(f"{one.source} {one.state}" for one in found))
-    return f"{states}; reasons: %gpulog doctor"
+    reasons = printable(f"{states}; reasons: %gpulog doctor")
+    return "\n".join([state, reasons, *([ladders(gpus)] if gpus else [])])

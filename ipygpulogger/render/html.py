@@ -1,8 +1,8 @@
 """The report of a scope as HTML: one line that unfolds; all foreign text is escaped.
 
 It takes at most two kilobytes. In order of importance: the line, the report of a failed allocation, the table
-of figures, the kinds of what was alive at the peak, notes and remarks, the largest rows of what was alive,
-the bars of the devices, time series. What does not fit is in the plain text.
+of figures with time series, what was alive at the peak, notes and remarks, the bars of the devices. What does
+not fit is in the plain text.
 """
 
 from __future__ import annotations
@@ -49,8 +49,7 @@ _CARD = 1400  # bytes of it for a failed allocation, at most
 _HEAD = "MB", "Consumed", "Peaked", "Used"
 _ADVICE = 700  # bytes of the report that are always left for what to do after a failed allocation
 _LINE = 900  # bytes, at most
-_PLACES = ("card", "bars", "table", "series", "peak", "below", "more")  # from top to bottom
-_REPLACED = {"series": "table", "peak": "peak"}
+_PLACES = ("card", "bars", "table", "peak", "below", "more")  # from top to bottom
 _SENTENCE = 400  # bytes
 _BARS = 2  # of the devices on which the most moved
 _SMALL = 0.01  # of a device: a smaller part that did not move is left out
@@ -104,46 +103,35 @@ def _body(measurement: Measurement, space: int, clauses: Sequence[Clause]) -> st
     """Return what the line unfolds to, as much as fits; empty if that is one row, which the line says too."""
     found: dict[str, list[str]] = {place: [] for place in _PLACES}
     for place, *versions in _pieces(measurement, space, set(map(str, clauses))):
-        replaced = found[_REPLACED[place]] if place in _REPLACED else []
-        left = space + sum(map(size, replaced))
-        if markup := first_fitting(versions, left):
-            replaced.clear()
+        if markup := first_fitting(versions, space):
             found[place].append(markup)
-            space = left - size(markup)
-    is_more = measurement.gpus or any(found[place] for place in _PLACES if place != "table")
+            space -= size(markup)
+    is_more = measurement.gpus or any(time_series(measurement))
+    is_more = is_more or any(found[place] for place in _PLACES if place != "table")
     return "".join(markup for markups in found.values() for markup in markups) if is_more else ""
 
 
 def _pieces(measurement: Measurement, space: int, in_line: Container[str]) -> Iterator[tuple[str, ...]]:
-    """Yield the parts of the body, the most important first: the place, and versions, the fullest first.
-
-    The table with time series replaces the one without.
-    """
+    """Yield the parts of the body, the most important first: the place, and versions, the fullest first."""
     card = card_of(measurement)
     found = list(rows(measurement))
     whole = _table(found)
     if card:
         figures = whole if len(measurement.gpus) <= _WORDY else whole[:1]
         left = min(_CARD, max(_ADVICE, space - size(table(_HEAD, figures))))
-        failed = _card(measurement, left)
-        space -= size(failed)
-        yield "card", failed
-    yield "table", _cut(whole, space)
-    yield "peak", _fold(measurement)
+        yield "card", _card(measurement, left)
+    yield "table", *_tables(whole, time_series(measurement))
+    if measurement.at_peak:
+        from .at_peak import fold  # few cells have it
+
+        yield "peak", *(fold(measurement.at_peak, measurement.peak_times_s, most) for most in (4, 2, 0))
     for sentence in _below(measurement):
         if sentence not in in_line:
             yield "below", f"<div>{fitted(readable_sizes(sentence), _SENTENCE)}</div>"
     for remark, names in _remarks(measurement, found).items():
         yield "more", small(f"{', '.join(names)}: {remark}")
-    yield "peak", _fold(measurement, 4), _fold(measurement, 2)
     for gpu in sorted(measurement.gpus, key=moved_bytes, reverse=True)[:_BARS]:
-        if card is None or card.device != gpu.id:
-            yield "bars", _bar(gpu, measurement.gpus)
-    shapes = time_series(measurement)
-    if any(shapes) and len(measurement.gpus) <= _WORDY:
-        drawn = ([*row, Text(shape)] for row, shape in zip(whole, shapes, strict=True))
-        yield "series", table(_HEAD, drawn)
-    yield "peak", _fold(measurement, 16), _fold(measurement, 8)
+        yield "bars", _bar(gpu, measurement.gpus)
     if measurement.gpus:
         yield "more", small("Used: of RAM by this process, of each GPU by all processes")
 
@@ -157,15 +145,6 @@ def _remarks(measurement: Measurement, found: Iterable[Row]) -> dict[str, list[s
     return names
 
 
-def _fold(measurement: Measurement, most: int = 0) -> str:
-    """Return what was alive when memory was highest: the kinds, and the largest rows below them."""
-    if not measurement.at_peak:
-        return ""
-    from .at_peak import fold  # few cells have it
-
-    return fold(measurement.at_peak, measurement.peak_times_s, most)
-
-
 def _card(measurement: Measurement, space: int) -> str:
     """Return the report of an allocation that failed; nothing if none did."""
     card = card_of(measurement)
@@ -173,8 +152,7 @@ def _card(measurement: Measurement, space: int) -> str:
         return ""
     from . import out_of_memory
 
-    device = next((gpu for gpu in measurement.gpus if gpu.id == card.device), None)
-    return out_of_memory.html(card, device, space)
+    return out_of_memory.html(card, space)
 
 
 def _below(measurement: Measurement) -> Iterator[str]:
@@ -195,13 +173,13 @@ def _row_name(name: str) -> str:
     return "RAM" if name == "Gen" else name
 
 
-def _cut(whole: list[list[str | Text]], space: int) -> str:
-    """Return the table of figures, with as many rows as fit, and one at least."""
+def _tables(whole: list[list[str | Text]], shapes: list[str]) -> Iterator[str]:
+    """Yield the table of figures, with time series if there are any, and with fewer and fewer rows."""
+    if any(shapes) and len(whole) - 1 <= _WORDY:
+        yield table(_HEAD, ([*row, Text(shape)] for row, shape in zip(whole, shapes, strict=True)))
+    yield table(_HEAD, whole)
     more: list[str | Text] = ["…", "", "", Text("%gpulog status")]
-    cuts = [whole, *([*whole[:count], more] for count in range(len(whole) - 1, 0, -1))]
-    slim = len(whole) - 1 > _WORDY
-    fits = first_fitting((table(_HEAD, some, slim=slim) for some in cuts), space)
-    return fits or table(_HEAD, cuts[-1], slim=slim)
+    yield from (table(_HEAD, [*whole[:count], more]) for count in range(len(whole) - 1, 0, -1))
 
 
 def _bar(gpu: DeviceUsage, gpus: Sequence[DeviceUsage]) -> str:

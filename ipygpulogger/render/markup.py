@@ -151,14 +151,11 @@ def folded(summary: str, body: str, *, is_open: bool = False) -> str:
     )
 
 
-def table(
-    head: Sequence[str | Text], rows: Iterable[Sequence[Cell]], *, caption: str = "", slim: bool = False
-) -> str:
+def table(head: Sequence[str | Text], rows: Iterable[Sequence[Cell]], *, caption: str = "") -> str:
     """Return a table whose first column names the row, and whose other columns are figures or `Text`.
 
     The rows are in ``tfoot``, as JupyterLab stripes those of ``tbody`` like a DataFrame's. The end tags that
     HTML makes optional are left out, and so is ``scope``: header cells that fill a row or a column head it.
-    A `slim` table saves bytes at the names of the rows, which front ends then print bold.
     """
     style = _PAGE if caption else _TABLE
     above = f'<caption style="padding:0 12px;text-align:left">{escape(caption)}</caption>' if caption else ""
@@ -166,7 +163,7 @@ def table(
     names = "".join(f"<th {_NAME if isinstance(name, Text) else _HEAD}>{_content(name)}" for name in others)
     body = f"<th {_NAME}>{_content(first)}{names}"
     for name, *figures in rows:
-        body += f"<tr align=right><th {_FIGURE if slim else _NAME}>{_content(name)}"
+        body += f"<tr align=right><th {_NAME}>{_content(name)}"
         body += "".join(map(_data, figures))
     return f'<table style="{style}">{above}<tfoot><tr align=right style=opacity:.65>{body}</tfoot></table>'
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from html import escape
-from itertools import cycle
 from typing import TYPE_CHECKING
 
 from ..records import CPU
@@ -17,13 +16,12 @@ from ..records.units import (
     rounded_mb,
     size_text,
 )
-from .growth import DRIVERS, FILLS
-from .markup import BLUE, PALE, RED, Part, bar, first_fitting, fitted, legend, size, small, typeset
+from .markup import Part, first_fitting, fitted, legend, size, small, typeset
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from ..records import DeviceUsage, OutOfMemory, Owner
+    from ..records import OutOfMemory, Owner
 
 _FIRST = "asked", "free"
 _RAM_FAILED = "An allocation of RAM failed"
@@ -33,8 +31,6 @@ _ALIVE = "alive then"  # when the allocation failed
 _ROWS = 6  # of what was alive; the others are added up
 _WIDTH = 100  # columns of these rows
 _NAME = 32  # characters of a holder's name
-_VARIABLES = BLUE, f"{BLUE}b3"  # the colours of the holders, in turn
-_HIDDEN = RED, f"{RED}a6"  # of those that `%gpulog free` releases
 _CARD = '<div style="border-left:3px solid #e45756;padding:0 9px;margin:2px 0 6px">'
 
 
@@ -59,33 +55,25 @@ def report(card: OutOfMemory) -> str:
     return printable_lines(lines)
 
 
-def html(card: OutOfMemory, gpu: DeviceUsage | None, space_bytes: int) -> str:
-    """Return the report as HTML: what is missing, the next step, the device's bar, the figures.
+def html(card: OutOfMemory, space_bytes: int) -> str:
+    """Return the report as HTML: what is missing, the next step, what was alive, the holders, the figures.
 
-    What does not fit into the space is left out from the end, and small holders from the bar.
+    What does not fit into the space is left out from the end.
     """
     head, after = f"{_CARD}<div><b>{_headline(card)}</div>", "</div>"
     space_bytes -= size(head + after)
-    step = f"<div><b>Do this:</b> {_as_markup(card.advice, min(_ADVICE, space_bytes - 60))}</div>"
-    room, alive = space_bytes - size(step), ""
+    markup = f"<div><b>Do this:</b> {_as_markup(card.advice, min(_ADVICE, space_bytes - 60))}</div>"
     if card.alive:
         from . import at_peak
 
         said = f"{_ALIVE.capitalize()}: {at_peak.kinds_of(card.alive)}"
-        alive = first_fitting([f"<div>{escape(typeset(said))}</div>"], room)
-        room -= size(alive)  # the bar says less of what can be done
-    shown = first_fitting((_drawn(card, gpu, count) for count in range(len(card.owners), -1, -1)), room)
-    said = " · ".join(f"{name} {figure}" for name, figure in rows(card) if figure != "0 MB")
-    shown += small(said) if said and size(shown + small(said)) <= room else ""
-    return f"{head}{step}{shown}{alive}{after}"
-
-
-def _drawn(card: OutOfMemory, gpu: DeviceUsage | None, count: int) -> str:
-    """Return who held the device as a bar with its legend; if too little is known, as words only."""
-    if found := _parts(card, gpu, count):
-        return bar(found, sum(part.size_bytes for part in found)) + legend(found)
-    held = [Part(_holder(owner), owner.size_bytes) for owner in card.owners[:count]]
-    return legend(held, "held by: ") if held else ""
+        markup += first_fitting([f"<div>{escape(typeset(said))}</div>"], space_bytes - size(markup))
+    held = [Part(_holder(owner), owner.size_bytes) for owner in card.owners if owner.size_bytes >= MB]
+    fewer = (legend(held[:count], "held by: ") for count in range(len(held), 0, -1))
+    markup += first_fitting(fewer, space_bytes - size(markup))
+    figures = " · ".join(f"{name} {figure}" for name, figure in rows(card) if figure != "0 MB")
+    markup += first_fitting([small(figures)] if figures else [], space_bytes - size(markup))
+    return f"{head}{markup}{after}"
 
 
 def _headline(card: OutOfMemory) -> str:
@@ -110,31 +98,6 @@ def _as_markup(advice: str, space_bytes: int) -> str:
     readable = readable_sizes(advice)
     words = fitted(readable, space_bytes - len("<code></code>") * -(-readable.count("`") // 2))
     return "".join(f"<code>{piece}</code>" if i % 2 else piece for i, piece in enumerate(words.split("`")))
-
-
-def _parts(card: OutOfMemory, gpu: DeviceUsage | None, count: int) -> list[Part]:
-    """Return who held the device, as the parts of a bar; empty if too little is known."""
-    if card.live_bytes is None or card.free_bytes is None:
-        return []
-    colours = {True: cycle(_HIDDEN), False: cycle(_VARIABLES)}
-    found: list[Part] = []
-    rest_bytes = card.live_bytes
-    for owner in card.owners[:count]:
-        size_bytes = min(owner.size_bytes, rest_bytes)
-        rest_bytes -= size_bytes
-        fill = next(colours[owner.kind in ("traceback", "output")])
-        found.append(Part(_holder(owner), size_bytes, fill))
-    found.append(Part("other tensors" if found else "tensors", rest_bytes, PALE))
-    cached_bytes, neighbours_bytes = card.cached_bytes or 0, card.neighbours_bytes or 0
-    total_bytes = gpu.total_bytes if gpu is not None and gpu.total_bytes else 0
-    driver_bytes = gpu.driver_bytes or 0 if gpu is not None else 0
-    known_bytes = card.live_bytes + cached_bytes + neighbours_bytes + driver_bytes + card.free_bytes
-    is_known = card.neighbours_bytes is not None
-    context = "context and libraries" if is_known else "context, libraries, other processes"
-    sizes = {"cached": cached_bytes, context: max(0, total_bytes - known_bytes)}
-    sizes |= {"other processes": neighbours_bytes, DRIVERS: driver_bytes}
-    found += [Part(name, size_bytes, FILLS[name]) for name, size_bytes in sizes.items()]
-    return [*found, Part("free", card.free_bytes)]
 
 
 def _holder(owner: Owner) -> str:

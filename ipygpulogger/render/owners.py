@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-from html import escape
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from ..records import CPU
@@ -15,12 +14,11 @@ from ..records.units import (
     nonzero_mb,
     printable,
     printable_lines,
-    readable_sizes,
     rounded_mb,
     without_controls,
 )
 from .growth import also
-from .markup import BLUE, GREY, RED, Part, colours, footnote, line, scrolling, typeset
+from .markup import BLUE, GREY, RED, Part, colours, footnote, scrolling
 from .table import Bar, Column, Faint, Table
 
 if TYPE_CHECKING:
@@ -53,11 +51,6 @@ class Freed:
         return printable_lines([says, f"came back: {came_back}"])
 
     __repr__ = __str__
-
-    def _repr_html_(self) -> str:
-        """Return the report as HTML: how much came back, and what was dropped."""
-        dropped, came_back = map(readable_sizes, str(self).splitlines())
-        return without_controls(line(f"<b>{escape(typeset(came_back))}</b>") + footnote(dropped))
 
 
 def _held(owners: Sequence[Owner], prefix: str = "") -> str:

@@ -2,29 +2,26 @@
 
 from __future__ import annotations
 
-import re
+from base64 import b64encode
 from datetime import timezone
 from html import escape
 from operator import attrgetter
 from pathlib import Path
 from string import Template
 from typing import TYPE_CHECKING
-from xml.etree import ElementTree as ET
 
-from ..analysis.totals import outer, shown
+from ..analysis.ranking import outer, shown
 from ..records import DeviceUsage
 from ..records.cell_record import process_of
 from ..records.units import cells_text, size_text, time_text, without_controls
 from .html import line_and_body
 from .markup import BLUE, Part, bar, small
-from .plot import INK, INK_TOO, figure, saved
+from .plot import figure, png
 from .plot_data import Axis
 from .summary import highest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
-
-    from matplotlib.figure import Figure
 
     from ..records import CellRecord
 
@@ -100,50 +97,15 @@ def _cell(record: CellRecord, source: str) -> str:
 
 
 def _plot(records: Sequence[CellRecord]) -> str:
-    """Return the notebook's memory over time as SVG, or one sentence on why there is none."""
+    """Return the notebook's memory over time as a picture, or one sentence on why there is none."""
     try:
         axis = Axis(records)
-        drawn = svg(figure(records))
+        drawn = b64encode(png(figure(records))[0]).decode()
     except Exception as error:  # a failed plot must not cost the page its figures
         why = "" if isinstance(error, ImportError) else f"{type(error).__name__}: "
         return f"<p>No plot: {escape(f'{why}{error}')}</p>"
     left_out = len(records) - len(axis.cells)
     whose = axis.process or "the notebook's own kernel"
     said = small(f"Memory of {whose}; other processes are in the tables") if left_out else ""
-    return f"<figure>{drawn}</figure>{said}"
-
-
-_SVG, _XLINK = "{http://www.w3.org/2000/svg}", "{http://www.w3.org/1999/xlink}href"
-_NUMBER = re.compile(r"-?\d+\.\d+")
-_DROPPED = ("metadata", "clipPath", "style")
-
-
-def svg(drawn: Figure) -> str:
-    """Return a figure as an ``<svg>`` element without a background, its words in the page's colour."""
-    import matplotlib as mpl
-
-    with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": "plot"}):
-        root = ET.fromstring(saved(drawn, format="svg"))  # noqa: S314 - matplotlib just wrote it
-    for element in root.iter():
-        _simplify(element)
-    for name in ("width", "height", "version"):
-        root.attrib.pop(name, None)
-    root.attrib |= {"class": "plot", "role": "img", "aria-label": "Memory over time"}
-    return ET.tostring(root, encoding="unicode")
-
-
-def _simplify(element: ET.Element) -> None:
-    """Leave out what shows nothing, round places to a tenth; text gets the font and colour of the page."""
-    element.tag, element.tail = element.tag.removeprefix(_SVG), None
-    inner = [child for child in element if child.tag.removeprefix(_SVG) not in _DROPPED]
-    element[:] = [child for child in inner if child.get("style") != "fill: none"]
-    found, is_text = element.attrib, element.tag == "text"
-    element.text = element.text if is_text else None
-    found.pop("clip-path", None)
-    if _XLINK in found:
-        found["href"] = found.pop(_XLINK)
-    for name in found.keys() & {"d", "x", "y", "transform"}:
-        found[name] = _NUMBER.sub(lambda number: f"{float(number[0]):.1f}", found[name])
-    if is_text and (style := found.get("style")):
-        kept = [part for part in style.split("; ") if not part.startswith("font-family")]
-        found["style"] = re.sub(f"{INK}|{INK_TOO}", "currentColor", "; ".join(kept))
+    picture = f'<img class=plot alt="Memory over time" src="data:image/png;base64,{drawn}">'
+    return f"<figure>{picture}</figure>{said}"

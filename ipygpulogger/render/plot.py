@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import heapq
 import io
-import os
-import sys
 import warnings
 from datetime import timezone
 from functools import partial
@@ -42,18 +40,17 @@ _MARKED = 24  # peaks of a panel
 _NOTABLE = 0.06  # of the panel's height: a peak that rises by less above its cell is not marked
 _SHADED_COLUMNS = 120  # parts of the axis; narrower cells are not shaded alternately
 _SIZES = {"MB": 1, "GB": 1024}
-_WINDOWLESS = {"agg", "cairo", "pdf", "pgf", "ps", "svg", "template", "inline"}  # backends of matplotlib
 _TIMES = {"s": 1, "min": 60, "h": 3600}
 
 
-def figure(records: Iterable[CellRecord], make: Callable[..., Figure] | None = None) -> Figure:
+def figure(records: Iterable[CellRecord]) -> Figure:
     """Return a figure of memory over the time in the cells: general RAM, and each device that was used.
 
     Each cell is a band with its number, red if it failed. Of a device it has what this process held, and what
     was in use in all. The highest peaks are bars over their cells, with a triangle if they are lower bounds.
     One process alone is drawn: the notebook's own or, without a record of it, the first of the others, named.
 
-    The figure is on no list of pyplot's, and IPython displays it as a picture, unless pyplot is to `make` it.
+    The figure is on no list of pyplot's, and IPython displays it as a picture.
 
     Raises:
         ValueError: `records` is empty.
@@ -67,7 +64,7 @@ def figure(records: Iterable[CellRecord], make: Callable[..., Figure] | None = N
     shown = panels(axis)
     top_in = _ABOVE_IN + _NUMBERS_IN + (_TITLE_IN if axis.process else 0)
     height_in = top_in + len(shown) * (_PANEL_IN + _ABOVE_IN) - _ABOVE_IN + _BELOW_IN
-    drawn = (make or Figure)(figsize=(_WIDTH_IN, height_in), dpi=_DPI, facecolor="none")
+    drawn = Figure(figsize=(_WIDTH_IN, height_in), dpi=_DPI, facecolor="none")
     left = _LEFT_IN / _WIDTH_IN
     drawn.subplots_adjust(left, _BELOW_IN / height_in, 1 - _RIGHT_IN / _WIDTH_IN, 1 - top_in / height_in)
     all_axes = drawn.subplots(len(shown), squeeze=False, gridspec_kw={"hspace": _ABOVE_IN / _PANEL_IN})[:, 0]
@@ -89,46 +86,30 @@ def figure(records: Iterable[CellRecord], make: Callable[..., Figure] | None = N
         look: dict[str, Any] = {"fontsize": _SMALL, "frameon": False, "labelcolor": INK, "borderpad": 0}
         look["ncol"] = len(entries)
         drawn.legend(list(entries.values()), list(entries), **place, **look, borderaxespad=0)
-    drawn._repr_png_ = partial(_png, drawn)  # type: ignore[attr-defined, unused-ignore]
+    drawn._repr_png_ = partial(png, drawn)  # type: ignore[attr-defined, unused-ignore]
     return drawn
 
 
-def _png(drawn: Figure) -> tuple[bytes, dict[str, int]]:
-    """Return the picture for IPython, with twice the pixels of its size on the page."""
+def png(drawn: Figure) -> tuple[bytes, dict[str, int]]:
+    """Return the picture as IPython wants it, with twice the pixels of its size on the page."""
     from PIL import Image
 
-    whole, smaller = saved(drawn, format="png", dpi=2 * _DPI, facecolor="none"), io.BytesIO()
-    with Image.open(io.BytesIO(whole)) as picture:  # a third of it: few colours suffice
+    whole, smaller = io.BytesIO(), io.BytesIO()
+    with warnings.catch_warnings():  # a letter that the font lacks, in a cell's label, is a box
+        warnings.filterwarnings("ignore", "Glyph .* missing", UserWarning)
+        drawn.savefig(whole, format="png", dpi=2 * _DPI, facecolor="none")
+    with Image.open(whole) as picture:  # a third of it: few colours suffice
         picture.quantize(_COLORS, method=_OCTREE).save(smaller, "png", optimize=True)
     width_in, height_in = drawn.get_size_inches()
     return smaller.getvalue(), {"width": round(width_in * _DPI), "height": round(height_in * _DPI)}
 
 
-def saved(drawn: Figure, **how: Any) -> bytes:
-    """Return a figure as a file; a letter that the font lacks, in a cell's label, is a box and no warning."""
-    stream = io.BytesIO()
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Glyph .* missing", UserWarning)
-        drawn.savefig(stream, **how)
-    return stream.getvalue()
-
-
 def in_terminal(records: Iterable[CellRecord], show: Callable[[], None]) -> Any:
-    """Return the figure, which IPython displays in a window, where matplotlib has one, or by `show`.
-
-    Without matplotlib it is shown at once.
-    """
+    """Return the figure, shown by what `show` prints; without matplotlib that is shown at once."""
     try:
         drawn: Any = figure(records)
     except ImportError:
         return show()
-    # Importing pyplot adds a callback to IPython's.
-    if sys.platform in ("darwin", "win32") or any(map(os.environ.get, ("DISPLAY", "WAYLAND_DISPLAY"))):
-        from matplotlib import get_backend
-        from matplotlib import pyplot as plt
-
-        if get_backend().lower() not in _WINDOWLESS:
-            drawn, show = figure(records, plt.figure), plt.show
     drawn._ipython_display_ = show
     return drawn
 

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from ..analysis.compare import Change, Comparison, Pair
-    from ..analysis.totals import Key
+    from ..analysis.ranking import Key
     from ..records import CellRecord, Usage
     from .table import Words
 
@@ -286,7 +286,7 @@ def _changed(change: Change) -> str:
 
 html_of[Measurement] = lambda measurement: html_report.report(measurement, named=True)
 html_of[LineUsage] = lambda one: lines.html([one])
-html_of[OutOfMemory] = lambda card: out_of_memory.html(card, None, _CARD)
+html_of[OutOfMemory] = lambda card: out_of_memory.html(card, _CARD)
 html_of[Estimate], text_of[Estimate] = estimate.html, estimate.report
 html_of[Group], text_of[Group] = group.html, group.table
 html_of[History] = history

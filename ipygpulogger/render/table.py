@@ -66,9 +66,7 @@ class Table:
         """Add a row, in text with a mark before it; a single cell is a heading of the rows below."""
         self.rows.append((mark, cells))
 
-    def text(
-        self, width: int | None = None, *, over: Literal["^", ">"] = "^", marks: bool = True
-    ) -> list[str]:
+    def text(self, width: int | None = None, *, marks: bool = True) -> list[str]:
         """Return lines of text with room for marks, of at most this width if words can be squeezed so far."""
         shown = [at for at, column in enumerate(self.columns) if column.kind != "drawn"]
         first, *others = (self.columns[at] for at in shown)
@@ -76,7 +74,7 @@ class Table:
         heads = [column.head for column in columns]
         rows = [[_words(cells[at]) for at in shown] for _, cells in self.rows if len(cells) > 1]
         widths = _widths(columns, [heads, *rows], width)
-        drawn = [_over(columns, widths, over)] if any(column.over for column in columns) else []
+        drawn = [_over(columns, widths)] if any(column.over for column in columns) else []
         drawn.append(_line(" ", heads, columns, widths))
         words = iter(rows)
         for mark, cells in self.rows:
@@ -122,12 +120,12 @@ def _line(mark: str, cells: Sequence[str], columns: Sequence[Column], widths: Se
     return line.rstrip()
 
 
-def _over(columns: Sequence[Column], widths: Sequence[int], align: str) -> str:
+def _over(columns: Sequence[Column], widths: Sequence[int]) -> str:
     """Return the line above the heads: what stands over several columns."""
     line = "  "
     for name, group in groupby(zip(columns, widths, strict=True), key=lambda one: one[0].over):
         gaps, wide = zip(*((column.gap, width) for column, width in group), strict=True)
-        line += " " * gaps[0] + f"{name:{align}{sum(gaps[1:]) + sum(wide)}}"
+        line += " " * gaps[0] + f"{name:^{sum(gaps[1:]) + sum(wide)}}"
     return line.rstrip()
 
 

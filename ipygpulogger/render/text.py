@@ -198,14 +198,7 @@ def children_now(children: ChildrenUsage, size: str) -> str:
 
 def largest_children(children: ChildrenUsage) -> str:
     """Return the children that needed memory, if any: "python 12 215 MB, sh 13 9 MB (highest 30 MB)"."""
-    moved = [one for one in children.largest if moved_bytes(one) >= QUIET_RAM_BYTES]
-    others = [one for one in children.largest if one not in moved]
-    if not moved:
-        return ""
-    names, beside = (
-        [_one_child(one) for one in some if rounded_mb(one.peak.lo_bytes)] for some in (moved, others)
-    )
-    return ", ".join(names) + (f"; others: {', '.join(beside)}" if beside else "")
+    return ", ".join(_one_child(one) for one in children.largest if moved_bytes(one) >= QUIET_RAM_BYTES)
 
 
 def _child(count: int) -> str:

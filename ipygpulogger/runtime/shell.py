@@ -134,14 +134,11 @@ def place_of_cell(shell: Any, file: str) -> tuple[str, int]:
         if 0 < candidate < len(inputs):
             written = lines_of(inputs[candidate])
             above = len(written) - len(compiled)
-            if above >= 0 and _same(written[above:], compiled):
+            own = written[max(0, above) :]
+            # A magic may have changed the first of several lines.
+            if own[1:] == compiled[1:] and (len(compiled) > 1 or own == compiled) and above >= 0:
                 return f"In [{candidate}]", above
     return f"In [{number}]", 0
-
-
-def _same(written: list[str], compiled: list[str]) -> bool:
-    """Return whether lines were compiled from these; a magic may have changed the first of several."""
-    return written[1:] == compiled[1:] and (len(compiled) > 1 or written == compiled)
 
 
 def lines_of(text: str) -> list[str]:

@@ -55,29 +55,20 @@ def json_line(record: CellRecord) -> str:
     return json.dumps(record.to_dict()) + "\n"
 
 
-def own_report(cell: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """Return the MIME bundle of a notebook's code cell that is the cell's own report; None without one.
-
-    The records of cells nested in it or captured earlier have other execution counts. Where a tool removed
-    the cell's own count, a single report is its own.
-    """
-    count = cell.get("execution_count")
-    data = [output.get("data", {}) for output in cell.get("outputs", ())]
-    reports = [bundle for bundle in data if isinstance(bundle.get(MIME), Mapping)]
-    if count is None:
-        return reports[0] if len(reports) == 1 else None
-    return next((b for b in reversed(reports) if b[MIME].get("execution_count") == count), None)
-
-
 def own_record(cell: Mapping[str, Any]) -> Mapping[str, Any] | None:
     """Return the values of a code cell's own record, of its report or its metadata; None without either.
 
-    If the cell was executed again since it got the metadata, they are of another execution.
+    The records of cells nested in it or captured earlier, and metadata of an earlier execution, have other
+    execution counts. Where a tool removed the cell's own count, a single report is its own.
     """
-    report, kept = own_report(cell), cell.get("metadata", {}).get(IN_METADATA)
-    if report is not None or not isinstance(kept, Mapping):
-        return report and report[MIME]
-    return kept if cell.get("execution_count") in (None, kept.get("execution_count")) else None
+    count, kept = cell.get("execution_count"), cell.get("metadata", {}).get(IN_METADATA)
+    found = [output.get("data", {}).get(MIME) for output in cell.get("outputs", ())]
+    reports = [values for values in found if isinstance(values, Mapping)]
+    own = [values for values in reports if count in (None, values.get("execution_count"))]
+    if own and (count is not None or len(own) == 1):
+        return own[-1]
+    is_kept = isinstance(kept, Mapping) and count in (None, kept.get("execution_count"))
+    return kept if is_kept else None
 
 
 def shows_processes(cell: Mapping[str, Any]) -> bool:

@@ -28,7 +28,6 @@ class Log:
 
     Attributes:
         path: The absolute path.
-        lost: How many records were lost since the last one that was written.
 
     Raises:
         ValueError: Nothing can be written there.
@@ -36,7 +35,6 @@ class Log:
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path).expanduser().absolute()  # cells may change the working directory
-        self.lost = 0
         if self.path.is_dir():
             raise ValueError(printable(f"{path} is a folder; name a file"))
         if not self.path.parent.is_dir():
@@ -45,14 +43,12 @@ class Log:
         if not os.access(self.path if self.path.exists() else self.path.parent, os.W_OK):
             raise ValueError(printable(f"{path} may not be written"))
 
-    def append(self, *records: CellRecord) -> int:
-        """Add records, and return how many were lost between the last one that was written and these.
+    def append(self, *records: CellRecord) -> None:
+        """Add records.
 
         Raises:
             OSError: A record cannot be written. It is lost, and so are those behind it.
         """
-        lost = self.lost
-        self.lost += len(records)  # until they are written
         lines = (json_line(record).encode() for record in records)
         fd = os.open(self.path, _ADD, 0o666)
         try:
@@ -64,12 +60,9 @@ class Log:
                 written = line if whole else b"\n" + line
                 if os.write(fd, written) < len(written):
                     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.path))
-                self.lost -= 1
                 whole = True
         finally:
             os.close(fd)
-        self.lost = 0
-        return lost
 
 
 def load(path: Path, problems: list[str]) -> list[CellRecord]:

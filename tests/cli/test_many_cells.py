@@ -5,7 +5,7 @@ import re
 import pytest
 from command_line import MB, made
 
-from ipygpulogger.analysis.totals import MOST
+from ipygpulogger.analysis.ranking import MOST
 from ipygpulogger.cli import main
 from ipygpulogger.records import DeviceUsage, Peak
 from ipygpulogger.storage.formats import json_line
@@ -34,15 +34,14 @@ def log(tmp_path_factory):
 
 
 def test_the_page_of_many_cells_is_small(log, tmp_path, capsys):
-    """The worst cells are there in full, the totals are of all, and the plot has the highest peak."""
+    """The worst cells are there in full, and the totals are of all."""
     assert main(["report", str(log), "--html", str(tmp_path / "page.html")]) == 0
     text = (tmp_path / "page.html").read_text()
     assert len(text) < 2 << 20
     assert text.count('<details class="cell') == MOST
-    words = re.sub(r"<[^>]*>", " ", re.sub(r"<svg.*?</svg>", "", text, flags=re.DOTALL)).replace("\xa0", " ")
+    words = re.sub(r"<[^>]*>", " ", text).replace("\xa0", " ")
     words = " ".join(words.split())
     assert f"{MOST} of 20,000: those that needed most" in words
     assert "20,000 cells · 40 failed" in words
     assert "Highest GPU 300 MB of 600 MB, in In [777]" in words
-    assert "300 MB, raised by In [777]" in text  # in the plot
     assert "19,980 more" in capsys.readouterr().out

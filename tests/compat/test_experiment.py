@@ -16,9 +16,9 @@ from memory import MB, Block
 import ipygpulogger
 import ipygpulogger.experiments as door
 from ipygpulogger.compat import experiment as experiment_module
+from ipygpulogger.engine.frameworks import Settling
 from ipygpulogger.engine.machine import Machine, machine
 from ipygpulogger.engine.scope import Scope
-from ipygpulogger.engine.settling import Settling
 from ipygpulogger.experiments import (
     CellLoggerData,
     CellLoggerMemory,

@@ -7,8 +7,8 @@ from places import Recorder, begun
 
 from ipygpulogger import IPyGPULogger
 from ipygpulogger.engine import scope as scope_module
+from ipygpulogger.engine.frameworks import Settling
 from ipygpulogger.engine.scope import Scope
-from ipygpulogger.engine.settling import Settling
 from ipygpulogger.notebook import live
 from ipygpulogger.notebook.live import Live
 from ipygpulogger.runtime.clock import utc_now

@@ -16,9 +16,9 @@ from memory import blip
 from reports import labels, run
 
 from ipygpulogger import IPyGPULogger
+from ipygpulogger.engine.frameworks import Settling
 from ipygpulogger.engine.machine import machine
 from ipygpulogger.engine.scope import Scope
-from ipygpulogger.engine.settling import Settling
 from ipygpulogger.experiments import IPyExperimentsCPU
 from ipygpulogger.notebook import report
 from ipygpulogger.notebook.measured_cell import Gap

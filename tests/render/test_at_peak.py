@@ -150,11 +150,11 @@ def test_what_was_alive_when_an_allocation_failed():
     assert max(map(len, told)) <= 100
     assert [*told[:at]] == out_of_memory.report(CARD).splitlines()
     for room in (700, 1000, 1400):
-        markup = out_of_memory.html(card, None, room)
+        markup = out_of_memory.html(card, room)
         assert len(markup.encode()) <= room
         assert "Do this:" in markup
         assert "Alive then: " in markup
-    assert "<b>\x1b" not in out_of_memory.html(replace(CARD, alive=(FOREIGN,)), None, 2000)
+    assert "<b>\x1b" not in out_of_memory.html(replace(CARD, alive=(FOREIGN,)), 2000)
 
 
 def test_a_page_has_both_moments():

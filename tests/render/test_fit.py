@@ -1,4 +1,4 @@
-"""What is said and drawn of the memory of a cell over the size of its data."""
+"""What is said of the memory of a cell over the size of its data."""
 
 import dataclasses
 import re
@@ -45,7 +45,6 @@ def test_what_else_is_said():
     assert "enough up to x = about 1,300, with 9000 MB left for it." in two
     assert "The largest that ran is 32: try one in between." in two
     assert "cuda:0: 6.25 MB for each of x.\n" in two
-    assert "First runs also set things up: run the size of In [1] once more.\n" in two
     assert two.endswith(
         "figure.\nTwo sizes always lie on a line: a run with a third one shows whether it holds."
     )
@@ -54,31 +53,20 @@ def test_what_else_is_said():
     sizes = [int(re.search(r"enough up to x = (\d+), with 9000 MB", text)[1]) for text in (near, off)]
     assert 131 > sizes[0] > sizes[1] > 110  # the farther the runs are off, the less is promised
     square = rendered.report(told((8, 64), (16, 256), (32, 1024), (64, 4096)))
-    assert "cuda:0: not a line: by it, nothing would need -863 MB.\n" in square
+    assert square.endswith("cuda:0: not a line: by it, nothing would need -863 MB.")
     zigzag = rendered.report(told((8, 64), (16, 900), (32, 100), (64, 4096)))
     assert re.search(
         r"cuda:0: not a line: (the runs lie up to \d+ MB off|by it, nothing would need -\d+ MB)\.", zigzag
     )
     for none in (square, zigzag):
         assert "9000 MB are left for the cell, but the runs do not show up to which x that is enough." in none
-        assert "First runs also set things up: run the size of In [1] once more." in none
     again = rendered.report(told((16, 900), (16, 100), (32, 200)))
-    assert "In [1]  " not in again and "First runs" not in again
+    assert "In [1]  " not in again
     assert rendered.report(told((16, 100), (16, 100))) == (
         "In [1], In [2]: loss = step(batch)\nIn [2] ran with one size only (x: 16): run it again with another size."
     )
     hidden = fit_of(cells(ram(0, 1)), {RAM: Headroom(0, None)})
     assert "its code names no array" in rendered.report(hidden) or "No cell so far" in rendered.report(hidden)
-
-
-def test_html_has_the_same_sentences():
-    """Each line of the text that is no table, and a row for each run."""
-    found = told((16, 1240), (64, 4453), (32, 2311))
-    page = re.sub(r"<[^>]+>", " ", rendered.html(found))
-    assert (
-        "enough up to x = 131" in page and "66.9 MB for each of x" in page and "Leave a few percent" in page
-    )
-    assert all(figure in page for figure in ("1,240", "4,453", "2,311"))
 
 
 @settings(deadline=None, max_examples=12, phases=UNSHRUNK)
@@ -94,4 +82,3 @@ def test_whatever_the_records_say(found, name):
         result = fit_of(records_of_it, {RAM: Headroom(0, 1 << 30)})
         assert isinstance(result, CellFit)
         assert rendered.report(result).replace("\n", "").isprintable()
-        assert "<script" not in rendered.html(result)

@@ -28,7 +28,7 @@ def test_the_whole_of_it():
     records = [of(rank, 100 * (rank + 1), on_gpu=2000 + 9 * rank, took_s=12.4) for rank in range(3)]
     assert told(*records, missing=[Missing("rank 3", "no answer within 30 s")], notes=["1 arrived late"]) == [
         "In [4]: 3 of 4 ranks, 12.4 s; MB",
-        "                           RAM                    GPU",
+        "                  RAM                    GPU",
         "         Consumed Needed  Used  Consumed Needed  Used   Time",
         "  rank 0        0    100   500         0   2000   900 12.4 s",
         "  rank 1        0    200   500         0   2009   900 12.4 s",

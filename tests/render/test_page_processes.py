@@ -7,7 +7,7 @@ from plotted import cell
 from processes import of
 
 from ipygpulogger import History
-from ipygpulogger.analysis import totals
+from ipygpulogger.analysis import ranking
 from ipygpulogger.render import summary
 from ipygpulogger.render.page import page
 
@@ -20,16 +20,16 @@ MIXED = [*CELLS[:2], *RANKS, CELLS[2]]
 
 
 def words(markup):
-    return " ".join(re.sub(r"<style.*?</style>|<svg.*?</svg>|<[^>]*>", " ", markup, flags=re.DOTALL).split())
+    return " ".join(re.sub(r"<style.*?</style>|<[^>]*>", " ", markup, flags=re.DOTALL).split())
 
 
 def page_of(records, at_most, monkeypatch):
-    monkeypatch.setattr(totals, "MOST", at_most)
+    monkeypatch.setattr(ranking, "MOST", at_most)
     history = History(records)
     return words(page("x", records, ranked=summary.html(history)))
 
 
-@pytest.mark.parametrize("at_most", [totals.MOST, 0])
+@pytest.mark.parametrize("at_most", [ranking.MOST, 0])
 def test_other_processes_are_in_the_totals(at_most, monkeypatch):
     """The cells count and take time as without the others; without cells, the processes are what there is."""
     mixed, alone = (page_of(records, at_most, monkeypatch) for records in (MIXED, RANKS))
@@ -54,4 +54,4 @@ def test_only_one_process_is_drawn():
         (RANKS, RANKS[:1], "rank 0"),
         ([], [], ""),
     ):
-        assert totals.of_one_process(records) == (drawn, name)
+        assert ranking.of_one_process(records) == (drawn, name)

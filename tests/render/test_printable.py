@@ -168,7 +168,6 @@ def test_no_field_of_a_record_reaches_a_terminal_as_it_is(record):
         html.so_far(record),
         *(lines.html(found, record.notes) for found in (record.lines, ())),
         at_peak.html(*peak),
-        growth.diagnoses_html(DIAGNOSES),
     ):
         assert_markup(told)
 

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from plotted import cell, gpu, peak
 
-from ipygpulogger.render.terminal_plot import drawing
+from ipygpulogger.render.plot_data import drawing
 
 SIZES = st.integers(0, 5000)
 

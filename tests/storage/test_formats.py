@@ -20,7 +20,7 @@ from sessions import cells, gpu, ram
 from ipygpulogger import History
 from ipygpulogger.records import MIME
 from ipygpulogger.storage.embed import embedded
-from ipygpulogger.storage.formats import IN_METADATA, json_line, own_report
+from ipygpulogger.storage.formats import IN_METADATA, json_line, own_record
 from ipygpulogger.storage.log import Log
 
 SAVED = ("jsonl", "csv", "parquet")
@@ -255,9 +255,9 @@ def test_a_saved_notebook_is_its_own_log(tmp_path):
 def test_a_cell_without_a_number_keeps_a_report_that_stands_alone():
     """Where a tool took the numbers away; two reports cannot be told apart."""
     one, other = report_of(plain(1)), report_of(plain(2))
-    assert own_report(code_cell(None, one)) == one["data"]
-    assert own_report(code_cell(None, one, other)) is None
-    assert own_report(code_cell(4, one, other)) == other["data"]
+    assert own_record(code_cell(None, one)) == one["data"][MIME]
+    assert own_record(code_cell(None, one, other)) is None
+    assert own_record(code_cell(4, one, other)) == other["data"][MIME]
 
 
 def test_a_record_without_a_name_has_that_of_the_notebook(tmp_path):

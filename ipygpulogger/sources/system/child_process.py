@@ -53,7 +53,6 @@ class ChildProcess(Mark):
         self.shares: Sharing | None = None  # what it shared when its pages were last walked
         self.is_walked = False  # for the scope that begins or ends just now
         self.children: tuple[int, ...] = ()
-        self.sizes = b""
         self._stat: _Stat | None = None
         self._reset_faults: tuple[int, int] | None = None  # before the last reset
         self._separate = False  # its memory is certainly not its parent's
@@ -82,7 +81,7 @@ class ChildProcess(Mark):
             current_bytes, high_bytes = linux.resident_and_mark_bytes(self.pid)
         except (OSError, ValueError) as error:
             raise Unavailable(f"the child process {self.pid} cannot be read: {error}") from error
-        self._stat, self.sizes = stat, sizes
+        self._stat = stat
         self.name, self.forked = stat.name.decode(errors="replace"), stat.forked
         self.current_bytes, self.mapped_bytes = current_bytes, int(sizes.split()[2]) * linux.PAGE_BYTES
         reset_bytes = 0 if self.card is None else self.card["reset_bytes"]  # read after the mark
@@ -196,11 +195,6 @@ class ChildProcess(Mark):
         """Find what it shares now."""
         self.shares = sharing(linux.rollup_bytes(self.pid), self.mapped_bytes)
         self.is_walked = True
-
-    @property
-    def state(self) -> tuple[object, ...]:
-        """What changes when pages of its own are mapped or freed."""
-        return (self._stat.faults if self._stat else None), self.sizes
 
 
 def _is_same_memory(sizes: bytes, parents: bytes, again: bytes) -> bool:

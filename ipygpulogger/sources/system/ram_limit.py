@@ -67,7 +67,6 @@ class MemoryLimit(NamedTuple):
     limit_bytes: int
     used_bytes: int | None  # what counts against it; None when unknown
     memory: str = "RAM"  # what counts against it: that or "Address space"
-    why: str = ""  # what else the doctor says of it
 
     @property
     def left_bytes(self) -> int | None:
@@ -97,7 +96,6 @@ class MemoryLimit(NamedTuple):
         is_known = self.used_bytes is not None
         left = f"{self} left" if is_known else f"{self}, of which the part in use cannot be read"
         says = left if self.source == self.name else f"{left}, from {self.source}"
-        says += f"; {self.why}" if self.why else ""
         remedy = _REMEDY if self.is_scarce else None
         return Diagnosis("RAM limit", "exact" if is_known else "bounded", says, remedy)
 
@@ -125,15 +123,12 @@ class RamLimits:
 
     @cached_property  # not called again: each rich report asks
     def total_bytes(self) -> int | None:
-        """The most RAM that all processes here can have, as last read; None when unknown."""
-        self.all()
-        return self.total_bytes
+        """The most RAM that all processes here can have, as first read; None when unknown."""
+        return min((one.limit_bytes for one in self.all() if one.memory == "RAM"), default=None)
 
     def all(self) -> list[MemoryLimit]:
         """Return every limit."""
-        found = [*self._groups_limits(), *self._own_limits(), *self._machines_limit()]
-        self.total_bytes = min((one.limit_bytes for one in found if one.memory == "RAM"), default=None)
-        return found
+        return [*self._groups_limits(), *self._own_limits(), *self._machines_limit()]
 
     def short(self, need_bytes: int, transient_bytes: int) -> MemoryLimit | None:
         """Return the tightest limit that leaves too little; None where there is enough.
@@ -227,16 +222,15 @@ class RamLimits:
 
     def _groups_limits(self) -> Iterator[MemoryLimit]:
         for group in self.groups():
-            limit_bytes, why = self._limit_bytes(group), ""
+            limit_bytes = self._limit_bytes(group)
             if limit_bytes is None:
                 continue
             used_bytes = self.size_bytes(f"{group.folder}/{group.current}")
             if used_bytes is not None:
                 cache_bytes = self._counted(f"{group.folder}/memory.stat", group.reclaimable)
                 used_bytes = max(0, used_bytes - (cache_bytes or 0))
-                why = f"working set {size_text(used_bytes)}, without page cache that can be reclaimed"
             source = f"{group.folder}/{group.limit}"
-            yield MemoryLimit(f"{group.name} limit", source, limit_bytes, used_bytes, why=why)
+            yield MemoryLimit(f"{group.name} limit", source, limit_bytes, used_bytes)
 
     def _own_limits(self) -> Iterator[MemoryLimit]:
         """Yield the limit of this process's address space."""
@@ -247,8 +241,7 @@ class RamLimits:
         used_bytes = None
         with suppress(OSError, ValueError, IndexError):
             used_bytes = int(self.read("/proc/self/statm").split()[0]) * resource.getpagesize()
-        why = "it counts address space; beyond it allocating fails"
-        yield MemoryLimit("RLIMIT_AS", "RLIMIT_AS", soft_bytes, used_bytes, "Address space", why)
+        yield MemoryLimit("RLIMIT_AS", "RLIMIT_AS", soft_bytes, used_bytes, "Address space")
 
     def _machines_limit(self) -> Iterator[MemoryLimit]:
         """Yield the machine's RAM, if it is known: on Linux."""
