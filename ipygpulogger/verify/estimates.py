@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from types import ModuleType
 
+    from .check import Label
+
     # From torch, the rows of a batch and the device: a model's forward pass, its parameters and the batch.
     Parts = Callable[[ModuleType, int, str], tuple[Callable[[Any], Any], Iterator[Any], Any]]
 
@@ -93,8 +95,8 @@ def _checked(torch: ModuleType, index: int, name: str, rows: int, parts: Parts) 
     truth = usage.needed_bytes, float("inf") if highest_bytes is None else highest_bytes
     promised = not found.notes and not any(map(os.environ.get, _SETTINGS))
     needed_bytes = found.peak_bytes - found.held_bytes
-    label = "exact" if promised else "about"
-    return Figure(where, case, "estimate of needed", truth, needed_bytes, needed_bytes, label)
+    label: Label = "exact" if promised else "about"
+    return Figure(where, case, "needed, estimated", truth, needed_bytes, needed_bytes, label)
 
 
 def _steps(torch: ModuleType, forward: Any, parameters: Iterator[Any], batch: Any) -> Callable[[], None]:
