@@ -7,24 +7,21 @@ from __future__ import annotations
 
 import ctypes
 import gc
-import json
 import os
 import random
 import re
-import subprocess
 import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, replace
 from functools import partial
-from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from ..engine.machine import machine
 from ..engine.scope import Scope
-from ..records import DRIVER, Measurement, device_id
+from ..records import Measurement, device_id
 from ..records.units import MB, size_text
 from ..runtime import clock
 from ..runtime.errors import first_line
@@ -44,24 +41,27 @@ if TYPE_CHECKING:
 PAGE_BYTES = 2 * MB  # what the driver gives and takes back at once
 MOST_BYTES = 1024 * MB
 UNITS = 16  # no check holds more than so many of `unit_bytes`, with what the allocator caches
+SEEN_WITHIN_S = 2.0  # the sampler looks for the first time after a tenth of a second
 _NOT_BY_PROCESS = "the driver does not report what this process holds, as in containers and under WSL"
 
 
 def _exact(where: str, case: str, what: str, truth: int | Span, shown: int | None) -> Found:
     if shown is None:
         return Unchecked(where, f"{case}: {what}", "unknown here")
-    span = (truth, truth) if isinstance(truth, int) else truth
-    return Figure(where, case, what, span, shown, shown, "exact")
+    return Figure(where, case, what, _span(truth), shown, shown, "exact")
 
 
-def _figures(case: str, usage: DeviceUsage, consumed: int | Span, needed: int) -> Iterator[Found]:
+def _span(truth: int | Span) -> Span:
+    return (truth, truth) if isinstance(truth, int) else truth
+
+
+def _figures(case: str, usage: DeviceUsage, consumed: int | Span, needed: int | Span) -> Iterator[Found]:
     """Yield what a scope consumed and needed on a device, beside the truth."""
     if not usage.attributed:
         yield Unchecked(usage.id, case, _NOT_BY_PROCESS)
         return
-    span = (consumed, consumed) if isinstance(consumed, int) else consumed
-    yield Figure.consumed(usage.id, case, span, usage)
-    yield Figure.needed(usage.id, case, (needed, needed), usage)
+    yield Figure.consumed(usage.id, case, _span(consumed), usage)
+    yield Figure.needed(usage.id, case, _span(needed), usage)
 
 
 class Device:
@@ -97,6 +97,31 @@ class Device:
         if not found:
             raise LookupError(f"{self.id} is missing in the record")
         return found[0]
+
+    def ask(self) -> tuple[int, int, int | None, int | None]:
+        """Return from the driver, past the package: total, free and used bytes, and those of this process."""
+        free_bytes, total_bytes = state.mem_get_info(self.index)
+        try:
+            import pynvml as nvml
+
+            nvml.nvmlInit()
+        except Exception:  # whatever the driver's library raises
+            return total_bytes, free_bytes, None, None
+        try:
+            uuid, handle = self.torch.cuda.get_device_properties(self.index).uuid, None
+            for kind in ("GPU", "MIG"):
+                with suppress(nvml.NVMLError):
+                    handle = handle or nvml.nvmlDeviceGetHandleByUUID(f"{kind}-{uuid}")
+            memory = nvml.nvmlDeviceGetMemoryInfo(handle, version=nvml.nvmlMemory_v2)
+            rows = nvml.nvmlDeviceGetComputeRunningProcesses(handle)
+            own = next((row.usedGpuMemory for row in rows if row.pid == os.getpid()), None)
+            if memory.total < 1.2 * total_bytes:  # else CUDA gave the UUID of the card, not of the slice
+                return memory.total, memory.free, memory.used, own
+        except (nvml.NVMLError, AttributeError, RuntimeError):
+            pass
+        finally:
+            nvml.nvmlShutdown()
+        return total_bytes, free_bytes, None, None
 
     def clean(self) -> None:
         """Empty the cache, and begin the peaks anew."""
@@ -208,9 +233,11 @@ def play(
                 highest_bytes = max(levels)
                 yield from _figures(about, usage, now_bytes - before_bytes, highest_bytes - before_bytes)
                 if counts:
-                    yield _exact(where, about, "used by tensors", base_bytes + now_bytes, usage.allocated_bytes)
+                    yield _exact(
+                        where, about, "used by tensors", base_bytes + now_bytes, usage.allocated_bytes
+                    )
             elif verb in ("free", "moment") and kept:
-                via(lambda: kept.pop(what if verb == "free" else -1) and None)
+                via(partial(kept.__delitem__, 0 if verb == "free" else -1))
     finally:
         for scope, _, _ in scopes.values():
             scope.close()
@@ -231,7 +258,7 @@ def _amounts(device: Device) -> Iterator[Found]:
         yield from play(device, case, (*steps, *back))
 
 
-def _nested(unit: int, between: Callable[[], object] = gc.collect) -> tuple[Step, ...]:
+def _nested(unit: int, between: Callable[[], object] = lambda: None) -> tuple[Step, ...]:
     return (
         *(("keep", unit), ("open", "outer"), ("keep", unit), ("open", "inner"), ("moment", 2 * unit)),
         *(("call", between), ("open", "overlapping"), ("keep", unit), ("close", "inner")),
@@ -282,9 +309,8 @@ def _beside_a_thread(device: Device) -> Iterator[Found]:
 
 def _asked(device: Device, seed: int, *, measured: bool) -> dict[str, list[int]]:
     """Return what the user's own counters say during a random program."""
-    memory, index, rng, kept = device.memory, device.index, random.Random(seed), 0
+    memory, index, rng = device.memory, device.index, random.Random(seed)  # noqa: S311 - no secret
     said: dict[str, list[int]] = {}
-    steps: list[Step] = []
 
     def ask() -> None:
         for name in ("max_memory_allocated", "max_memory_reserved"):
@@ -293,28 +319,19 @@ def _asked(device: Device, seed: int, *, measured: bool) -> dict[str, list[int]]
             if name.endswith((".peak", ".current")):
                 said.setdefault(f"memory_stats(): {name}", []).append(value)
 
-    calls = ask, memory.empty_cache, partial(memory.reset_peak_memory_stats, index)
-    for _ in range(40):
-        size_bytes, step = rng.randint(1, device.unit_bytes // 2), rng.randrange(9)
-        if step < 2:
-            steps.append(("keep", size_bytes))
-            kept += 1
-        elif step == 2 and kept:
-            kept -= 1
-            steps.append(("free", rng.randint(0, kept)))
-        elif step == 3:
-            steps.append(("moment", size_bytes))
-        elif step in (4, 5):
-            steps.append(("open" if step == 4 else "close", str(rng.randrange(3))))
-        elif step > 5:
-            steps.append(("call", calls[step - 6]))
+    def step() -> Step:
+        size_bytes, scope = rng.randint(1, device.unit_bytes // 2), str(rng.randrange(3))
+        moves: tuple[Step, ...] = ("keep", size_bytes), ("moment", size_bytes), ("free", 0)
+        calls = ask, memory.empty_cache, partial(memory.reset_peak_memory_stats, index)
+        return rng.choice((*moves, ("open", scope), ("close", scope), *(("call", one) for one in calls)))
+
     device.clean()
-    list(play(device, "", (*steps, ("call", ask)), measured=measured))
+    list(play(device, "", (*(step() for _ in range(40)), ("call", ask)), measured=measured))
     return said
 
 
 def _users_counters(device: Device) -> Iterator[Found]:
-    for seed in range(5):
+    for seed in range(3):
         without, ours = (_asked(device, seed, measured=measured) for measured in (False, True))
         case = f"the user's own counters, random program {seed}"
         for what in ("max_memory_allocated()", "max_memory_reserved()", "memory_stats()"):
@@ -359,6 +376,76 @@ def _graph(device: Device) -> Iterator[Found]:
     yield _exact(device.id, case, "reserved", reserved_bytes, usage.reserved_bytes)
 
 
+# -- the whole device, and what is beside torch ---------------------------------------------------------
+
+
+def _ladder(device: Device) -> Iterator[Found]:
+    kept, scope, case = device.tensor(device.unit_bytes), Scope().open(), "the whole device"
+    scope.close()
+    first, usage, last = device.ask(), device.usage(scope), device.ask()
+    free, used = (min(first[1], last[1]), max(first[1], last[1])), (first[2], last[2])
+    yield _exact(device.id, case, "free", free, usage.free_bytes)
+    yield _exact(device.id, case, "total", first[0], sum(rung.size_bytes for rung in usage.ladder))
+    if used[0] is None or used[1] is None:
+        yield Unchecked(device.id, f"{case}: used", "the driver cannot be asked apart from us")
+        return
+    span = min(used), max(used)
+    yield _exact(device.id, case, "used", span, usage.used_bytes)
+    if last[3] is None:
+        yield Unchecked(device.id, f"{case}: other processes", _NOT_BY_PROCESS)
+    else:
+        others = span[0] - last[3], span[1] - last[3]
+        yield _exact(device.id, case, "used by other processes", others, usage.neighbours_bytes)
+    del kept
+
+
+@contextmanager
+def _raw(library: Any, size_bytes: int) -> Iterator[None]:
+    """Hold memory of the driver's, of which torch knows nothing."""
+    kind, address = ("cuda" if hasattr(library, "cudaMalloc") else "hip"), ctypes.c_void_p()
+    if getattr(library, f"{kind}Malloc")(ctypes.byref(address), ctypes.c_size_t(size_bytes)):
+        raise MemoryError(f"the driver refuses {size_text(size_bytes)}")
+    try:
+        yield
+    finally:
+        getattr(library, f"{kind}Free")(address)
+
+
+def _beside_torch(device: Device) -> Iterator[Found]:
+    exact, size_bytes = partial(_exact, device.id), 2 * device.unit_bytes
+    truth = size_bytes, size_bytes + PAGE_BYTES  # the driver may need another page to keep account
+    maps = Path("/proc/self/maps").read_bytes() if sys.platform == "linux" else b""
+    found = re.search(rb"/\S*lib(?:cudart|amdhip64)\S*\.so\S*", maps)
+    if found is None:
+        yield Unchecked(device.id, "memory beside torch", "no runtime library of the device is loaded")
+        return
+    library, case = ctypes.CDLL(os.fsdecode(found[0])), "beside torch, kept"
+    before, scope = device.usage(Scope().open()), Scope().open()
+    with _raw(library, size_bytes):
+        scope.close()
+        usage, own_bytes = device.usage(scope), device.ask()[3]
+    if None not in (before.other_bytes, usage.other_bytes):
+        yield exact(case, "outside the allocator", truth, usage.other_bytes - before.other_bytes)
+    if own_bytes is not None:
+        yield from _figures(case, usage, truth, truth)
+    else:
+        yield exact(case, "attributed to no process", truth, usage.unattributed_bytes)
+    case, scope, until_s = "beside torch, for a moment", Scope().open(), clock.monotonic_s() + SEEN_WITHIN_S
+    with _raw(library, size_bytes):
+        used_bytes = device.ask()[2] or 0
+        (one,) = (one for one in scope.device_scopes() if one.device.id == device.id)
+        while one.highest_used_bytes < used_bytes and clock.monotonic_s() < until_s:
+            time.sleep(0.01)
+    scope.close()
+    if not used_bytes or one.device.uuid is None:
+        yield Unchecked(device.id, case, "nothing samples the whole device here")
+        return
+    usage = device.usage(scope)
+    yield from _figures(case, usage, 0, truth)
+    seen_bytes = max(used for _, used in usage.timeline or [(0, 0)]) - (usage.used_bytes or 0)
+    yield exact(case, "used over time", truth, seen_bytes)
+
+
 def checks() -> list[Check]:
     """Return the checks of all devices."""
     return [
@@ -369,4 +456,6 @@ def checks() -> list[Check]:
         Check("devices: the user's own counters", _on_each(_users_counters)),
         Check("pinned memory", _pinned),
         Check("devices: CUDA graphs", _on_each(_graph)),
+        Check("devices: used, free, others", _on_each(_ladder)),
+        Check("devices: beside torch", _on_each(_beside_torch)),
     ]
