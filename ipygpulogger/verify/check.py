@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
     from ..records import Peak, Usage
 
-    Label = Literal["exact", "bounded", "at least"]
+    Label = Literal["exact", "bounded", "at least", "about"]
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Figure:
         truth: The interval in which the truth lies.
         lo: The figure, or its lower bound.
         hi: The figure, or its upper bound; None where it is "at least".
-        label: What the figure claims to be.
+        label: What the figure claims to be; "about" is no claim: an estimate that says what it leaves out.
         unit: Bytes or seconds; "" for a count.
         precision: How far its counter may be off, as the figure itself states.
     """
@@ -56,6 +56,8 @@ class Figure:
     def is_wrong(self) -> bool:
         """Return whether what is claimed excludes the truth, or is no claim at all (NaN, ``lo > hi``)."""
         lowest, highest = self.truth
+        if self.label == "about":
+            return False
         if self.hi is None:
             return not (self.label == "at least" and self.lo - self.precision <= highest)
         return not (
