@@ -1,15 +1,17 @@
-"""``doctor --verify``: known amounts come and go, and each figure is shown beside the truth."""
+"""``doctor --verify``: known amounts of memory come and go, and each figure is shown beside the truth."""
 
 from __future__ import annotations
 
-import contextlib
 import getpass
 import json
 import math
 import re
 import shutil
 import sys
+import textwrap
+from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict, dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,18 +26,15 @@ from .streams import interrupt_held_back, is_terminal, say, styled
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
     from ..verify.check import Check
 
 _COLUMNS = (
-    Column("Case (sizes in MB)", "words"),
-    Column("", "words"),
-    Column("Figure"),
-    Column("Truth"),
-    Column("Label", "words"),
-    Column("", "words"),
+    *(Column("Case (sizes in MB)", "words"), Column("", "words"), Column("Figure"), Column("Truth")),
+    *(Column("Label", "words"), Column("", "words")),
 )
+_WIDE = 1000  # where no terminal cuts lines off
 
 
 @dataclass
@@ -45,74 +44,68 @@ class _Findings:
     facts: dict[str, str] = field(default_factory=dict)
     figures: list[Figure] = field(default_factory=list)
     unchecked: list[Unchecked] = field(default_factory=list)
-    failures: dict[str, str] = field(default_factory=dict)  # by the name of the check
+    failed: dict[str, str] = field(default_factory=dict)  # the errors, by the name of the check
     interrupted_in: str | None = None
 
-    @contextlib.contextmanager
-    def failure(self, name: str) -> Iterator[None]:
-        """Let the other checks run on after an error, which is a failure with this name."""
+    @contextmanager
+    def part(self, name: str) -> Iterator[None]:
+        """Keep an error within a context as the failure of this part; an interrupt is raised."""
         try:
             yield
         except Exception as error:
-            self.failures[name] = named(error)
+            self.failed[name] = named(error)
         except KeyboardInterrupt:
             self.interrupted_in = name
             raise
 
-    def wrong(self) -> list[Figure]:
-        """Return the figures that exclude the truth."""
-        return [one for one in self.figures if one.is_wrong]
-
     def verdict(self) -> str:
         """Return what was found, in one sentence."""
-        count, wrong = len(self.figures), len(self.wrong())
-        parts = [f"{count - wrong} of {count} figures hold"] if count else ["no figure was checked"]
-        for number, one, many in (
-            (wrong, "1 is wrong", f"{wrong} are wrong"),
-            (len(self.failures), "1 check failed", f"{len(self.failures)} checks failed"),
-            (len(self.unchecked), "1 could not be checked", f"{len(self.unchecked)} could not be checked"),
-        ):
-            parts += [one if number == 1 else many] if number else []
-        stopped = f"interrupted in {self.interrupted_in}: " if self.interrupted_in else ""
-        return f"{stopped}{'; '.join(parts)}"
+        wrong = sum(one.is_wrong for one in self.figures)
+        counts = {"wrong": wrong, "of the checks failed": len(self.failed)}
+        counts["could not be checked"] = len(self.unchecked)
+        said = [f"{len(self.figures) - wrong} of {len(self.figures)} figures hold"]
+        said += [f"{count} {what}" for what, count in counts.items() if count]
+        return (f"interrupted in {self.interrupted_in}: " if self.interrupted_in else "") + "; ".join(said)
 
     def text(self) -> str:
         """Return the system, the table, what is wrong, what could not be checked, and the verdict."""
-        lines = [f"{name:13} {fact}" for name, fact in self.facts.items()]
-        lines += ["", *self._table(), ""] if self.figures else [""]
-        wrong = [
-            f"  {one.where}, {{}}: {{}} {{}}, in truth {{}} ({{}})".format(*_cells(one))
-            for one in self.wrong()
-        ]
-        wrong += [f"  the check failed: {name}: {error}" for name, error in self.failures.items()]
-        lines += [styled(line, "failed", sys.stdout) for line in ("Wrong:", *wrong)] if wrong else []
-        lines += ["Not checked:"] if self.unchecked else []
-        lines += [f"  {one.where}, {one.case}: {one.reason}" for one in self.unchecked]
-        return "\n".join([*lines, styled(self.verdict(), "failed" if wrong else "good", sys.stdout)])
-
-    def _table(self) -> list[str]:
-        table = Table(_COLUMNS)
-        rows: list[Figure | None] = [None]  # the heads
+        width = shutil.get_terminal_size().columns if is_terminal(sys.stdout) else _WIDE
+        table, styles, wrong = Table(_COLUMNS), [""], list[str]()
         for where in dict.fromkeys(one.where for one in self.figures):
             table.add(where)
-            rows.append(None)
-            for one in self.figures:
-                if one.where == where:
-                    table.add(*_cells(one))
-                    rows.append(one)
-        width = shutil.get_terminal_size().columns if is_terminal(sys.stdout) else None
-        return [
-            styled(line, "failed" if one and one.is_wrong else "", sys.stdout)
-            for line, one in zip(table.text(width), rows, strict=True)
-        ]
+            styles.append("")
+            for one in (one for one in self.figures if one.where == where):
+                case, what, figure, truth, label = cells = _cells(one)
+                table.add(*cells, "WRONG" if one.is_wrong else "ok")
+                styles.append("failed" if one.is_wrong else "")
+                if one.is_wrong:
+                    wrong.append(f"{where}, {case}: {what} {figure} ({label}), in truth {truth}")
+        wrong += [f"{name}: the check failed: {error}" for name, error in self.failed.items()]
+        unchecked = [f"{one.where}, {one.case}: {one.reason}" for one in self.unchecked]
+        facts = [f"{name:14}{fact}" for name, fact in self.facts.items()]
+        lines: list[tuple[str, str]] = []
+        for head, items, style in (
+            ("System", facts, ""),
+            ("Wrong", wrong, "failed"),
+            ("Not checked", unchecked, ""),
+        ):
+            if head == "Wrong" and self.figures:
+                lines += [*zip(table.text(width), styles, strict=True), ("", "")]
+            if items:
+                wrapped = (
+                    textwrap.wrap(item, width, initial_indent="  ", subsequent_indent=" " * 16)
+                    for item in items
+                )
+                lines += [(line, style) for line in (f"{head}:", *chain.from_iterable(wrapped))] + [("", "")]
+        lines.append((self.verdict(), "failed" if wrong else "good"))
+        return "\n".join(styled(printable(line), style, sys.stdout) for line, style in lines)
 
     def json(self) -> str:
         """Return all of it for an issue report, without the name of the user."""
-        found = asdict(self)
+        found = asdict(self) | {"verdict": self.verdict()}
+        found["figures"] = [asdict(one) | {"is_wrong": one.is_wrong} for one in self.figures]
         found["unchecked"] = [one._asdict() for one in self.unchecked]
-        for one, shown in zip(self.figures, found["figures"], strict=True):
-            shown["is_wrong"] = one.is_wrong
-        return json.dumps(_public(found | {"verdict": self.verdict()}), indent=2, allow_nan=False)
+        return json.dumps(_public(found), indent=2, allow_nan=False)
 
 
 def _public(value: Any) -> Any:
@@ -121,16 +114,14 @@ def _public(value: Any) -> Any:
         return {key: _public(one) for key, one in value.items()}
     if isinstance(value, (list, tuple)):
         return [_public(one) for one in value]
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
     if isinstance(value, str):
-        with contextlib.suppress(Exception):  # neither may be known
+        with suppress(Exception):  # who the user is may be unknown
             value = value.replace(str(Path.home()), "~")
             value = re.sub(rf"(?<=[/\\]){re.escape(getpass.getuser())}\b", "USER", value)
-    return value
+    return value if not isinstance(value, float) or math.isfinite(value) else None
 
 
-def _cells(one: Figure) -> Sequence[str]:
+def _cells(one: Figure) -> tuple[str, str, str, str, str]:
     """Return a row of the table, with as many decimals as tell the figure from the truth."""
     scale, unit = (MB, "") if one.unit == "B" else (1, one.unit and f" {one.unit}")
     least, most, lo = one.truth[0] / scale, one.truth[1] / scale, one.lo / scale
@@ -142,7 +133,7 @@ def _cells(one: Figure) -> Sequence[str]:
     if most != least:
         truth = f"≥{truth}" if most == math.inf else f"{truth} ±{(most - least) / 2:.2g}"
     label = f"{one.label} ±{one.precision / scale:.2g}" if one.precision else one.label
-    return one.case, one.what, f"{shown}{unit}", f"{truth}{unit}", label, "WRONG" if one.is_wrong else "ok"
+    return one.case, one.what, f"{shown}{unit}", f"{truth}{unit}", label
 
 
 def _tells(value: float, truth: float, decimals: int) -> bool:
@@ -154,22 +145,21 @@ def _tells(value: float, truth: float, decimals: int) -> bool:
 def _run(options: argparse.Namespace, found: _Findings, progress: Progress) -> None:
     """Run each check apart from the others."""
     progress.show("looking at this system")
-    with found.failure("system"):
+    with found.part("system"):
         found.facts = system.facts()
-    parts = {"RAM": ram.checks}
-    parts |= {} if options.quick else {"devices": device.checks}
-    parts |= {"estimates": estimates.checks} if options.estimate else {}
-    for name, make in parts.items():
+    parts = {"RAM": ram.checks} if options.quick else {"RAM": ram.checks, "devices": device.checks}
+    for name, make in (parts | ({"estimates": estimates.checks} if options.estimate else {})).items():
         progress.show(f"looking for {name}")
         checks: list[Check] = []
-        with found.failure(name):
+        with found.part(name):
             checks = make()
         for check in checks:
-            if check.is_quick or not options.quick:
-                progress.show(check.name)
-                with found.failure(check.name), contextlib.closing(check.run()) as shown:  # type: ignore[type-var]
-                    for one in shown:
-                        (found.unchecked if isinstance(one, Unchecked) else found.figures).append(one)  # type: ignore[arg-type]
+            if options.quick and not check.is_quick:
+                continue
+            progress.show(check.name)
+            with found.part(check.name), closing(check.run()) as shown:  # type: ignore[type-var]
+                for one in shown:
+                    (found.unchecked if isinstance(one, Unchecked) else found.figures).append(one)  # type: ignore[arg-type]
 
 
 def verify(options: argparse.Namespace) -> int:
@@ -184,4 +174,4 @@ def verify(options: argparse.Namespace) -> int:
         ram.restore(before)
         with interrupt_held_back():
             say(found.json() if options.json else found.text())
-    return 1 if found.wrong() or found.failures else 0
+    return 1 if found.failed or any(one.is_wrong for one in found.figures) else 0
