@@ -314,8 +314,12 @@ def _hold(size_bytes: int, parents_end: Any, parent: Any) -> None:
     block.close()
 
 
-def _worker(method: str, size_bytes: int, stack: ExitStack) -> tuple[int, Callable[[], object]]:
-    """Start a process of `multiprocessing`; return its pid and what ends it."""
+def _worker(method: str, size_bytes: int, stack: ExitStack) -> tuple[list[int], Callable[[], object]]:
+    """Start a process of `multiprocessing`; return the pids of all that came, and what ends it."""
+    tracker: Any = resource_tracker._resource_tracker  # type: ignore[attr-defined]
+    is_new = method == "spawn" and tracker._fd is None  # that of its semaphores comes with the first one
+    if is_new:
+        stack.callback(tracker._stop)
     context, before = multiprocessing.get_context(method), settings()
     ours, theirs = context.Pipe()
     worker = context.Process(target=_hold, args=(size_bytes, ours, theirs))  # type: ignore[attr-defined]
@@ -329,7 +333,7 @@ def _worker(method: str, size_bytes: int, stack: ExitStack) -> tuple[int, Callab
         restore(before)
     theirs.close()
     ours.recv()
-    return worker.pid, lambda: [ours.close(), worker.join()]
+    return [worker.pid, *([tracker._pid] if is_new else ())], lambda: [ours.close(), worker.join()]
 
 
 _PROGRAM = """import mmap, sys
@@ -339,38 +343,39 @@ print(flush=True)
 sys.stdin.read()"""
 
 
-def _program(size_bytes: int, stack: ExitStack) -> tuple[int, Callable[[], object]]:
+def _program(size_bytes: int, stack: ExitStack) -> tuple[list[int], Callable[[], object]]:
     program = _PROGRAM.format(size=size_bytes, flags=_ANONYMOUS, page=mmap.PAGESIZE)
     pipe: Any = subprocess.PIPE
     words = [sys.executable, "-I", "-S", "-c", program]
-    child = stack.enter_context(subprocess.Popen(words, stdin=pipe, stdout=pipe, start_new_session=True))
+    child = stack.enter_context(subprocess.Popen(words, stdin=pipe, stdout=pipe, start_new_session=True))  # noqa: S603 - ours
     stack.callback(child.kill)
     assert child.stdout
     child.stdout.readline()
-    return child.pid, child.communicate
+    return [child.pid], child.communicate
 
 
 def _children(
-    where: str, name: str, start: Callable[..., tuple[int, Callable[[], object]]], bench: _Bench
+    where: str, name: str, start: Callable[..., tuple[list[int], Callable[[], object]]], bench: _Bench
 ) -> Found:
     """Check children that `start` makes: what they have is read under that name of the kernel's."""
     if not Path("/proc/self/smaps_rollup").exists():
         yield Unchecked(where, "all", "the truth is read from /proc/PID/smaps_rollup, which is not there")
         return
+
+    def read(pids: list[int]) -> int:
+        return sum(_kernel_bytes(name, pid) for pid in pids)
+
     for case in "kept", "dead at the end":
         with ExitStack() as stack:
             found: list[Measurement] = []
-            if start is _spawn and not resource_tracker._resource_tracker._fd:  # type: ignore[attr-defined]
-                stack.callback(resource_tracker._resource_tracker._stop)  # type: ignore[attr-defined]
-                resource_tracker.ensure_running()
             with _measured(found):
-                pid, end = start(bench.unit_bytes, stack)
-                before_bytes = after_bytes = _kernel_bytes(name, pid)
+                pids, end = start(bench.unit_bytes, stack)
+                before_bytes = after_bytes = read(pids)
                 if case != "kept":
-                    after_bytes = _kernel_bytes(name, pid)
+                    after_bytes = read(pids)
                     end()
             if case == "kept":  # a page that this process wrote to meanwhile became the child's own
-                after_bytes = _kernel_bytes(name, pid)
+                after_bytes = read(pids)
             truth, children = bench.around(before_bytes, after_bytes), found[0].children
             if children is None:  # a report without a word on them says that there was nothing
                 yield Figure(where, case, "needed", truth, 0, 0, "exact")
