@@ -1,4 +1,4 @@
-"""Known amounts of memory on every device that torch sees, by torch and beside it, each with the truth.
+"""Every device that torch sees, by torch and beside it, and each framework that is installed.
 
 A tenth of each device stays free, and no check runs out of memory on purpose.
 """
@@ -6,144 +6,42 @@ A tenth of each device stays free, and no check runs out of memory on purpose.
 from __future__ import annotations
 
 import ctypes
-import gc
+import json
 import os
-import random
 import re
+import subprocess
 import sys
-import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
-from functools import partial
+from contextlib import contextmanager
+from dataclasses import asdict, replace
+from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
-from ..engine.machine import machine
 from ..engine.scope import Scope
-from ..records import Measurement, device_id
+from ..records import DRIVER, Measurement, device_id
 from ..records.units import MB, size_text
 from ..runtime import clock
 from ..runtime.errors import first_line
 from ..sources.torch import state
 from ..sources.torch.allocators import Torch
+from . import tensors
 from .check import Check, Figure, Unchecked
+from .tensors import NOT_BY_PROCESS, PAGE_BYTES, Device, exact, figures
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterator
 
-    from ..records import DeviceUsage
+    from .tensors import Found
 
-    Found = Figure | Unchecked
-    Span = tuple[int, int]  # the truth lies in it, both ends included
-    Step = tuple[Literal["keep", "free", "moment", "open", "close", "call"], Any]
-
-PAGE_BYTES = 2 * MB  # what the driver gives and takes back at once
-MOST_BYTES = 1024 * MB
-UNITS = 16  # no check holds more than so many of `unit_bytes`, with what the allocator caches
 SEEN_WITHIN_S = 2.0  # the sampler looks for the first time after a tenth of a second
-_NOT_BY_PROCESS = "the driver does not report what this process holds, as in containers and under WSL"
-
-
-def _exact(where: str, case: str, what: str, truth: int | Span, shown: int | None) -> Found:
-    if shown is None:
-        return Unchecked(where, f"{case}: {what}", "unknown here")
-    return Figure(where, case, what, _span(truth), shown, shown, "exact")
-
-
-def _span(truth: int | Span) -> Span:
-    return (truth, truth) if isinstance(truth, int) else truth
-
-
-def _figures(case: str, usage: DeviceUsage, consumed: int | Span, needed: int | Span) -> Iterator[Found]:
-    """Yield what a scope consumed and needed on a device, beside the truth."""
-    if not usage.attributed:
-        yield Unchecked(usage.id, case, _NOT_BY_PROCESS)
-        return
-    yield Figure.consumed(usage.id, case, _span(consumed), usage)
-    yield Figure.needed(usage.id, case, _span(needed), usage)
-
-
-class Device:
-    """One device of torch, and how much of it a check may hold."""
-
-    def __init__(self, torch: Any, backend: str, index: int) -> None:
-        self.torch, self.backend, self.index, self.id = torch, backend, index, device_id(backend, index)
-        torch.empty(1, device=self.id)  # makes the context
-        self.memory = state.devices(backend)
-        self.free_bytes, self.total_bytes = state.mem_get_info(index)
-        most_bytes = min(MOST_BYTES, self.free_bytes - self.total_bytes // 10)
-        self.unit_bytes = most_bytes // UNITS // PAGE_BYTES * PAGE_BYTES
-        self.block_bytes = 512 if backend in ("cuda", "xpu") else PAGE_BYTES
-        if any("roundup" in value for name, value in os.environ.items() if name.endswith("ALLOC_CONF")):
-            self.block_bytes = PAGE_BYTES  # how others round is unknown
-        elif backend == "cuda" and not state.caches():
-            self.block_bytes = PAGE_BYTES
-        elif backend == "cuda" and torch.cuda.get_allocator_backend() == "cudaMallocAsync":
-            self.block_bytes = 1
-
-    def held_bytes(self, size_bytes: int) -> int:
-        """Return what the allocator counts for a tensor of so many bytes."""
-        return -(-size_bytes // self.block_bytes) * self.block_bytes
-
-    def tensor(self, size_bytes: int) -> Any:
-        """Return a tensor; where the allocator's rounding is unknown, one of whole pages."""
-        size_bytes = self.held_bytes(size_bytes) if self.block_bytes == PAGE_BYTES else size_bytes
-        return self.torch.empty(size_bytes, dtype=self.torch.uint8, device=self.id)
-
-    def usage(self, scope: Scope) -> DeviceUsage:
-        """Return this device's figures of a scope."""
-        found = [gpu for gpu in scope.result(Measurement, "").gpus if gpu.id == self.id]
-        if not found:
-            raise LookupError(f"{self.id} is missing in the record")
-        return found[0]
-
-    def ask(self) -> tuple[int, int, int | None, int | None]:
-        """Return from the driver, past the package: total, free and used bytes, and those of this process."""
-        free_bytes, total_bytes = state.mem_get_info(self.index)
-        try:
-            import pynvml as nvml
-
-            nvml.nvmlInit()
-        except Exception:  # whatever the driver's library raises
-            return total_bytes, free_bytes, None, None
-        try:
-            uuid, handle = self.torch.cuda.get_device_properties(self.index).uuid, None
-            for kind in ("GPU", "MIG"):
-                with suppress(nvml.NVMLError):
-                    handle = handle or nvml.nvmlDeviceGetHandleByUUID(f"{kind}-{uuid}")
-            memory = nvml.nvmlDeviceGetMemoryInfo(handle, version=nvml.nvmlMemory_v2)
-            rows = nvml.nvmlDeviceGetComputeRunningProcesses(handle)
-            own = next((row.usedGpuMemory for row in rows if row.pid == os.getpid()), None)
-            if memory.total < 1.2 * total_bytes:  # else CUDA gave the UUID of the card, not of the slice
-                return memory.total, memory.free, memory.used, own
-        except (nvml.NVMLError, AttributeError, RuntimeError):
-            pass
-        finally:
-            nvml.nvmlShutdown()
-        return total_bytes, free_bytes, None, None
-
-    def clean(self) -> None:
-        """Empty the cache, and begin the peaks anew."""
-        gc.collect()
-        self.torch.accelerator.synchronize(self.index)
-        with suppress(*state.TORCH_ERRORS):  # without an allocator that caches or counts
-            self.memory.empty_cache()
-            self.memory.reset_peak_memory_stats(self.index)
-
-    @contextmanager
-    def current(self) -> Iterator[None]:
-        """Make it the current device meanwhile; clean before and after."""
-        accelerator = self.torch.accelerator
-        was = accelerator.current_device_index()
-        try:
-            accelerator.set_device_index(self.index)
-            self.clean()
-            yield
-        finally:
-            self.clean()
-            accelerator.set_device_index(was)
-            machine().close()
+_WITHIN_S = 120.0  # no process of ours lasts so long
+_ALLOCATORS = {  # by name: what is set before torch is imported
+    "expandable segments": {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"},
+    "split blocks": {"PYTORCH_CUDA_ALLOC_CONF": "max_split_size_mb:64"},
+    "cudaMallocAsync": {"PYTORCH_CUDA_ALLOC_CONF": "backend:cudaMallocAsync"},
+    "no caching": {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"},
+}
 
 
 def _devices() -> list[Device | Unchecked]:
@@ -190,212 +88,28 @@ def _on_each(case: Callable[[Device], Iterator[Found]]) -> Callable[[], Iterator
     return run
 
 
-# -- the allocator's bytes -----------------------------------------------------------------------------
-
-
-def _directly(step: Callable[[], Any]) -> Any:
-    return step()
-
-
-def _in_a_thread(step: Callable[[], Any]) -> Any:
-    with ThreadPoolExecutor(1) as pool:
-        return pool.submit(step).result()
-
-
-def play(
-    device: Device,
-    case: str,
-    steps: Iterable[Step],
-    *,
-    via: Callable[[Callable[[], Any]], Any] = _directly,
-    measured: bool = True,
-) -> Iterator[Found]:
-    """Run a program, and yield the figures of each of its scopes beside the truth."""
-    kept: list[tuple[int, Any]] = []
-    scopes: dict[str, tuple[Scope, int, list[int]]] = {}  # in use before, and after each step
-    counts = state.caches() or device.backend != "cuda"
-    base_bytes = device.memory.memory_allocated(device.index) if counts else 0
-    try:
-        for verb, what in steps:
-            if verb in ("keep", "moment"):
-                kept.append((device.held_bytes(what), via(partial(device.tensor, what))))
-            now_bytes = sum(size_bytes for size_bytes, _ in kept)
-            for _, _, levels in scopes.values():
-                levels.append(now_bytes)
-            if verb == "call":
-                what()
-            elif verb == "open" and measured and what not in scopes:
-                scopes[what] = Scope().open(), now_bytes, [now_bytes]
-            elif verb == "close" and what in scopes:
-                scope, before_bytes, levels = scopes.pop(what)
-                scope.close()
-                usage, about, where = device.usage(scope), f"{case}, {what}", device.id
-                highest_bytes = max(levels)
-                yield from _figures(about, usage, now_bytes - before_bytes, highest_bytes - before_bytes)
-                if counts:
-                    yield _exact(
-                        where, about, "used by tensors", base_bytes + now_bytes, usage.allocated_bytes
-                    )
-            elif verb in ("free", "moment") and kept:
-                via(partial(kept.__delitem__, 0 if verb == "free" else -1))
-    finally:
-        for scope, _, _ in scopes.values():
-            scope.close()
-
-
-def _amounts(device: Device) -> Iterator[Found]:
-    unit = device.unit_bytes
-    if device.block_bytes == PAGE_BYTES:
-        yield Unchecked(device.id, "sizes of no whole pages", "how this allocator rounds them is unknown")
-    for case, kept, moment in (
-        ("large", unit, 4 * unit),
-        ("odd sizes", unit + 1, 3 * unit + 777),
-        ("one byte kept", 1, 2 * unit),
-        ("1537 bytes for a moment", 0, 1537),
-    ):
-        steps = ("open", "taken"), ("moment", moment), ("keep", kept), ("close", "taken")
-        back = ("open", "given back"), ("free", 0), ("close", "given back")
-        yield from play(device, case, (*steps, *back))
-
-
-def _nested(unit: int, between: Callable[[], object] = lambda: None) -> tuple[Step, ...]:
-    return (
-        *(("keep", unit), ("open", "outer"), ("keep", unit), ("open", "inner"), ("moment", 2 * unit)),
-        *(("call", between), ("open", "overlapping"), ("keep", unit), ("close", "inner")),
-        *(("moment", 3 * unit + 1), ("free", 0), ("call", between), ("close", "overlapping")),
-        *(("free", 0), ("call", between), ("close", "outer")),
+def _whole(device: Device) -> Iterator[Found]:
+    """Yield the figures of the whole device, beside those of the driver."""
+    kept, scope, where, case = device.tensor(device.unit_bytes), Scope().open(), device.id, "the whole device"
+    scope.close()
+    (first, _), usage, (last, own_bytes) = device.ask(), device.usage(scope), device.ask()
+    if first is None or last is None:
+        yield Unchecked(where, case, "the driver cannot be asked apart from us")
+        return
+    (lo_bytes, hi_bytes), free = (
+        sorted((first.used_bytes, last.used_bytes)),
+        (first.free_bytes, last.free_bytes),
     )
-
-
-def _scopes(device: Device) -> Iterator[Found]:
-    steps, reset = partial(_nested, device.unit_bytes), device.memory.reset_peak_memory_stats
-    yield from play(device, "scopes", steps())
-    yield from play(device, "each step in a thread", steps(), via=_in_a_thread)
-    yield from play(device, "empty_cache() between", steps(device.memory.empty_cache))
-    yield from play(device, "reset_peak_memory_stats() between", steps(partial(reset, device.index)))
-    streams, case = getattr(device.torch, device.backend), "on a second stream"
-    if not hasattr(streams, "Stream"):
-        yield Unchecked(device.id, case, f"torch.{device.backend} has no streams")
-        return
-    stream = streams.Stream(device.index)
-
-    def on_stream(step: Callable[[], Any]) -> Any:
-        with streams.stream(stream):
-            return step()
-
-    yield from play(device, case, steps(), via=on_stream)
-
-
-def _beside_a_thread(device: Device) -> Iterator[Found]:
-    done, began = threading.Event(), threading.Event()
-
-    def restless() -> None:
-        while not done.is_set():
-            device.tensor(device.unit_bytes)
-            began.set()
-
-    thread, scope = threading.Thread(target=restless), Scope().open()
-    try:
-        thread.start()
-        began.wait()
-        for _ in range(50):
-            Scope().open().close()
-    finally:
-        done.set()
-        thread.join()
-        scope.close()
-    yield from _figures("scopes open while a thread allocates", device.usage(scope), 0, device.unit_bytes)
-
-
-def _asked(device: Device, seed: int, *, measured: bool) -> dict[str, list[int]]:
-    """Return what the user's own counters say during a random program."""
-    memory, index, rng = device.memory, device.index, random.Random(seed)  # noqa: S311 - no secret
-    said: dict[str, list[int]] = {}
-
-    def ask() -> None:
-        for name in ("max_memory_allocated", "max_memory_reserved"):
-            said.setdefault(f"{name}()", []).append(getattr(memory, name)(index))
-        for name, value in memory.memory_stats(index).items():
-            if name.endswith((".peak", ".current")):
-                said.setdefault(f"memory_stats(): {name}", []).append(value)
-
-    def step() -> Step:
-        size_bytes, scope = rng.randint(1, device.unit_bytes // 2), str(rng.randrange(3))
-        moves: tuple[Step, ...] = ("keep", size_bytes), ("moment", size_bytes), ("free", 0)
-        calls = ask, memory.empty_cache, partial(memory.reset_peak_memory_stats, index)
-        return rng.choice((*moves, ("open", scope), ("close", scope), *(("call", one) for one in calls)))
-
-    device.clean()
-    list(play(device, "", (*(step() for _ in range(40)), ("call", ask)), measured=measured))
-    return said
-
-
-def _users_counters(device: Device) -> Iterator[Found]:
-    for seed in range(3):
-        without, ours = (_asked(device, seed, measured=measured) for measured in (False, True))
-        case = f"the user's own counters, random program {seed}"
-        for what in ("max_memory_allocated()", "max_memory_reserved()", "memory_stats()"):
-            both = [p for k in without if k.startswith(what) for p in zip(without[k], ours[k], strict=True)]
-            truth, shown = max(both, key=lambda pair: abs(pair[0] - pair[1]))  # the worst stands for all
-            yield _exact(device.id, case, what, truth, shown)
-
-
-def _pinned() -> Iterator[Found]:
-    torch, case = state.module(), "pinned memory kept"
-    if state.accelerator() != "cuda" or not hasattr(torch._C, "_cuda_hostMemoryStats"):
-        yield Unchecked("pinned", case, "torch does not count it here")
-        return
-    torch._C._host_emptyCache()
-    scope = Scope().open()
-    kept = torch.empty(8 * MB, dtype=torch.uint8, pin_memory=True)
-    scope.close()
-    pinned = scope.result(Measurement, "").pinned
-    yield _exact("pinned", case, "consumed", len(kept), pinned.consumed_bytes if pinned else 0)
-    del kept
-    torch._C._host_emptyCache()
-
-
-def _graph(device: Device) -> Iterator[Found]:
-    case, torch, unit = "a CUDA graph's private pool", device.torch, device.unit_bytes
-    if device.backend != "cuda" or not state.caches():
-        yield Unchecked(device.id, case, "only CUDA's caching allocator has them")
-        return
-    stream, graph = torch.cuda.Stream(device.index), torch.cuda.CUDAGraph()
-    device.tensor(PAGE_BYTES).zero_()  # loads what fills memory
-    was_bytes, scope = device.memory.memory_allocated(device.index), Scope().open()
-    with torch.cuda.graph(graph, stream=stream):
-        device.tensor(unit).zero_()
-    graph.replay()
-    torch.cuda.synchronize(device.index)
-    torch.cuda.empty_cache()
-    scope.close()
-    usage, kept_bytes = device.usage(scope), device.memory.memory_allocated(device.index) - was_bytes
-    yield from _figures(case, usage, kept_bytes, kept_bytes + unit)  # a graph keeps the random numbers' state
-    yield _exact(device.id, case, "in private pools", (unit, max(unit, 20 * MB)), usage.pools_bytes)
-    reserved_bytes = torch.cuda.memory_reserved(device.index)
-    yield _exact(device.id, case, "reserved", reserved_bytes, usage.reserved_bytes)
-
-
-# -- the whole device, and what is beside torch ---------------------------------------------------------
-
-
-def _ladder(device: Device) -> Iterator[Found]:
-    kept, scope, case = device.tensor(device.unit_bytes), Scope().open(), "the whole device"
-    scope.close()
-    first, usage, last = device.ask(), device.usage(scope), device.ask()
-    free, used = (min(first[1], last[1]), max(first[1], last[1])), (first[2], last[2])
-    yield _exact(device.id, case, "free", free, usage.free_bytes)
-    yield _exact(device.id, case, "total", first[0], sum(rung.size_bytes for rung in usage.ladder))
-    if used[0] is None or used[1] is None:
-        yield Unchecked(device.id, f"{case}: used", "the driver cannot be asked apart from us")
-        return
-    span = min(used), max(used)
-    yield _exact(device.id, case, "used", span, usage.used_bytes)
-    if last[3] is None:
-        yield Unchecked(device.id, f"{case}: other processes", _NOT_BY_PROCESS)
+    yield exact(where, case, "used", (lo_bytes, hi_bytes), usage.used_bytes)
+    yield exact(where, case, "free", (min(free), max(free)), usage.free_bytes)
+    rungs_bytes = [rung.size_bytes for rung in usage.ladder]
+    yield exact(where, case, "all its parts", last.total_bytes, sum(rungs_bytes))
+    yield exact(where, case, "least part", (0, last.total_bytes), min(rungs_bytes, default=0))
+    if own_bytes is None:
+        yield Unchecked(where, f"{case}: other processes", NOT_BY_PROCESS)
     else:
-        others = span[0] - last[3], span[1] - last[3]
-        yield _exact(device.id, case, "used by other processes", others, usage.neighbours_bytes)
+        others = lo_bytes - own_bytes, hi_bytes - own_bytes
+        yield exact(where, case, "used by other processes", others, usage.neighbours_bytes)
     del kept
 
 
@@ -412,7 +126,7 @@ def _raw(library: Any, size_bytes: int) -> Iterator[None]:
 
 
 def _beside_torch(device: Device) -> Iterator[Found]:
-    exact, size_bytes = partial(_exact, device.id), 2 * device.unit_bytes
+    size_bytes = 2 * device.unit_bytes
     truth = size_bytes, size_bytes + PAGE_BYTES  # the driver may need another page to keep account
     maps = Path("/proc/self/maps").read_bytes() if sys.platform == "linux" else b""
     found = re.search(rb"/\S*lib(?:cudart|amdhip64)\S*\.so\S*", maps)
@@ -423,39 +137,181 @@ def _beside_torch(device: Device) -> Iterator[Found]:
     before, scope = device.usage(Scope().open()), Scope().open()
     with _raw(library, size_bytes):
         scope.close()
-        usage, own_bytes = device.usage(scope), device.ask()[3]
-    if None not in (before.other_bytes, usage.other_bytes):
-        yield exact(case, "outside the allocator", truth, usage.other_bytes - before.other_bytes)
+        usage, (_, own_bytes) = device.usage(scope), device.ask()
+    if before.other_bytes is not None and usage.other_bytes is not None:
+        rose_bytes = usage.other_bytes - before.other_bytes
+        yield exact(device.id, case, "outside the allocator", truth, rose_bytes)
     if own_bytes is not None:
-        yield from _figures(case, usage, truth, truth)
+        yield from figures(case, usage, truth, truth)
     else:
-        yield exact(case, "attributed to no process", truth, usage.unattributed_bytes)
+        yield exact(device.id, case, "attributed to no process", truth, usage.unattributed_bytes)
     case, scope, until_s = "beside torch, for a moment", Scope().open(), clock.monotonic_s() + SEEN_WITHIN_S
+    (one,) = (one for one in scope.device_scopes() if one.device.id == device.id)
     with _raw(library, size_bytes):
-        used_bytes = device.ask()[2] or 0
-        (one,) = (one for one in scope.device_scopes() if one.device.id == device.id)
-        while one.highest_used_bytes < used_bytes and clock.monotonic_s() < until_s:
+        memory, _ = device.ask()
+        while memory and one.highest_used_bytes < memory.used_bytes and clock.monotonic_s() < until_s:
             time.sleep(0.01)
     scope.close()
-    if not used_bytes or one.device.uuid is None:
+    if memory is None or one.device.uuid is None:
         yield Unchecked(device.id, case, "nothing samples the whole device here")
         return
     usage = device.usage(scope)
-    yield from _figures(case, usage, 0, truth)
+    yield from figures(case, usage, 0, truth)
     seen_bytes = max(used for _, used in usage.timeline or [(0, 0)]) - (usage.used_bytes or 0)
-    yield exact(case, "used over time", truth, seen_bytes)
+    yield exact(device.id, case, "used over time", truth, seen_bytes)
+
+
+def _neighbour() -> Iterator[Found]:
+    """Another process makes contexts and takes memory while a scope is open."""
+    devices, case = _usable(), "taken by another process"
+    holds = ",".join(
+        f"torch.empty({one.unit_bytes}, dtype=torch.uint8, device='{one.id}')" for one in devices
+    )
+    program = f"import torch; kept = [{holds}]; print('held', flush=True); input()"
+    scope = Scope().open()
+    before = [(device.usage(scope), device.ask()[0]) for device in devices]
+    child = subprocess.Popen(  # noqa: S603 - our own program
+        [sys.executable, "-c", program],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        held = b"held" in child.stdout.readline() if child.stdout else b""
+        scope.close()
+        for device, (was, asked) in zip(devices, before, strict=True):
+            now, (memory, own_bytes) = device.usage(scope), device.ask()
+            if not held or memory is None or asked is None or now.used_bytes is None:
+                yield Unchecked(device.id, case, "another process cannot use it, or the driver does not tell")
+                continue
+            yield from figures(case, now, 0, 0)
+            truth = memory.used_bytes - asked.used_bytes
+            if own_bytes is None:
+                yield exact(device.id, case, "attributed to no process", truth, now.unattributed_bytes)
+            else:
+                theirs_bytes = (now.neighbours_bytes or 0) - (was.neighbours_bytes or 0)
+                yield exact(device.id, case, "used by other processes", truth, theirs_bytes)
+    finally:
+        child.kill()
+        child.communicate()
+        scope.close()
+
+
+# -- in a fresh process --------------------------------------------------------------------------------
+
+
+def _fresh(program: str, case: str, environment: dict[str, str]) -> Iterator[Found]:
+    """Yield what a fresh process finds, as importing a framework, or its settings, would change this one."""
+    inherited = {name: value for name, value in os.environ.items() if not name.endswith("ALLOC_CONF")}
+    program = f"from {__name__} import first_use, framework, say\n{program}"
+    done = subprocess.run(  # noqa: S603 - our own program
+        [sys.executable, "-c", program],
+        env=inherited | environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=_WITHIN_S,
+    )
+    if done.returncode:
+        said = done.stderr.strip().splitlines() or ["nothing"]
+        raise RuntimeError(f"{case}: a fresh process ended with {done.returncode} and said: {said[-1]}")
+    for line in done.stdout.splitlines():
+        if line.startswith(_FOUND):
+            values = json.loads(line.removeprefix(_FOUND))
+            values["case"] = f"{case}: {values['case']}"
+            if "reason" in values:
+                yield Unchecked(**values)
+            else:
+                yield Figure(**values | {"truth": tuple(values["truth"])})
+
+
+_FOUND = "found "
+
+
+def say(found: Iterator[Found]) -> None:
+    """Print what this process finds, for the process that started it."""
+    for one in found:
+        values = asdict(one) if isinstance(one, Figure) else one._asdict()
+        sys.stdout.write(f"{_FOUND}{json.dumps(values)}\n")
+
+
+def _allocators() -> Iterator[Found]:
+    if any(device.backend == "cuda" for device in _usable()):
+        for name, environment in _ALLOCATORS.items():
+            yield from _fresh("say(first_use())", name, environment)
+
+
+def first_use() -> Iterator[Found]:
+    """Torch is imported, and makes its contexts, within the first scope."""
+    scope = Scope().open()
+    devices = _usable()
+    scope.close()
+    usages = [(device.usage(scope), device.ask()[1]) for device in devices]
+    for device, (usage, own_bytes) in zip(devices, usages, strict=True):
+        case, first_bytes = "first use", device.held_bytes(1)
+        yield from figures(case, usage, 0, first_bytes)
+        if own_bytes is None:
+            yield Unchecked(device.id, f"{case}: context", NOT_BY_PROCESS)
+        else:
+            context_bytes = own_bytes - (usage.reserved_bytes or 0)
+            yield exact(device.id, case, "context", context_bytes, usage.context_bytes)
+        with device.current():
+            yield from tensors.amounts(device)
+
+
+_TAKES = {  # how each framework takes bytes, on a device alone
+    "cupy": "import cupy; return cupy.empty(size, dtype='uint8')",
+    "jax": "import jax as it; assert it.default_backend() != 'cpu', 'no device';"
+    " return it.numpy.zeros(size, 'uint8').block_until_ready()",
+    "tensorflow": "import tensorflow as it; assert it.config.list_physical_devices('GPU'), 'no device';"
+    " return it.zeros([size], it.uint8)",
+    "rmm": "import rmm.statistics as its; its.enable_statistics(); return its.rmm.DeviceBuffer(size=size)",
+}
+
+
+def _frameworks() -> Iterator[Found]:
+    """Yield the figures of each framework that is installed, on each device."""
+    as_needed = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false", "TF_FORCE_GPU_ALLOW_GROWTH": "true"}
+    for name in (name for name in _TAKES if find_spec(name)):
+        for device in _usable() or (None,):
+            uuid = device and device.usage(Scope().open()).uuid
+            only = {"CUDA_VISIBLE_DEVICES": uuid} if uuid else {}
+            program = f"def take(size): {_TAKES[name]}\nsay(framework(take))"
+            for one in _fresh(program, name, as_needed | only):
+                where = device.id if device else one.where
+                yield one._replace(where=where) if isinstance(one, Unchecked) else replace(one, where=where)
+
+
+def framework(take: Callable[[int], Any]) -> Iterator[Found]:
+    """Yield the figures of what a framework takes."""
+    unit = 16 * MB
+    try:
+        take(4 * unit)  # its pool has the memory from here on
+    except Exception as error:  # each has its own
+        yield Unchecked("devices", "all", first_line(error))
+        return
+    first, scope = take(unit), Scope().open()
+    kept = take(unit)
+    take(2 * unit)
+    scope.close()
+    ours = [gpu for gpu in scope.result(Measurement, "").gpus if gpu.backend != DRIVER]
+    yield from figures("tensors", ours[0], unit, 3 * unit)
+    del first, kept
 
 
 def checks() -> list[Check]:
     """Return the checks of all devices."""
     return [
         Check("which devices there are", _unusable),
-        Check("devices: for a moment, and kept", _on_each(_amounts)),
-        Check("devices: scopes, threads and streams", _on_each(_scopes)),
-        Check("devices: while a thread allocates", _on_each(_beside_a_thread)),
-        Check("devices: the user's own counters", _on_each(_users_counters)),
-        Check("pinned memory", _pinned),
-        Check("devices: CUDA graphs", _on_each(_graph)),
-        Check("devices: used, free, others", _on_each(_ladder)),
+        Check("devices: for a moment, and kept", _on_each(tensors.amounts)),
+        Check("devices: scopes, threads and streams", _on_each(tensors.scopes)),
+        Check("devices: while a thread allocates", _on_each(tensors.beside_a_thread)),
+        Check("devices: the user's own counters", _on_each(tensors.users_counters)),
+        Check("devices: CUDA graphs", _on_each(tensors.graph)),
+        Check("devices: used, free, others", _on_each(_whole)),
         Check("devices: beside torch", _on_each(_beside_torch)),
+        Check("devices: another process", _neighbour),
+        Check("devices: other allocators, in fresh processes", _allocators),
+        Check("other frameworks, in fresh processes", _frameworks),
+        Check("pinned memory", tensors.pinned),
     ]

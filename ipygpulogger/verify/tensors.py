@@ -1,0 +1,320 @@
+"""Known amounts of tensors on a device: in scopes that overlap, in threads, on streams, in graphs."""
+
+from __future__ import annotations
+
+import gc
+import os
+import random
+import re
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from ..engine.machine import machine
+from ..engine.scope import Scope
+from ..records import Measurement, device_id
+from ..records.units import MB
+from ..sources import DeviceMemory
+from ..sources.torch import state
+from .check import Figure, Unchecked
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from ..records import DeviceUsage
+
+    Found = Figure | Unchecked
+    Truth = int | tuple[int, int]  # exactly, or between these
+    Step = tuple[str, Any]  # "keep", "moment" (bytes), "free", "open", "close" (a scope) or "call"
+    Via = Callable[[Callable[[], Any]], Any]
+
+PAGE_BYTES = 2 * MB  # what the driver gives and takes back at once
+MOST_BYTES = 1024 * MB
+_UNITS = 16  # no check holds more than so many of `unit_bytes`, with what the allocator caches
+NOT_BY_PROCESS = "the driver does not report what this process holds, as in containers and under WSL"
+
+
+def exact(where: str, case: str, what: str, truth: Truth, shown: int | None) -> Found:
+    """Return a figure that claims to be exact, beside the truth."""
+    if shown is None:
+        return Unchecked(where, f"{case}: {what}", "unknown here")
+    return Figure(where, case, what, _span(truth), shown, shown, "exact")
+
+
+def figures(case: str, usage: DeviceUsage, consumed: Truth, needed: Truth) -> Iterator[Found]:
+    """Yield what a scope consumed and needed on a device, beside the truth."""
+    if usage.attributed:
+        yield Figure.consumed(usage.id, case, _span(consumed), usage)
+        yield Figure.needed(usage.id, case, _span(needed), usage)
+    else:
+        yield Unchecked(usage.id, case, NOT_BY_PROCESS)
+
+
+def _span(truth: Truth) -> tuple[int, int]:
+    return (truth, truth) if isinstance(truth, int) else truth
+
+
+class Device:
+    """One device of torch, and how much of it a check may hold."""
+
+    def __init__(self, torch: Any, backend: str, index: int) -> None:
+        self.torch, self.backend, self.index, self.id = torch, backend, index, device_id(backend, index)
+        self.memory, self.counts = state.devices(backend), backend != "cuda" or state.caches()
+        native = backend == "xpu" or (backend == "cuda" and torch.cuda.get_allocator_backend() == "native")
+        settings = "".join(value for name, value in os.environ.items() if name.endswith("ALLOC_CONF"))
+        known = native and self.counts and not re.search("roundup|split_size", settings)
+        self.block_bytes = 512 if known else PAGE_BYTES  # of other allocators whole pages are sure
+        self.tensor(1)  # makes the context
+        self.free_bytes, self.total_bytes = state.mem_get_info(index)
+        most_bytes = min(MOST_BYTES, self.free_bytes - self.total_bytes // 10)
+        self.unit_bytes = most_bytes // _UNITS // PAGE_BYTES * PAGE_BYTES
+
+    def held_bytes(self, size_bytes: int) -> int:
+        """Return what the allocator counts for a tensor of so many bytes."""
+        return -(-size_bytes // self.block_bytes) * self.block_bytes
+
+    def tensor(self, size_bytes: int) -> Any:
+        """Return a tensor; where the allocator's rounding is unknown, one of whole pages."""
+        size_bytes = self.held_bytes(size_bytes) if self.block_bytes == PAGE_BYTES else size_bytes
+        return self.torch.empty(size_bytes, dtype=self.torch.uint8, device=self.id)
+
+    def usage(self, scope: Scope) -> DeviceUsage:
+        """Return this device's figures of a scope."""
+        found = [gpu for gpu in scope.result(Measurement, "").gpus if gpu.id == self.id]
+        if not found:
+            raise LookupError(f"{self.id} is missing in the record")
+        return found[0]
+
+    def ask(self) -> tuple[DeviceMemory | None, int | None]:
+        """Return from the driver, past the package, the memory of the device, and that of this process."""
+        try:
+            import pynvml as nvml
+
+            nvml.nvmlInit()
+        except Exception:  # whatever the driver's library raises
+            free_bytes, total_bytes = state.mem_get_info(self.index)
+            return DeviceMemory(total_bytes, total_bytes - free_bytes, free_bytes), None
+        try:
+            uuid, handle = self.torch.cuda.get_device_properties(self.index).uuid, None
+            for kind in ("GPU", "MIG"):
+                with suppress(nvml.NVMLError):
+                    handle = handle or nvml.nvmlDeviceGetHandleByUUID(f"{kind}-{uuid}")
+            memory = nvml.nvmlDeviceGetMemoryInfo(handle, version=nvml.nvmlMemory_v2)
+            if memory.total < 1.2 * self.total_bytes:  # else it is the card of the slice
+                rows = nvml.nvmlDeviceGetComputeRunningProcesses(handle)
+                own_bytes = next((row.usedGpuMemory for row in rows if row.pid == os.getpid()), None)
+                return DeviceMemory(memory.total, memory.used, memory.free), own_bytes
+        except (nvml.NVMLError, AttributeError, RuntimeError):
+            pass
+        finally:
+            nvml.nvmlShutdown()
+        return None, None
+
+    def clean(self) -> None:
+        """Empty the cache, and begin the peaks anew."""
+        gc.collect()
+        self.torch.accelerator.synchronize(self.index)
+        with suppress(*state.TORCH_ERRORS):  # an allocator that neither caches nor counts
+            self.memory.empty_cache()
+            self.memory.reset_peak_memory_stats(self.index)
+
+    @contextmanager
+    def current(self) -> Iterator[None]:
+        """Make it the current device meanwhile; clean before and after."""
+        accelerator = self.torch.accelerator
+        was = accelerator.current_device_index()
+        try:
+            accelerator.set_device_index(self.index)
+            self.clean()
+            yield
+        finally:
+            self.clean()
+            accelerator.set_device_index(was)
+            machine().close()
+
+
+def _directly(step: Callable[[], Any]) -> Any:
+    return step()
+
+
+def _in_a_thread(step: Callable[[], Any]) -> Any:
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(step).result()
+
+
+def play(
+    device: Device,
+    case: str,
+    steps: Iterable[tuple[str, Any]],
+    via: Via = _directly,
+    *,
+    measured: bool = True,
+) -> Iterator[Found]:
+    """Run a program, and yield the figures of each of its scopes beside the truth."""
+    kept: list[tuple[int, Any]] = []
+    scopes: dict[str, tuple[Scope, int, list[int]]] = {}  # in use before, and after each step
+    base_bytes = device.memory.memory_allocated(device.index) if device.counts else 0
+    try:
+        for verb, what in steps:
+            if verb in ("keep", "moment"):
+                kept.append((device.held_bytes(what), via(partial(device.tensor, what))))
+            now_bytes = sum(size_bytes for size_bytes, _ in kept)
+            for _, _, levels in scopes.values():
+                levels.append(now_bytes)
+            if verb == "call":
+                what()
+            elif verb == "open" and measured and what not in scopes:
+                scopes[what] = Scope().open(), now_bytes, [now_bytes]
+            elif verb == "close" and what in scopes:
+                scope, before_bytes, levels = scopes.pop(what)
+                scope.close()
+                usage, about, used_bytes = device.usage(scope), f"{case}, {what}", base_bytes + now_bytes
+                yield from figures(about, usage, now_bytes - before_bytes, max(levels) - before_bytes)
+                if device.counts:
+                    yield exact(device.id, about, "used by tensors", used_bytes, usage.allocated_bytes)
+            elif verb in ("free", "moment") and kept:
+                via(partial(kept.__delitem__, 0 if verb == "free" else -1))
+    finally:
+        for scope, _, _ in scopes.values():
+            scope.close()
+
+
+def amounts(device: Device) -> Iterator[Found]:
+    """Yield the figures of amounts that come, stay and go."""
+    unit = device.unit_bytes
+    if device.block_bytes == PAGE_BYTES:
+        yield Unchecked(device.id, "sizes of no whole pages", "how this allocator rounds them is unknown")
+    for case, kept, moment in (
+        ("large", unit, 4 * unit),
+        ("odd sizes", unit + 1, 3 * unit + 777),
+        ("one byte kept", 1, 2 * unit),
+        ("1537 bytes for a moment", 0, 1537),
+    ):
+        taken = ("open", "taken"), ("moment", moment), ("keep", kept), ("close", "taken")
+        yield from play(device, case, (*taken, ("open", "given back"), ("free", 0), ("close", "given back")))
+
+
+def _nested(unit: int, between: Callable[[], object] = lambda: None) -> Iterable[Step]:
+    return (
+        *(("keep", unit), ("open", "outer"), ("keep", unit), ("open", "inner"), ("moment", 2 * unit)),
+        *(("call", between), ("open", "overlapping"), ("keep", unit), ("close", "inner")),
+        *(("moment", 3 * unit + 1), ("free", 0), ("call", between), ("close", "overlapping")),
+        *(("free", 0), ("call", between), ("close", "outer")),
+    )
+
+
+def scopes(device: Device) -> Iterator[Found]:
+    """Yield the figures of nested and overlapping scopes, around all that may happen in them."""
+    steps, reset = partial(_nested, device.unit_bytes), device.memory.reset_peak_memory_stats
+    yield from play(device, "scopes", steps())
+    yield from play(device, "in threads", steps(), _in_a_thread)
+    yield from play(device, "empty_cache() between", steps(device.memory.empty_cache))
+    yield from play(device, "reset_peak_memory_stats() between", steps(partial(reset, device.index)))
+    streams, case = getattr(device.torch, device.backend), "on a second stream"
+    if not hasattr(streams, "Stream"):
+        yield Unchecked(device.id, case, f"torch.{device.backend} has no streams")
+        return
+    stream = streams.Stream(device.index)
+
+    def on_stream(step: Callable[[], Any]) -> Any:
+        with streams.stream(stream):
+            return step()
+
+    yield from play(device, case, steps(), on_stream)
+
+
+def beside_a_thread(device: Device) -> Iterator[Found]:
+    """Yield the figures of a scope in which others open and close while a thread allocates."""
+    done, began = threading.Event(), threading.Event()
+
+    def restless() -> None:
+        while not done.is_set():
+            device.tensor(device.unit_bytes)
+            began.set()
+
+    thread, scope = threading.Thread(target=restless, daemon=True), Scope().open()
+    try:
+        thread.start()
+        began.wait()
+        for _ in range(50):
+            Scope().open().close()
+    finally:
+        done.set()
+        thread.join()
+        scope.close()
+    yield from figures("scopes open while a thread allocates", device.usage(scope), 0, device.unit_bytes)
+
+
+def _asked(device: Device, seed: int, *, measured: bool) -> dict[str, list[int]]:
+    """Return what the user's own counters say during a random program."""
+    memory, index, rng = device.memory, device.index, random.Random(seed)  # noqa: S311 - no secret
+    said: dict[str, list[int]] = {}
+
+    def ask() -> None:
+        for name in ("max_memory_allocated", "max_memory_reserved"):
+            said.setdefault(f"{name}()", []).append(getattr(memory, name)(index))
+        for name, value in memory.memory_stats(index).items():
+            if name.endswith((".peak", ".current")):
+                said.setdefault(f"memory_stats(): {name}", []).append(value)
+
+    calls = ask, memory.empty_cache, partial(memory.reset_peak_memory_stats, index)
+
+    def step() -> Step:
+        verb = rng.choice(("keep", "moment", "free", "open", "close", "call", "call", "call"))
+        arguments = {"open": str(rng.randrange(3)), "close": str(rng.randrange(3)), "call": rng.choice(calls)}
+        return verb, arguments.get(verb, rng.randint(1, device.unit_bytes // 2))
+
+    device.clean()
+    list(play(device, "", (*(step() for _ in range(40)), ("call", ask)), measured=measured))
+    return said
+
+
+def users_counters(device: Device) -> Iterator[Found]:
+    """Yield what the user's own counters say while we measure, beside what they say without us."""
+    for seed in range(3):
+        without, ours = (_asked(device, seed, measured=measured) for measured in (False, True))
+        case = f"the user's own counters, random program {seed}"
+        for what in ("max_memory_allocated()", "max_memory_reserved()", "memory_stats()"):
+            both = [p for k in without if k.startswith(what) for p in zip(without[k], ours[k], strict=True)]
+            truth, shown = max(both, key=lambda pair: abs(pair[0] - pair[1]))  # the worst stands for all
+            yield exact(device.id, case, what, truth, shown)
+
+
+def pinned() -> Iterator[Found]:
+    """Yield the figure of page-locked memory."""
+    torch, case = state.module(), "pinned memory kept"
+    if state.accelerator() != "cuda" or not hasattr(torch._C, "_cuda_hostMemoryStats"):
+        yield Unchecked("pinned", case, "torch does not count it here")
+        return
+    torch._C._host_emptyCache()
+    scope = Scope().open()
+    kept = torch.empty(8 * MB, dtype=torch.uint8, pin_memory=True)
+    scope.close()
+    found = scope.result(Measurement, "").pinned
+    yield exact("pinned", case, "consumed", len(kept), found.consumed_bytes if found else 0)
+    del kept
+    torch._C._host_emptyCache()
+
+
+def graph(device: Device) -> Iterator[Found]:
+    """Yield the figures of a CUDA graph, whose memory is in a pool of its own."""
+    case, torch, unit = "a CUDA graph's private pool", device.torch, device.unit_bytes
+    if device.backend != "cuda" or not device.counts:
+        yield Unchecked(device.id, case, "only CUDA's caching allocator has them")
+        return
+    stream, captured = torch.cuda.Stream(device.index), torch.cuda.CUDAGraph()
+    device.tensor(PAGE_BYTES).zero_()  # loads what fills memory
+    was_bytes, scope = device.memory.memory_allocated(device.index), Scope().open()
+    with torch.cuda.graph(captured, stream=stream):
+        device.tensor(unit).zero_()
+    captured.replay()
+    torch.cuda.synchronize(device.index)
+    torch.cuda.empty_cache()
+    scope.close()
+    usage, kept_bytes = device.usage(scope), device.memory.memory_allocated(device.index) - was_bytes
+    yield from figures(case, usage, kept_bytes, kept_bytes + unit)  # a graph keeps the random numbers' state
+    yield exact(device.id, case, "in private pools", (unit, max(unit, 20 * MB)), usage.pools_bytes)
+    reserved_bytes = torch.cuda.memory_reserved(device.index)
+    yield exact(device.id, case, "reserved", reserved_bytes, usage.reserved_bytes)
