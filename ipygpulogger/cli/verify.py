@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..records.units import MB, printable
 from ..render.table import Column, Table
-from ..runtime.errors import named
+from ..runtime.errors import first_line
 from ..verify import device, estimates, ram, system
 from ..verify.check import Figure, Unchecked
 from .arguments import BadRequest
@@ -53,7 +53,7 @@ class _Findings:
         try:
             yield
         except Exception as error:
-            self.failed[name] = named(error)
+            self.failed[name] = f"{type(error).__name__}: {first_line(error)}"
         except KeyboardInterrupt:
             self.interrupted_in = name
             raise
