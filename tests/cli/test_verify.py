@@ -176,10 +176,10 @@ def test_digits(seed):
             truth = rng.choice((0, 32 * MB, rng.randint(-(2**40), 2**40))) * scale / MB
             off = rng.choice((-1, 1)) * scale * 2.0 ** -rng.randint(-10, 18)
             figure = Figure("", "", "", (truth, truth), truth + off, truth + off, "exact", unit)
-            _, _, shown, known, _ = verify._cells(figure)
+            _, shown, known, *_ = verify._cells(figure)
             assert shown != known
             assert shown.rstrip("0s .") != "-0"
-    assert verify._cells(RIGHT)[2:] == ("32", "32 ±1", "exact")
+    assert verify._cells(RIGHT) == ("consumed", "32", "32 ±1", "exact", "ok")
 
 
 # -- on a terminal, and in a pipe -----------------------------------------------------------------------------
