@@ -18,6 +18,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..engine.machine import machine
 from ..engine.scope import Scope
 from ..records import DRIVER, Measurement, device_id
 from ..records.units import MB, size_text
@@ -137,23 +138,26 @@ def _beside_torch(device: Device) -> Iterator[Found]:
     before, scope = device.usage(Scope().open()), Scope().open()
     with _raw(library, size_bytes):
         scope.close()
-        usage, (_, own_bytes) = device.usage(scope), device.ask()
+        usage = device.usage(scope)
     if before.other_bytes is not None and usage.other_bytes is not None:
         rose_bytes = usage.other_bytes - before.other_bytes
         yield exact(device.id, case, "outside the allocator", truth, rose_bytes)
-    if own_bytes is not None:
+    if usage.neighbours_bytes is not None:
         yield from figures(case, usage, truth, truth)
+    elif usage.unified:
+        yield Unchecked(device.id, case, "beside torch, a device without memory of its own takes RAM")
     else:
         yield exact(device.id, case, "attributed to no process", truth, usage.unattributed_bytes)
     case, scope, until_s = "beside torch, for a moment", Scope().open(), clock.monotonic_s() + SEEN_WITHIN_S
     (one,) = (one for one in scope.device_scopes() if one.device.id == device.id)
+    memory = machine().nvml.memory(one.device.uuid)
     with _raw(library, size_bytes):
-        memory, _ = device.ask()
-        while memory and one.highest_used_bytes < memory.used_bytes and clock.monotonic_s() < until_s:
+        goal_bytes = memory.used_bytes + size_bytes if memory else 0
+        while one.highest_used_bytes < goal_bytes and clock.monotonic_s() < until_s:
             time.sleep(0.01)
     scope.close()
-    if memory is None or one.device.uuid is None:
-        yield Unchecked(device.id, case, "nothing samples the whole device here")
+    if memory is None:
+        yield Unchecked(device.id, case, "without NVML nothing samples the whole device")
         return
     usage = device.usage(scope)
     yield from figures(case, usage, 0, truth)
@@ -248,8 +252,8 @@ def first_use() -> Iterator[Found]:
     scope.close()
     usages = [(device.usage(scope), device.ask()[1]) for device in devices]
     for device, (usage, own_bytes) in zip(devices, usages, strict=True):
-        case, first_bytes = "first use", device.held_bytes(1)
-        yield from figures(case, usage, 0, first_bytes)
+        case = "first use"
+        yield from figures(case, usage, 0, 0)
         if own_bytes is None:
             yield Unchecked(device.id, f"{case}: context", NOT_BY_PROCESS)
         else:
@@ -302,7 +306,7 @@ def framework(take: Callable[[int], Any]) -> Iterator[Found]:
 def checks() -> list[Check]:
     """Return the checks of all devices."""
     return [
-        Check("which devices there are", _unusable),
+        Check("devices", _unusable),
         Check("devices: for a moment, and kept", _on_each(tensors.amounts)),
         Check("devices: scopes, threads and streams", _on_each(tensors.scopes)),
         Check("devices: while a thread allocates", _on_each(tensors.beside_a_thread)),

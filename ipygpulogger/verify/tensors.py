@@ -8,6 +8,7 @@ import os
 import random
 import re
 import threading
+import traceback
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -67,7 +68,7 @@ class Device:
         settings = "".join(value for name, value in os.environ.items() if name.endswith("ALLOC_CONF"))
         known = native and self.counts and not re.search("roundup|split_size", settings)
         self.block_bytes = 512 if known else PAGE_BYTES  # of other allocators whole pages are sure
-        self.tensor(1)  # makes the context
+        torch.accelerator.synchronize(index)  # makes the context
         self.free_bytes, self.total_bytes = state.mem_get_info(index)
         most_bytes = min(MOST_BYTES, self.free_bytes - self.total_bytes // 10)
         self.unit_bytes = most_bytes // _UNITS // PAGE_BYTES * PAGE_BYTES
@@ -130,6 +131,9 @@ class Device:
             accelerator.set_device_index(self.index)
             self.clean()
             yield
+        except BaseException as error:
+            traceback.clear_frames(error.__traceback__)  # which hold tensors
+            raise
         finally:
             self.clean()
             accelerator.set_device_index(was)

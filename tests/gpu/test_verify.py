@@ -1,0 +1,115 @@
+"""The checks of `ipygpulogger doctor --verify` on devices: simulated ones, or with SIMGPU=0 real ones."""
+
+import contextlib
+import json
+import os
+
+import pytest
+from memory import MB
+
+from ipygpulogger.sources.torch import state
+from ipygpulogger.verify import device
+from ipygpulogger.verify.check import Figure, Unchecked
+
+SIMULATED = os.environ.get("SIMGPU") != "0"  # where neither can be had, ../conftest.py deselects all this
+CHECKS = device.checks()
+HERE = [check for check in CHECKS[1:] if "process" not in check.name]  # those in this process alone
+ONE, SIZES, OTHERS = "several at once", "sizes of no whole pages", "the whole device: other processes"
+gpu = pytest.mark.gpu
+
+
+@pytest.fixture
+def devices(request, monkeypatch):
+    """torch sees them, all clean; subprocesses are on the same machine."""
+    if not SIMULATED:
+        return None
+    for name, value in request.getfixturevalue("kernel_env").items():
+        monkeypatch.setenv(name, value)
+    found = request.getfixturevalue("cuda").dev[:2]
+    for index, one in enumerate(found):
+        state.module().cuda.synchronize(index)  # the context
+        one.mine().peak = one.mine().used
+    return found
+
+
+def by_name(checks):
+    return pytest.mark.parametrize("check", checks, ids=[check.name for check in checks])
+
+
+@gpu
+@pytest.mark.filterwarnings("default")  # a stranger's machine may have warnings of its own
+@by_name(CHECKS)
+def test_no_figure_excludes_the_truth(devices, check):
+    """On every device. On the simulated ones nothing is left out, and all but what is sampled is exact."""
+    found = list(check.run())
+    figures = [one for one in found if isinstance(one, Figure)]
+    assert not [one for one in figures if one.is_wrong]
+    if not SIMULATED:
+        if not figures:
+            pytest.skip("; ".join(one.reason for one in found if isinstance(one, Unchecked)))
+        return
+    allocators = "split blocks", "cudaMallocAsync", "no caching"
+    left_out = {one.case for one in found if isinstance(one, Unchecked)}
+    assert left_out <= {f"{name}: {SIZES}" for name in allocators}
+    assert {one.where for one in figures} in ({"cuda:0", "cuda:1"}, {"pinned"}, set())
+    sampled = {one.case.partition(":")[0] for one in figures if one.label == "at least"}
+    assert sampled <= {"beside torch, for a moment", "no caching"}
+
+
+def _mig(gpu, parent=0):
+    gpu.dev[0].mig(2432 * MB, 0, 4864 * MB)
+    gpu.mig_parent_uuid = parent
+
+
+@gpu
+@pytest.mark.parametrize(
+    ("change", "left_out"),
+    [
+        (_mig, {ONE}),
+        (lambda gpu: _mig(gpu, 1), {ONE, "the whole device"}),
+        (lambda gpu: setattr(gpu, "pid_offset", 1000), {ONE, OTHERS}),
+        (lambda gpu: setattr(gpu, "proc_mem_na", 1), {ONE, OTHERS}),
+        (
+            lambda gpu: setattr(gpu.dev[0], "integrated", 1),
+            {ONE, "the whole device", "beside torch, kept", "beside torch, for a moment"},
+        ),
+        (lambda gpu: gpu.fault("nvmlInit*", 9), {ONE, OTHERS, "beside torch, for a moment"}),
+        (lambda gpu: setattr(gpu.dev[0], "base_used", 14000 * MB), {"all"}),
+    ],
+    ids=["MIG", "MIG, CUDA 11", "container", "WSL", "unified", "no NVML", "full"],
+)
+def test_what_a_machine_hides_is_left_out(gpu, torch_forks, change, left_out):
+    """One device of each kind of machine: no figure is wrong, and what cannot be checked is said."""
+    change(gpu)
+    program = """
+from ipygpulogger.verify import device
+for check in device.checks():
+    if check.name in ("devices", "devices: for a moment, and kept", "devices: used, free, others", "devices: beside torch"):
+        device.say(check.run())
+"""
+    status, said, errors = torch_forks.run(program, CUDA_VISIBLE_DEVICES="0")
+    assert not status, errors
+    found = [json.loads(line.removeprefix("found ")) for line in said.splitlines()]
+    figures = [Figure(**values) for values in found if "lo" in values]
+    assert not [one for one in figures if one.is_wrong]
+    assert {values["case"] for values in found if "reason" in values} == left_out
+    assert bool(figures) == (left_out != {"all"})
+
+
+@gpu
+@by_name(HERE)
+@pytest.mark.parametrize("at", [0, 1])
+def test_all_is_restored(devices, check, at):
+    """A Ctrl-C at a figure: nothing stays allocated, cached, raised or current; and a tenth was always free."""
+    cuda, before = state.module().cuda, [one.mine().used for one in devices]
+    for one in devices:
+        one.base_used = one.total * 8 // 10 - one.mine().used
+    running = check.run()
+    for _ in range(at + 1):
+        next(running, None)
+    with contextlib.suppress(KeyboardInterrupt):
+        running.throw(KeyboardInterrupt)
+    assert cuda.current_device() == 0
+    for index, (one, used) in enumerate(zip(devices, before, strict=True)):
+        assert (one.mine().used, cuda.max_memory_allocated(index)) == (used, 0)
+        assert one.base_used + one.mine().peak <= one.total * 9 // 10
