@@ -343,6 +343,8 @@ def _children(where: str, name: str, start: Callable[[_Bench, ExitStack], Starte
 
 
 def _unchanged(before: dict[str, Any]) -> Found:
+    with measure():  # and with what a scope leaves otherwise than it was
+        pass
     changed = restore(before)
     case = ", ".join(changed) or "garbage collector, signals, pages"
     yield Figure("settings", case, "changed", (0, 0), len(changed), len(changed), "exact", "")
