@@ -126,16 +126,17 @@ def _resident_bytes() -> int:
 
 
 def _bench() -> _Bench | Unchecked:
-    """Return how much may come and go; the noise is how far known amounts are off by the kernel alone."""
+    """Return how much may come and go; the noise is how far known amounts are off by the kernel's figures."""
     small, off = _Bench(MB, 0), list[int]()
+    with measure():
+        pass  # but what a first one loads
     try:
-        with measure():  # loads what a first one loads
-            for _ in range(8):
-                before_bytes = _resident_bytes()
-                block = small.block()
-                off.append(abs(_resident_bytes() - before_bytes - MB))
-                block.close()
-                off.append(abs(_resident_bytes() - before_bytes))
+        for _ in range(8):
+            before_bytes = _resident_bytes()
+            block = small.block()
+            off.append(abs(_resident_bytes() - before_bytes - MB))
+            block.close()
+            off.append(abs(_resident_bytes() - before_bytes))
     except OSError:
         return Unchecked("RAM", "all", "the truth is read from /proc, which only Linux has")
     noise_bytes = max(off[4:]) + _LEAST_NOISE_BYTES
