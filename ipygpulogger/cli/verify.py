@@ -11,13 +11,14 @@ import sys
 import textwrap
 from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..records.units import MB, printable
 from ..render.table import Column, Table
-from ..runtime.errors import named
+from ..runtime.errors import first_line
 from ..verify import device, estimates, ram, system
 from ..verify.check import Figure, Unchecked
 from .arguments import BadRequest
@@ -30,10 +31,7 @@ if TYPE_CHECKING:
 
     from ..verify.check import Check
 
-_COLUMNS = (
-    *(Column("Case (sizes in MB)", "words"), Column("", "words"), Column("Figure"), Column("Truth")),
-    *(Column("Label", "words"), Column("", "words")),
-)
+_COLUMNS = Column("Sizes in MB", "words"), Column("Figure"), Column("Truth"), Column("Label", "words")
 _WIDE = 1000  # where no terminal cuts lines off
 
 
@@ -53,50 +51,42 @@ class _Findings:
         try:
             yield
         except Exception as error:
-            self.failed[name] = named(error)
+            self.failed[name] = f"{type(error).__name__}: {first_line(error)}"
         except KeyboardInterrupt:
             self.interrupted_in = name
             raise
 
     def verdict(self) -> str:
         """Return what was found, in one sentence."""
-        wrong = sum(one.is_wrong for one in self.figures)
+        claims = [one for one in self.figures if one.label != "about"]
+        wrong = sum(one.is_wrong for one in claims)
         counts = {"wrong": wrong, "of the checks failed": len(self.failed)}
         counts["could not be checked"] = len(self.unchecked)
-        said = [f"{len(self.figures) - wrong} of {len(self.figures)} figures hold"]
+        counts["only about right, as they say"] = len(self.figures) - len(claims)
+        said = [f"{len(claims) - wrong} of {len(claims)} figures hold"]
         said += [f"{count} {what}" for what, count in counts.items() if count]
         return (f"interrupted in {self.interrupted_in}: " if self.interrupted_in else "") + "; ".join(said)
 
     def text(self) -> str:
         """Return the system, the table, what is wrong, what could not be checked, and the verdict."""
         width = shutil.get_terminal_size().columns if is_terminal(sys.stdout) else _WIDE
-        table, styles, wrong = Table(_COLUMNS), [""], list[str]()
-        for where in dict.fromkeys(one.where for one in self.figures):
-            table.add(where)
-            styles.append("")
-            for one in (one for one in self.figures if one.where == where):
-                case, what, figure, truth, label = cells = _cells(one)
-                table.add(*cells, "WRONG" if one.is_wrong else "ok")
-                styles.append("failed" if one.is_wrong else "")
-                if one.is_wrong:
-                    wrong.append(f"{where}, {case}: {what} {figure} ({label}), in truth {truth}")
+        table, styles, wrong, above = Table([*_COLUMNS, Column("", "words")]), [""], list[str](), ""
+        places = [one.where for one in self.figures]
+        for one in sorted(self.figures, key=lambda one: places.index(one.where)):
+            head, shown = f"{one.where}, {one.case}", _cells(one)
+            if head != above:
+                table.add(head)
+                styles.append("")
+            above = head
+            table.add(*shown)
+            styles.append("failed" if one.is_wrong else "")
+            if one.is_wrong:
+                wrong.append("{}: {} {}, in truth {} ({})".format(head, *shown))
         wrong += [f"{name}: the check failed: {error}" for name, error in self.failed.items()]
         unchecked = [f"{one.where}, {one.case}: {one.reason}" for one in self.unchecked]
-        facts = [f"{name:14}{fact}" for name, fact in self.facts.items()]
-        lines: list[tuple[str, str]] = []
-        for head, items, style in (
-            ("System", facts, ""),
-            ("Wrong", wrong, "failed"),
-            ("Not checked", unchecked, ""),
-        ):
-            if head == "Wrong" and self.figures:
-                lines += [*zip(table.text(width), styles, strict=True), ("", "")]
-            if items:
-                wrapped = (
-                    textwrap.wrap(item, width, initial_indent="  ", subsequent_indent=" " * 16)
-                    for item in items
-                )
-                lines += [(line, style) for line in (f"{head}:", *chain.from_iterable(wrapped))] + [("", "")]
+        lines = _listed("System", [f"{name:14}{fact}" for name, fact in self.facts.items()], width)
+        lines += [*zip(table.text(width), styles, strict=True), ("", "")] if self.figures else []
+        lines += _listed("Wrong", wrong, width, "failed") + _listed("Not checked", unchecked, width)
         lines.append((self.verdict(), "failed" if wrong else "good"))
         return "\n".join(styled(printable(line), style, sys.stdout) for line, style in lines)
 
@@ -121,25 +111,34 @@ def _public(value: Any) -> Any:
     return value if not isinstance(value, float) or math.isfinite(value) else None
 
 
-def _cells(one: Figure) -> tuple[str, str, str, str, str]:
-    """Return a row of the table, with as many decimals as tell the figure from the truth."""
+def _listed(head: str, items: list[str], width: int, style: str = "") -> list[tuple[str, str]]:
+    """Return the lines of a list with its head, and their style; none of an empty one."""
+    wrap = partial(textwrap.wrap, width=width, initial_indent="  ", subsequent_indent=" " * 16)
+    lines = [f"{head}:", *chain.from_iterable(map(wrap, items)), ""]
+    return [(line, style) for line in lines] if items else []
+
+
+def _cells(one: Figure) -> tuple[str, ...]:
+    """Return a row of the table; as many decimals as tell the figure from the truth."""
     scale, unit = (MB, "") if one.unit == "B" else (1, one.unit and f" {one.unit}")
     least, most, lo = one.truth[0] / scale, one.truth[1] / scale, one.lo / scale
     hi = lo if one.hi is None else one.hi / scale
     middle = least if most == math.inf else (least + most) / 2
-    decimals = next((n for n in range(6) if _tells(lo, middle, n) and _tells(hi, middle, n)), 6)
+    apart = min(filter(None, (abs(lo - middle), abs(hi - middle), abs(middle) % 1)), default=2)
+    decimals = min(7, max(0, -math.floor(math.log10(apart / 2))))
     low, high, truth = (f"{round(value, decimals) + 0.0:.{decimals}f}" for value in (lo, hi, middle))
-    shown = f"≥{low}" if one.hi is None else low if low == high else f"{low} to {high}"
+    figure = f"≥{low}" if one.hi is None else low if low == high else f"{low} to {high}"
     if most != least:
-        truth = f"≥{truth}" if most == math.inf else f"{truth} ±{(most - least) / 2:.2g}"
-    label = f"{one.label} ±{one.precision / scale:.2g}" if one.precision else one.label
-    return one.case, one.what, f"{shown}{unit}", f"{truth}{unit}", label
+        truth = f"≥{truth}" if most == math.inf else f"{truth} ±{_brief((most - least) / 2)}"
+    label = f"{one.label} ±{_brief(one.precision / scale)}" if one.precision else one.label
+    verdict = "WRONG" if one.is_wrong else "ok"
+    if one.label == "about" and middle:
+        verdict = f"{(lo - middle) / middle:+.1%}"
+    return one.what, f"{figure}{unit}", f"{truth}{unit}", label, verdict
 
 
-def _tells(value: float, truth: float, decimals: int) -> bool:
-    """Return whether so many decimals tell a value from the truth; of the same value, two digits."""
-    shown = round(value, decimals)
-    return abs(shown - value) <= abs(value) / 100 if value == truth else shown != round(truth, decimals)
+def _brief(value: float) -> str:
+    return f"{value:.1g}" if value < 10 else f"{value:.0f}"
 
 
 def _run(options: argparse.Namespace, found: _Findings, progress: Progress) -> None:

@@ -149,17 +149,20 @@ def _run(case: Callable[[_Bench], Found]) -> Found:
     """Run a case without collections and huge pages, if there is enough memory."""
     before = settings()
     try:
-        gc.collect()
-        gc.disable()
-        _huge_pages_off(1)
-        bench = _bench()
-        if isinstance(bench, Unchecked):
-            yield bench
-        else:
-            with closing(case(bench)) as found:  # type: ignore[type-var]
-                yield from found
+        try:
+            gc.collect()
+            gc.disable()
+            _huge_pages_off(1)
+            bench = _bench()
+            if isinstance(bench, Unchecked):
+                yield bench
+            else:
+                with closing(case(bench)) as found:  # type: ignore[type-var]
+                    yield from found
+        finally:
+            restore(before)
     finally:
-        restore(before)
+        restore(before)  # a Ctrl-C may have cut the first one off
 
 
 def _alone(bench: _Bench) -> Found:
@@ -338,6 +341,8 @@ def _children(where: str, name: str, start: Callable[[_Bench, ExitStack], Starte
 
 
 def _unchanged(before: dict[str, Any]) -> Found:
+    with measure():  # and with what a scope leaves otherwise than it was
+        pass
     changed = restore(before)
     case = ", ".join(changed) or "garbage collector, signals, pages"
     yield Figure("settings", case, "changed", (0, 0), len(changed), len(changed), "exact", "")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import inspect
 import os
 import random
 import re
@@ -255,6 +256,29 @@ def beside_a_thread(device: Device) -> Iterator[Found]:
     running.result()
     scope.close()
     yield from figures("scopes open while a thread allocates", device.usage(scope), 0, device.unit_bytes)
+    yield from _at_a_reset(device)
+
+
+def _at_a_reset(device: Device) -> Iterator[Found]:
+    """Yield the figures of memory that comes and goes between our reading of a peak and its reset."""
+    core, name, unit = device.torch._C, f"_{device.backend}_resetPeakMemoryStats", device.unit_bytes
+    if not device.counts or not hasattr(core, name):
+        return
+    scope = Scope().open()
+    reset = getattr(core, name)  # wrapped by us while a scope is open
+
+    def late(index: int) -> None:
+        device.tensor(2 * unit)
+        inspect.unwrap(reset)(index)
+
+    try:
+        device.tensor(unit)
+        setattr(core, name, late)
+        Scope().open().close()
+    finally:
+        setattr(core, name, reset)
+        scope.close()
+    yield from figures("for a moment, while we reset", device.usage(scope), 0, 2 * unit)
 
 
 def _asked(device: Device, seed: int, *, measured: bool) -> dict[str, list[int]]:
@@ -327,7 +351,8 @@ def graph(device: Device) -> Iterator[Found]:
     usage, drift, kept = device.usage(scope), _outside(device) - own_before, device.used_bytes() - before
     yield from figures(case, usage, kept + drift, (kept + unit, kept + unit + abs(drift)))
     yield exact(device.id, case, "in private pools", (unit, max(unit, 20 * MB)), usage.pools_bytes)
-    reserved_bytes = torch.cuda.memory_reserved(device.index)
+    segments = [one for one in torch.cuda.memory_snapshot() if one["device"] == device.index]
+    reserved_bytes = sum(one["total_size"] for one in segments)
     yield exact(device.id, case, "reserved", reserved_bytes, usage.reserved_bytes)
 
 
