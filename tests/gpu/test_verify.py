@@ -57,7 +57,7 @@ def test_no_figure_excludes_the_truth(devices, check):
 
 
 def _mig(gpu, parent=0):
-    gpu.dev[0].mig(2432 * MB, 0, 4864 * MB)
+    gpu.dev[0].mig(4864 * MB, 0, 2432 * MB)
     gpu.mig_parent_uuid = parent
 
 
