@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 _UNIT_BYTES, _LEAST_UNIT_BYTES = 32 * MB, 8 * MB
 _SHARE = 40  # of what is free a unit is one part at most, and at most four are in use at once
 _MAPPED_BYTES = 33 * MB  # malloc serves no more from memory that it keeps (DEFAULT_MMAP_THRESHOLD_MAX)
-_FAULT_AROUND_BYTES = 64 * 2**10  # the first read of a page of a file brings its neighbours
+_LEAST_NOISE_BYTES = max(64 * 2**10, 4 * mmap.PAGESIZE)  # a first read of a file's page brings neighbours
 _MOST_NOISE_BYTES = MB // 2
 _WAIT_S, _TURN_S = 0.1, 10  # what is timed; the most that a thread waits for the others
 _SLEW = 5e-4  # how far NTP may let the clock that measures differ from the raw one
@@ -55,16 +55,18 @@ def _huge_pages_off(*value: int) -> int:
     """Return PR_GET_THP_DISABLE (42), or pass a value to PR_SET_THP_DISABLE (41)."""
     if sys.platform != "linux":
         return 0
-    return int(ctypes.CDLL(None).prctl(41 if value else 42, *(value or (0,)), 0, 0, 0))
+    words = map(ctypes.c_ulong, (*(value or (0,)), 0, 0, 0))
+    return int(ctypes.CDLL(None).prctl(41 if value else 42, *words))
 
 
 _mask: Any = getattr(signal, "pthread_sigmask", lambda *_: set())  # not on Windows
+_BLOCK, _SET = getattr(signal, "SIG_BLOCK", 0), getattr(signal, "SIG_SETMASK", 0)
 _SETTINGS: dict[str, tuple[Callable[[], Any], Callable[[Any], object]]] = {
     "gc.isenabled()": (gc.isenabled, lambda on: gc.enable() if on else gc.disable()),
     "gc.get_threshold()": (gc.get_threshold, lambda found: gc.set_threshold(*found)),
     "PR_SET_THP_DISABLE": (_huge_pages_off, _huge_pages_off),
     "SIGINT": (partial(signal.getsignal, signal.SIGINT), partial(signal.signal, signal.SIGINT)),
-    "blocked signals": (partial(_mask, 0, ()), partial(_mask, getattr(signal, "SIG_SETMASK", 2))),
+    "blocked signals": (partial(_mask, _BLOCK, ()), partial(_mask, _SET)),
 }
 
 
@@ -134,7 +136,7 @@ def _bench() -> _Bench | Unchecked:
                 off.append(abs(_resident_bytes() - before_bytes))
     except OSError:
         return Unchecked("RAM", "all", "the truth is read from /proc, which only Linux has")
-    noise_bytes = max(off[4:]) + _FAULT_AROUND_BYTES
+    noise_bytes = max(off[4:]) + _LEAST_NOISE_BYTES
     if noise_bytes > _MOST_NOISE_BYTES:
         return Unchecked("RAM", "all", f"other threads move this process's memory by {max(off[4:])} bytes")
     limit = least(machine().limits.all())
@@ -293,7 +295,7 @@ def _worker(method: str, bench: _Bench, stack: ExitStack) -> Started:
     worker = context.Process(target=_hold, args=(bench, ours, theirs))
     stack.callback(lambda: (ours.close(), worker.pid and worker.join()))
     try:
-        _mask(signal.SIG_BLOCK, [signal.SIGINT])  # a Ctrl-C is not for the child
+        _mask(_BLOCK, [signal.SIGINT])  # a Ctrl-C is not for the child
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of a fork beside other threads
             worker.start()
