@@ -98,26 +98,23 @@ def _on_each(case: Callable[[Device], Iterator[Found]]) -> Callable[[], Iterator
 
 def _whole(device: Device) -> Iterator[Found]:
     """Yield the figures of the whole device, beside those of the driver."""
-    kept, scope, where, case = device.tensor(device.unit_bytes), Scope().open(), device.id, "the whole device"
+    kept, scope, case = device.tensor(device.unit_bytes), Scope().open(), "the whole device"
     scope.close()
     (first, _), usage, (last, own_bytes) = device.ask(), device.usage(scope), device.ask()
     if first is None or last is None:
-        yield Unchecked(where, case, "the driver cannot be asked apart from us")
+        yield Unchecked(device.id, case, "the driver cannot be asked apart from us")
         return
-    (lo_bytes, hi_bytes), free = (
-        sorted((first.used_bytes, last.used_bytes)),
-        (first.free_bytes, last.free_bytes),
-    )
-    yield exact(where, case, "used", (lo_bytes, hi_bytes), usage.used_bytes)
-    yield exact(where, case, "free", (min(free), max(free)), usage.free_bytes)
-    rungs_bytes = [rung.size_bytes for rung in usage.ladder]
-    yield exact(where, case, "all its parts", last.total_bytes, sum(rungs_bytes))
-    yield exact(where, case, "least part", (0, last.total_bytes), min(rungs_bytes, default=0))
+    least_bytes, most_bytes = sorted((first.used_bytes, last.used_bytes))
+    free, parts = sorted((first.free_bytes, last.free_bytes)), [part.size_bytes for part in usage.ladder]
+    yield exact(device.id, case, "used", (least_bytes, most_bytes), usage.used_bytes)
+    yield exact(device.id, case, "free", (free[0], free[1]), usage.free_bytes)
+    yield exact(device.id, case, "all its parts", last.total_bytes, sum(parts))
+    yield exact(device.id, case, "least part", (0, last.total_bytes), min(parts, default=0))
     if own_bytes is None:
-        yield Unchecked(where, f"{case}: other processes", NOT_BY_PROCESS)
+        yield Unchecked(device.id, f"{case}: other processes", NOT_BY_PROCESS)
     else:
-        others = lo_bytes - own_bytes, hi_bytes - own_bytes
-        yield exact(where, case, "used by other processes", others, usage.neighbours_bytes)
+        others = least_bytes - own_bytes, most_bytes - own_bytes
+        yield exact(device.id, case, "used by other processes", others, usage.neighbours_bytes)
     del kept
 
 
@@ -147,8 +144,7 @@ def _beside_torch(device: Device) -> Iterator[Found]:
         scope.close()
         usage = device.usage(scope)
     if before.other_bytes is not None and usage.other_bytes is not None:
-        rose_bytes = usage.other_bytes - before.other_bytes
-        yield exact(device.id, case, "outside the allocator", truth, rose_bytes)
+        yield exact(device.id, case, "outside the allocator", truth, usage.other_bytes - before.other_bytes)
     if usage.neighbours_bytes is not None:
         yield from figures(case, usage, truth, truth)
     elif usage.unified:
@@ -175,6 +171,8 @@ def _beside_torch(device: Device) -> Iterator[Found]:
 def _neighbour() -> Iterator[Found]:
     """Yield the figures of a scope in which another process takes memory."""
     devices, case = _roomy(), "taken by another process"
+    if not devices:
+        return
     sizes = {device.id: device.unit_bytes for device in devices}
     holds = f"[torch.empty(size, dtype=torch.uint8, device=one) for one, size in {sizes}.items()]"
     program = [sys.executable, "-c", f"import torch; kept = {holds}; print('held', flush=True); input()"]
@@ -205,9 +203,8 @@ def _neighbour() -> Iterator[Found]:
 def _fresh(program: str, case: str, environment: dict[str, str]) -> Iterator[Found]:
     """Yield what a fresh process finds, as importing a framework, or its settings, would change this one."""
     inherited = {name: value for name, value in os.environ.items() if not name.endswith("ALLOC_CONF")}
-    program = f"from {__name__} import first_use, framework, say\n{program}"
+    command = [sys.executable, "-c", f"from {__name__} import first_use, framework, say\n{program}"]
     how: dict[str, Any] = {"env": inherited | environment, "timeout": _WITHIN_S, "text": True}
-    command = [sys.executable, "-c", program]
     done = subprocess.run(command, capture_output=True, check=False, **how)  # noqa: S603 - our own program
     if done.returncode:
         raise RuntimeError(f"{case}: {(done.stderr.strip() or 'it ended at once').splitlines()[-1]}")
@@ -243,13 +240,12 @@ def first_use() -> Iterator[Found]:
     devices = [one for one in found if isinstance(one, Device)]
     usages = [(device.usage(scope), device.ask()[1]) for device in devices]
     for device, (usage, own_bytes) in zip(devices, usages, strict=True):
-        case = "first use"
-        yield from figures(case, usage, 0, 0)
+        yield from figures("first use", usage, 0, 0)
         if own_bytes is None:
-            yield Unchecked(device.id, f"{case}: context", NOT_BY_PROCESS)
+            yield Unchecked(device.id, "first use: context", NOT_BY_PROCESS)
         else:
             context_bytes = own_bytes - (usage.reserved_bytes or 0)
-            yield exact(device.id, case, "context", context_bytes, usage.context_bytes)
+            yield exact(device.id, "first use", "context", context_bytes, usage.context_bytes)
         with device.current():
             yield from tensors.amounts(device)
 
@@ -260,7 +256,7 @@ _TAKES = {  # how each framework takes bytes, on a device alone
     " return it.numpy.zeros(size, 'uint8').block_until_ready()",
     "tensorflow": "import tensorflow as it; assert it.config.list_physical_devices('GPU'), 'no device';"
     " return it.zeros([size], it.uint8)",
-    "rmm": "import rmm.statistics as its; its.enable_statistics(); return its.rmm.DeviceBuffer(size=size)",
+    "rmm": "import rmm.statistics; rmm.statistics.enable_statistics(); return rmm.DeviceBuffer(size=size)",
 }
 
 

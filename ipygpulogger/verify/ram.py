@@ -17,6 +17,7 @@ import time
 import warnings
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
+from dataclasses import replace
 from functools import partial
 from multiprocessing import resource_tracker
 from pathlib import Path
@@ -27,6 +28,7 @@ from ..engine.machine import machine
 from ..engine.scope import Scope
 from ..records import Measurement
 from ..records.units import MB, size_text
+from ..runtime.errors import why
 from ..sources.system.ram_limit import least
 from .check import Check, Figure, Unchecked
 
@@ -319,27 +321,28 @@ def _program(bench: _Bench, stack: ExitStack) -> Started:
 
 def _children(where: str, name: str, start: Callable[[_Bench, ExitStack], Started], bench: _Bench) -> Found:
     """Check children that `start` makes: what they have is read under that name of the kernel's."""
-    if not Path("/proc/self/smaps_rollup").exists():
-        yield Unchecked(where, "all", "the truth is read from /proc/PID/smaps_rollup, which is not there")
-        return
-    for case in "kept", "dead at the end":
-        with ExitStack() as stack:
-            with measure() as m:
-                pids, end = start(bench, stack)
-                before_bytes = after_bytes = _kernel_bytes(name, *pids)
-                if case != "kept":
+    try:
+        for case in "kept", "dead at the end":
+            with ExitStack() as stack:
+                with measure() as m:
+                    pids, end = start(bench, stack)
+                    before_bytes = after_bytes = _kernel_bytes(name, *pids)
+                    if case != "kept":
+                        after_bytes = _kernel_bytes(name, *pids)
+                        end()
+                if case == "kept":  # a page that this process wrote to meanwhile became the child's own
                     after_bytes = _kernel_bytes(name, *pids)
-                    end()
-            if case == "kept":  # a page that this process wrote to meanwhile became the child's own
-                after_bytes = _kernel_bytes(name, *pids)
-            truth = bench.around(before_bytes, after_bytes)
-            children = m.last.children if m.last else None
-            if children is None:  # a report without a word on them says that there was nothing
-                yield Figure(where, case, "needed", truth, 0, 0, "exact")
-                continue
-            yield Figure.needed(where, case, truth, children)
-            if case == "kept" and not children.at_least:
-                yield Figure.consumed(where, case, truth, children)
+                truth = bench.around(before_bytes, after_bytes)
+                children = m.last.children if m.last else None
+                if children is None:  # a report without a word on them says that there was nothing
+                    yield Figure(where, case, "needed", truth, 0, 0, "exact")
+                    continue
+                yield Figure.needed(where, case, truth, children)
+                if case == "kept":
+                    figure = Figure.consumed(where, case, truth, children)
+                    yield replace(figure, hi=None, label="at least") if children.at_least else figure
+    except OSError as error:  # gVisor, or what this user may not do
+        yield Unchecked(where, "all", f"there is no child, or the truth is not readable: {why(error)}")
 
 
 def _unchanged(before: dict[str, Any]) -> Found:

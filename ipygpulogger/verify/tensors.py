@@ -144,22 +144,18 @@ class Device:
             machine().close()
 
 
-def _directly(step: Callable[[], Any]) -> Any:
-    return step()
-
-
 def _in_a_thread(step: Callable[[], Any]) -> Any:
     with ThreadPoolExecutor(1) as pool:
         return pool.submit(step).result()
 
 
 def play(
-    device: Device, case: str, steps: Iterable[Step], via: Via = _directly, *, measured: bool = True
+    device: Device, case: str, steps: Iterable[Step], via: Via = lambda step: step(), *, measured: bool = True
 ) -> Iterator[Found]:
     """Run a program, and yield the figures of each of its scopes beside the truth."""
     kept: list[tuple[int, Any]] = []
     scopes: dict[str, tuple[Scope, int, list[int]]] = {}  # in use before, and after each step
-    used_bytes, usage = device.used_bytes(), None
+    base_bytes, told = device.used_bytes(), False
     try:
         for verb, what in steps:
             if verb in ("keep", "moment"):
@@ -176,13 +172,13 @@ def play(
                 scope.close()
                 usage, slack_bytes = device.usage(scope), 0 if device.counts else PAGE_BYTES
                 consumed, needed = now_bytes - before_bytes, max(levels) - before_bytes
-                consumed_in = consumed - slack_bytes, consumed + slack_bytes
-                yield from figures(f"{case}, {what}", usage, consumed_in, (needed, needed + slack_bytes))
+                spans = (consumed - slack_bytes, consumed + slack_bytes), (needed, needed + slack_bytes)
+                yield from figures(f"{case}, {what}", usage, *spans)
+                if device.counts and not told:
+                    told, used = True, base_bytes + now_bytes
+                    yield exact(device.id, f"{case}, {what}", "used by tensors", used, usage.allocated_bytes)
             elif verb in ("free", "moment") and kept:
                 via(partial(kept.__delitem__, 0 if verb == "free" else -1))
-        if usage and device.counts:
-            used_bytes += sum(size_bytes for size_bytes, _ in kept)
-            yield exact(device.id, case, "used by tensors in the end", used_bytes, usage.allocated_bytes)
     finally:
         for scope, _, _ in scopes.values():
             scope.close()
@@ -320,7 +316,8 @@ def pinned() -> Iterator[Found]:
     """Yield the figure of page-locked memory."""
     torch, case = state.module(), "pinned memory kept"
     if state.accelerator() != "cuda" or not hasattr(torch._C, "_cuda_hostMemoryStats"):
-        yield Unchecked("pinned", case, "torch does not count it here")
+        if state.accelerator():  # else there is no device
+            yield Unchecked("pinned", case, "torch does not count it here")
         return
     torch._C._host_emptyCache()
     scope = Scope().open()
