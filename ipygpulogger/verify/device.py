@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from .tensors import Found
 
 SEEN_WITHIN_S = 2.0  # the sampler looks for the first time after a tenth of a second
+_ROOM_BYTES = 2048 * MB  # a context takes up to a gigabyte
+_FOUND = "found "  # how the lines of a fresh process begin
 _WITHIN_S = 120.0  # no process of ours lasts so long
 _ALLOCATORS = {  # by name: what is set before torch is imported
     "expandable segments": {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"},
@@ -50,22 +52,19 @@ def _devices() -> list[Device | Unchecked]:
     source = Torch()
     source.load()
     torch = state.module()
-    if torch is None:
-        return [Unchecked("devices", "all", f"torch: {source.diagnose().says}")]
-    accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
-    if accelerator is None:
-        return [Unchecked("devices", "all", f"torch {torch.__version__} finds no device")]
-    found: list[Device | Unchecked] = []
+    if torch is None or not torch.accelerator.is_available():
+        return [Unchecked("devices", "all", f"torch finds none: {source.diagnose().says}")]
+    backend, found = torch.accelerator.current_accelerator().type, list[Device | Unchecked]()
     for index in range(torch.accelerator.device_count()):
-        where = device_id(accelerator.type, index)
         try:
-            device = Device(torch, accelerator.type, index)
+            device = Device(torch, backend, index)
         except state.TORCH_ERRORS as error:
-            found.append(Unchecked(where, "all", f"torch cannot use it: {first_line(error)}"))
+            where, reason = device_id(backend, index), f"torch cannot use or count it: {first_line(error)}"
+            found.append(Unchecked(where, "all", reason))
             continue
         free, total = size_text(device.free_bytes), size_text(device.total_bytes)
         little = f"too little is free: {free} of {total}, of which a tenth is left alone"
-        found.append(device if device.unit_bytes > 0 else Unchecked(where, "all", little))
+        found.append(device if device.unit_bytes > 0 else Unchecked(device.id, "all", little))
     return found
 
 
@@ -73,11 +72,19 @@ def _usable() -> list[Device]:
     return [device for device in _devices() if isinstance(device, Device)]
 
 
+def _roomy() -> list[Device]:
+    """Return the devices if each has room for the context of another process."""
+    devices = _usable()
+    return devices if all(one.free_bytes - one.total_bytes // 10 > _ROOM_BYTES for one in devices) else []
+
+
 def _unusable() -> Iterator[Found]:
-    devices = _devices()
-    yield from (one for one in devices if isinstance(one, Unchecked))
-    if len(devices) == 1 and isinstance(devices[0], Device):
-        yield Unchecked("devices", "several at once", "there is one device only")
+    yield from (one for one in _devices() if isinstance(one, Unchecked))
+    if len(_usable()) == 1:
+        yield Unchecked("devices", "several at once", "only one can be used here")
+    if _usable() and not _roomy():
+        reason = f"a device has less than {size_text(_ROOM_BYTES)} free beside the tenth that is left alone"
+        yield Unchecked("devices", "in other processes", reason)
 
 
 def _on_each(case: Callable[[Device], Iterator[Found]]) -> Callable[[], Iterator[Found]]:
@@ -91,26 +98,23 @@ def _on_each(case: Callable[[Device], Iterator[Found]]) -> Callable[[], Iterator
 
 def _whole(device: Device) -> Iterator[Found]:
     """Yield the figures of the whole device, beside those of the driver."""
-    kept, scope, where, case = device.tensor(device.unit_bytes), Scope().open(), device.id, "the whole device"
+    kept, scope, case = device.tensor(device.unit_bytes), Scope().open(), "the whole device"
     scope.close()
     (first, _), usage, (last, own_bytes) = device.ask(), device.usage(scope), device.ask()
     if first is None or last is None:
-        yield Unchecked(where, case, "the driver cannot be asked apart from us")
+        yield Unchecked(device.id, case, "the driver cannot be asked apart from us")
         return
-    (lo_bytes, hi_bytes), free = (
-        sorted((first.used_bytes, last.used_bytes)),
-        (first.free_bytes, last.free_bytes),
-    )
-    yield exact(where, case, "used", (lo_bytes, hi_bytes), usage.used_bytes)
-    yield exact(where, case, "free", (min(free), max(free)), usage.free_bytes)
-    rungs_bytes = [rung.size_bytes for rung in usage.ladder]
-    yield exact(where, case, "all its parts", last.total_bytes, sum(rungs_bytes))
-    yield exact(where, case, "least part", (0, last.total_bytes), min(rungs_bytes, default=0))
+    least_bytes, most_bytes = sorted((first.used_bytes, last.used_bytes))
+    free, parts = sorted((first.free_bytes, last.free_bytes)), [part.size_bytes for part in usage.ladder]
+    yield exact(device.id, case, "used", (least_bytes, most_bytes), usage.used_bytes)
+    yield exact(device.id, case, "free", (free[0], free[1]), usage.free_bytes)
+    yield exact(device.id, case, "all its parts", last.total_bytes, sum(parts))
+    yield exact(device.id, case, "least part", (0, last.total_bytes), min(parts, default=0))
     if own_bytes is None:
-        yield Unchecked(where, f"{case}: other processes", NOT_BY_PROCESS)
+        yield Unchecked(device.id, f"{case}: other processes", NOT_BY_PROCESS)
     else:
-        others = lo_bytes - own_bytes, hi_bytes - own_bytes
-        yield exact(where, case, "used by other processes", others, usage.neighbours_bytes)
+        others = least_bytes - own_bytes, most_bytes - own_bytes
+        yield exact(device.id, case, "used by other processes", others, usage.neighbours_bytes)
     del kept
 
 
@@ -140,8 +144,7 @@ def _beside_torch(device: Device) -> Iterator[Found]:
         scope.close()
         usage = device.usage(scope)
     if before.other_bytes is not None and usage.other_bytes is not None:
-        rose_bytes = usage.other_bytes - before.other_bytes
-        yield exact(device.id, case, "outside the allocator", truth, rose_bytes)
+        yield exact(device.id, case, "outside the allocator", truth, usage.other_bytes - before.other_bytes)
     if usage.neighbours_bytes is not None:
         yield from figures(case, usage, truth, truth)
     elif usage.unified:
@@ -166,39 +169,32 @@ def _beside_torch(device: Device) -> Iterator[Found]:
 
 
 def _neighbour() -> Iterator[Found]:
-    """Another process makes contexts and takes memory while a scope is open."""
-    devices, case = _usable(), "taken by another process"
-    holds = ",".join(
-        f"torch.empty({one.unit_bytes}, dtype=torch.uint8, device='{one.id}')" for one in devices
-    )
-    program = f"import torch; kept = [{holds}]; print('held', flush=True); input()"
+    """Yield the figures of a scope in which another process takes memory."""
+    devices, case = _roomy(), "taken by another process"
+    if not devices:
+        return
+    sizes = {device.id: device.unit_bytes for device in devices}
+    holds = f"[torch.empty(size, dtype=torch.uint8, device=one) for one, size in {sizes}.items()]"
+    program = [sys.executable, "-c", f"import torch; kept = {holds}; print('held', flush=True); input()"]
     scope = Scope().open()
     before = [(device.usage(scope), device.ask()[0]) for device in devices]
-    child = subprocess.Popen(  # noqa: S603 - our own program
-        [sys.executable, "-c", program],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-    )
-    try:
-        held = b"held" in child.stdout.readline() if child.stdout else b""
-        scope.close()
-        for device, (was, asked) in zip(devices, before, strict=True):
-            now, (memory, own_bytes) = device.usage(scope), device.ask()
-            if not held or memory is None or asked is None or now.used_bytes is None:
-                yield Unchecked(device.id, case, "another process cannot use it, or the driver does not tell")
-                continue
-            yield from figures(case, now, 0, 0)
-            truth = memory.used_bytes - asked.used_bytes
-            if own_bytes is None:
-                yield exact(device.id, case, "attributed to no process", truth, now.unattributed_bytes)
-            else:
-                theirs_bytes = (now.neighbours_bytes or 0) - (was.neighbours_bytes or 0)
-                yield exact(device.id, case, "used by other processes", truth, theirs_bytes)
-    finally:
-        child.kill()
-        child.communicate()
-        scope.close()
+    null, pipe = subprocess.DEVNULL, subprocess.PIPE
+    with subprocess.Popen(program, stdin=pipe, stdout=pipe, stderr=null) as child:  # noqa: S603 - our own
+        try:
+            held = child.stdout is not None and child.stdout.readline()
+            scope.close()
+            after = [(device.usage(scope), device.ask()[0]) for device in devices]
+        finally:
+            child.kill()
+    for (was, was_asked), (now, asked) in zip(before, after, strict=True):
+        if not held or asked is None or was_asked is None:
+            yield Unchecked(now.id, case, "another process cannot use it, or the driver cannot be asked")
+            continue
+        yield from figures(case, now, 0, 0)
+        what, shown = "attributed to no process", now.unattributed_bytes
+        if now.neighbours_bytes is not None and was.neighbours_bytes is not None:
+            what, shown = "used by other processes", now.neighbours_bytes - was.neighbours_bytes
+        yield exact(now.id, case, what, asked.used_bytes - was_asked.used_bytes, shown)
 
 
 # -- in a fresh process --------------------------------------------------------------------------------
@@ -207,29 +203,19 @@ def _neighbour() -> Iterator[Found]:
 def _fresh(program: str, case: str, environment: dict[str, str]) -> Iterator[Found]:
     """Yield what a fresh process finds, as importing a framework, or its settings, would change this one."""
     inherited = {name: value for name, value in os.environ.items() if not name.endswith("ALLOC_CONF")}
-    program = f"from {__name__} import first_use, framework, say\n{program}"
-    done = subprocess.run(  # noqa: S603 - our own program
-        [sys.executable, "-c", program],
-        env=inherited | environment,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=_WITHIN_S,
-    )
+    command = [sys.executable, "-c", f"from {__name__} import first_use, framework, say\n{program}"]
+    how: dict[str, Any] = {"env": inherited | environment, "timeout": _WITHIN_S, "text": True}
+    done = subprocess.run(command, capture_output=True, check=False, **how)  # noqa: S603 - our own program
     if done.returncode:
-        said = done.stderr.strip().splitlines() or ["nothing"]
-        raise RuntimeError(f"{case}: a fresh process ended with {done.returncode} and said: {said[-1]}")
+        raise RuntimeError(f"{case}: {(done.stderr.strip() or 'it ended at once').splitlines()[-1]}")
     for line in done.stdout.splitlines():
         if line.startswith(_FOUND):
             values = json.loads(line.removeprefix(_FOUND))
             values["case"] = f"{case}: {values['case']}"
-            if "reason" in values:
-                yield Unchecked(**values)
-            else:
+            if "truth" in values:
                 yield Figure(**values | {"truth": tuple(values["truth"])})
-
-
-_FOUND = "found "
+            else:
+                yield Unchecked(**values)
 
 
 def say(found: Iterator[Found]) -> None:
@@ -240,7 +226,7 @@ def say(found: Iterator[Found]) -> None:
 
 
 def _allocators() -> Iterator[Found]:
-    if any(device.backend == "cuda" for device in _usable()):
+    if any(device.backend == "cuda" for device in _roomy()):
         for name, environment in _ALLOCATORS.items():
             yield from _fresh("say(first_use())", name, environment)
 
@@ -248,17 +234,18 @@ def _allocators() -> Iterator[Found]:
 def first_use() -> Iterator[Found]:
     """Torch is imported, and makes its contexts, within the first scope."""
     scope = Scope().open()
-    devices = _usable()
+    found = _devices()
     scope.close()
+    yield from (one for one in found if isinstance(one, Unchecked))
+    devices = [one for one in found if isinstance(one, Device)]
     usages = [(device.usage(scope), device.ask()[1]) for device in devices]
     for device, (usage, own_bytes) in zip(devices, usages, strict=True):
-        case = "first use"
-        yield from figures(case, usage, 0, 0)
+        yield from figures("first use", usage, 0, 0)
         if own_bytes is None:
-            yield Unchecked(device.id, f"{case}: context", NOT_BY_PROCESS)
+            yield Unchecked(device.id, "first use: context", NOT_BY_PROCESS)
         else:
             context_bytes = own_bytes - (usage.reserved_bytes or 0)
-            yield exact(device.id, case, "context", context_bytes, usage.context_bytes)
+            yield exact(device.id, "first use", "context", context_bytes, usage.context_bytes)
         with device.current():
             yield from tensors.amounts(device)
 
@@ -269,7 +256,7 @@ _TAKES = {  # how each framework takes bytes, on a device alone
     " return it.numpy.zeros(size, 'uint8').block_until_ready()",
     "tensorflow": "import tensorflow as it; assert it.config.list_physical_devices('GPU'), 'no device';"
     " return it.zeros([size], it.uint8)",
-    "rmm": "import rmm.statistics as its; its.enable_statistics(); return its.rmm.DeviceBuffer(size=size)",
+    "rmm": "import rmm.statistics; rmm.statistics.enable_statistics(); return rmm.DeviceBuffer(size=size)",
 }
 
 
@@ -277,7 +264,7 @@ def _frameworks() -> Iterator[Found]:
     """Yield the figures of each framework that is installed, on each device."""
     as_needed = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false", "TF_FORCE_GPU_ALLOW_GROWTH": "true"}
     for name in (name for name in _TAKES if find_spec(name)):
-        for device in _usable() or (None,):
+        for device in _roomy() or ((None,) if not _usable() else ()):
             uuid = device and device.usage(Scope().open()).uuid
             only = {"CUDA_VISIBLE_DEVICES": uuid} if uuid else {}
             program = f"def take(size): {_TAKES[name]}\nsay(framework(take))"

@@ -68,10 +68,16 @@ class Device:
         settings = "".join(value for name, value in os.environ.items() if name.endswith("ALLOC_CONF"))
         known = native and self.counts and not re.search("roundup|split_size", settings)
         self.block_bytes = 512 if known else PAGE_BYTES  # of other allocators whole pages are sure
+        torch.empty(0, device=self.id)
         torch.accelerator.synchronize(index)  # makes the context
+        self.used_bytes()  # which some cannot tell
         self.free_bytes, self.total_bytes = state.mem_get_info(index)
         most_bytes = min(MOST_BYTES, self.free_bytes - self.total_bytes // 10)
         self.unit_bytes = most_bytes // _UNITS // PAGE_BYTES * PAGE_BYTES
+
+    def used_bytes(self) -> int:
+        """Return what torch's own counter says, where it counts."""
+        return int(self.memory.memory_allocated(self.index)) if self.counts else 0
 
     def held_bytes(self, size_bytes: int) -> int:
         """Return what the allocator counts for a tensor of so many bytes."""
@@ -98,21 +104,19 @@ class Device:
         except Exception:  # whatever the driver's library raises
             free_bytes, total_bytes = state.mem_get_info(self.index)
             return DeviceMemory(total_bytes, total_bytes - free_bytes, free_bytes), None
-        try:
+        memory = own_bytes = None
+        with suppress(nvml.NVMLError, AttributeError, RuntimeError):
             uuid, handle = self.torch.cuda.get_device_properties(self.index).uuid, None
             for kind in ("GPU", "MIG"):
                 with suppress(nvml.NVMLError):
                     handle = handle or nvml.nvmlDeviceGetHandleByUUID(f"{kind}-{uuid}")
-            memory = nvml.nvmlDeviceGetMemoryInfo(handle, version=nvml.nvmlMemory_v2)
-            if memory.total < 1.2 * self.total_bytes:  # else it is the card of the slice
+            found = nvml.nvmlDeviceGetMemoryInfo(handle, version=nvml.nvmlMemory_v2)
+            if found.total < 1.2 * self.total_bytes:  # else it is the card of the slice
+                memory = DeviceMemory(found.total, found.used, found.free)
                 rows = nvml.nvmlDeviceGetComputeRunningProcesses(handle)
                 own_bytes = next((row.usedGpuMemory for row in rows if row.pid == os.getpid()), None)
-                return DeviceMemory(memory.total, memory.used, memory.free), own_bytes
-        except (nvml.NVMLError, AttributeError, RuntimeError):
-            pass
-        finally:
-            nvml.nvmlShutdown()
-        return None, None
+        nvml.nvmlShutdown()
+        return memory, own_bytes
 
     def clean(self) -> None:
         """Empty the cache, and begin the peaks anew."""
@@ -140,27 +144,18 @@ class Device:
             machine().close()
 
 
-def _directly(step: Callable[[], Any]) -> Any:
-    return step()
-
-
 def _in_a_thread(step: Callable[[], Any]) -> Any:
     with ThreadPoolExecutor(1) as pool:
         return pool.submit(step).result()
 
 
 def play(
-    device: Device,
-    case: str,
-    steps: Iterable[tuple[str, Any]],
-    via: Via = _directly,
-    *,
-    measured: bool = True,
+    device: Device, case: str, steps: Iterable[Step], via: Via = lambda step: step(), *, measured: bool = True
 ) -> Iterator[Found]:
     """Run a program, and yield the figures of each of its scopes beside the truth."""
     kept: list[tuple[int, Any]] = []
     scopes: dict[str, tuple[Scope, int, list[int]]] = {}  # in use before, and after each step
-    base_bytes = device.memory.memory_allocated(device.index) if device.counts else 0
+    base_bytes, told = device.used_bytes(), False
     try:
         for verb, what in steps:
             if verb in ("keep", "moment"):
@@ -175,10 +170,13 @@ def play(
             elif verb == "close" and what in scopes:
                 scope, before_bytes, levels = scopes.pop(what)
                 scope.close()
-                usage, about, used_bytes = device.usage(scope), f"{case}, {what}", base_bytes + now_bytes
-                yield from figures(about, usage, now_bytes - before_bytes, max(levels) - before_bytes)
-                if device.counts:
-                    yield exact(device.id, about, "used by tensors", used_bytes, usage.allocated_bytes)
+                usage, slack_bytes = device.usage(scope), 0 if device.counts else PAGE_BYTES
+                consumed, needed = now_bytes - before_bytes, max(levels) - before_bytes
+                spans = (consumed - slack_bytes, consumed + slack_bytes), (needed, needed + slack_bytes)
+                yield from figures(f"{case}, {what}", usage, *spans)
+                if device.counts and not told:
+                    told, used = True, base_bytes + now_bytes
+                    yield exact(device.id, f"{case}, {what}", "used by tensors", used, usage.allocated_bytes)
             elif verb in ("free", "moment") and kept:
                 via(partial(kept.__delitem__, 0 if verb == "free" else -1))
     finally:
@@ -235,20 +233,24 @@ def beside_a_thread(device: Device) -> Iterator[Found]:
     done, began = threading.Event(), threading.Event()
 
     def restless() -> None:
-        while not done.is_set():
-            device.tensor(device.unit_bytes)
+        try:
+            while not done.is_set():
+                device.tensor(device.unit_bytes)
+                began.set()
+        finally:
             began.set()
 
-    thread, scope = threading.Thread(target=restless, daemon=True), Scope().open()
-    try:
-        thread.start()
-        began.wait()
-        for _ in range(50):
-            Scope().open().close()
-    finally:
-        done.set()
-        thread.join()
-        scope.close()
+    with ThreadPoolExecutor(1) as pool:
+        scope = Scope().open()
+        try:
+            running = pool.submit(restless)
+            began.wait()
+            for _ in range(50):
+                Scope().open().close()
+        finally:
+            done.set()
+    running.result()
+    scope.close()
     yield from figures("scopes open while a thread allocates", device.usage(scope), 0, device.unit_bytes)
     yield from _at_a_reset(device)
 
@@ -314,7 +316,8 @@ def pinned() -> Iterator[Found]:
     """Yield the figure of page-locked memory."""
     torch, case = state.module(), "pinned memory kept"
     if state.accelerator() != "cuda" or not hasattr(torch._C, "_cuda_hostMemoryStats"):
-        yield Unchecked("pinned", case, "torch does not count it here")
+        if state.accelerator():  # else there is no device
+            yield Unchecked("pinned", case, "torch does not count it here")
         return
     torch._C._host_emptyCache()
     scope = Scope().open()
@@ -334,16 +337,22 @@ def graph(device: Device) -> Iterator[Found]:
         return
     stream, captured = torch.cuda.Stream(device.index), torch.cuda.CUDAGraph()
     device.tensor(PAGE_BYTES).zero_()  # loads what fills memory
-    was_bytes, scope = device.memory.memory_allocated(device.index), Scope().open()
+    before, own_before, scope = device.used_bytes(), _outside(device), Scope().open()
     with torch.cuda.graph(captured, stream=stream):
         device.tensor(unit).zero_()
     captured.replay()
     torch.cuda.synchronize(device.index)
     torch.cuda.empty_cache()
     scope.close()
-    usage, kept_bytes = device.usage(scope), device.memory.memory_allocated(device.index) - was_bytes
-    yield from figures(case, usage, kept_bytes, kept_bytes + unit)  # a graph keeps the random numbers' state
+    # A graph keeps the state of the random numbers, and on real devices what the driver needs for it.
+    usage, drift, kept = device.usage(scope), _outside(device) - own_before, device.used_bytes() - before
+    yield from figures(case, usage, kept + drift, (kept + unit, kept + unit + abs(drift)))
     yield exact(device.id, case, "in private pools", (unit, max(unit, 20 * MB)), usage.pools_bytes)
     segments = [one for one in torch.cuda.memory_snapshot() if one["device"] == device.index]
     reserved_bytes = sum(one["total_size"] for one in segments)
     yield exact(device.id, case, "reserved", reserved_bytes, usage.reserved_bytes)
+
+
+def _outside(device: Device) -> int:
+    own_bytes = device.ask()[1]
+    return 0 if own_bytes is None else own_bytes - int(device.memory.memory_reserved(device.index))

@@ -57,7 +57,7 @@ def test_no_figure_excludes_the_truth(devices, check):
 
 
 def _mig(gpu, parent=0):
-    gpu.dev[0].mig(2432 * MB, 0, 4864 * MB)
+    gpu.dev[0].mig(4864 * MB, 0, 2432 * MB)
     gpu.mig_parent_uuid = parent
 
 
@@ -113,3 +113,29 @@ def test_all_is_restored(devices, check, at):
     for index, (one, used) in enumerate(zip(devices, before, strict=True)):
         assert (one.mine().used, cuda.max_memory_allocated(index)) == (used, 0)
         assert one.base_used + one.mine().peak <= one.total * 9 // 10
+
+
+def test_without_torch_nothing_passes_silently(monkeypatch):
+    """No device of torch's: one sentence says why, and no check finds a figure."""
+    monkeypatch.setattr(state, "module", lambda: None)
+    monkeypatch.setattr(device.Torch, "load", lambda _: None)
+    monkeypatch.setattr(device, "_TAKES", {})
+    (found,) = (one for check in CHECKS for one in check.run())
+    assert isinstance(found, Unchecked) and found.reason.startswith("torch finds none: ")
+
+
+@gpu
+def test_each_framework_has_a_process_and_a_device_of_its_own(devices, monkeypatch):
+    """Its figures are of the device that it was given, and are as true as the others; torch stands for any."""
+    take = "import torch; return torch.empty(size, dtype=torch.uint8, device='cuda')"
+    monkeypatch.setattr(device, "_TAKES", {"torch": take, "json": "assert False, 'no device'", "absent": ""})
+    monkeypatch.setattr(device, "_roomy", lambda: device._usable()[-1:])
+    check = next(check for check in CHECKS if check.name.startswith("other frameworks"))
+    *figures, unchecked = check.run()
+    assert [(one.case, one.what) for one in figures] == [
+        ("torch: tensors", "consumed"),
+        ("torch: tensors", "needed"),
+    ]
+    where = device._usable()[-1].id
+    assert not [one for one in figures if one.is_wrong or one.label != "exact" or one.where != where]
+    assert unchecked == Unchecked(where, "json: all", "no device")
