@@ -202,9 +202,9 @@ def _alone(bench: _Bench) -> Found:
 
 
 def _in_threads(bench: _Bench) -> Found:
-    turn, (a, b, c) = threading.Barrier(3), (measure(), measure(), measure())
+    turn, (first, second, third) = threading.Barrier(3), (measure(), measure(), measure())
 
-    def at_once() -> Measurement | None:
+    def at_once(_: int) -> Measurement | None:
         with measure() as m:
             turn.wait(_TURN_S)
             block = bench.block()
@@ -213,29 +213,27 @@ def _in_threads(bench: _Bench) -> Found:
         block.close()
         return m.last
 
-    with ExitStack() as stack:
-        threads = first, second, third = [stack.enter_context(ThreadPoolExecutor(1)) for _ in range(3)]
+    with ThreadPoolExecutor(3) as pool, ExitStack() as stack:
         stack.callback(turn.abort)
-        for thread in threads:
-            thread.submit(bench.moment).result()  # a new thread takes a stack
+        list(pool.map(at_once, range(3)))  # new threads take their stacks
         with measure() as m:
-            first.submit(bench.moment).result()
+            pool.submit(bench.moment).result()
         yield from bench.figures("for a moment, in a thread", m.last, 0, 1)
-        first.submit(a.__enter__).result()
-        kept = first.submit(bench.block).result()
-        second.submit(b.__enter__).result()
-        second.submit(bench.moment).result()
-        first.submit(a.__exit__).result()
-        third.submit(c.__enter__).result()
-        third.submit(bench.moment, 2).result()
-        second.submit(b.__exit__).result()
+        first.__enter__()
+        kept = bench.block()
+        pool.submit(second.__enter__).result()
+        pool.submit(bench.moment).result()
+        first.__exit__()
+        pool.submit(third.__enter__).result()
+        bench.moment(2)
+        pool.submit(second.__exit__).result()
         kept.close()
-        third.submit(c.__exit__).result()
-        yield from bench.figures("overlapping, first thread", a.last, 1, 2)
-        yield from bench.figures("overlapping, second thread", b.last, 0, 2)
-        yield from bench.figures("overlapping, third thread", c.last, -1, 2)
-        for i, done in enumerate([thread.submit(at_once) for thread in threads], 1):
-            yield from bench.figures(f"all at once, thread {i}", done.result(), 3, 3)
+        pool.submit(third.__exit__).result()
+        yield from bench.figures("overlapping, moments in threads", first.last, 1, 2)
+        yield from bench.figures("overlapping, in a thread", second.last, 0, 2)
+        yield from bench.figures("overlapping, in another thread", third.last, -1, 2)
+        for i, measured in enumerate(pool.map(at_once, range(3)), 1):
+            yield from bench.figures(f"all at once, thread {i}", measured, 3, 3)
 
 
 def _nested(bench: _Bench) -> Found:
@@ -273,10 +271,12 @@ def _timed(_: _Bench) -> Found:
         readings.append(read())
         threading.Event().wait(_WAIT_S)
         readings.append(read())
-    before, began, ended, after = *readings, read()
-    least_s = min(late - early for early, late in zip(began, ended, strict=True)) * (1 - _SLEW)
-    most_s = max(late - early for early, late in zip(before, after, strict=True)) * (1 + _SLEW)
-    yield Figure("time", "a wait, by two clocks", "time", (least_s, most_s), m.time_s, m.time_s, "exact", "s")
+    pairs = list(zip(*readings, read(), strict=True))
+    truth = (
+        min(ended - began for _, began, ended, _ in pairs) * (1 - _SLEW),
+        max(after - before for before, *_, after in pairs) * (1 + _SLEW),
+    )
+    yield Figure("time", "a wait, by two clocks", "time", truth, m.time_s, m.time_s, "exact", "s")
 
 
 def _hold(bench: _Bench, parents_end: Any, parent: Any) -> None:
