@@ -247,7 +247,7 @@ def first_use() -> Iterator[Found]:
             context_bytes = own_bytes - (usage.reserved_bytes or 0)
             yield exact(device.id, "first use", "context", context_bytes, usage.context_bytes)
         with device.current():
-            yield from tensors.amounts(device)
+            yield from tensors.amounts(device, few=True)
 
 
 _TAKES = {  # how each framework takes bytes, on a device alone

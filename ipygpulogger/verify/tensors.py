@@ -7,7 +7,6 @@ import inspect
 import os
 import random
 import re
-import threading
 import traceback
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -184,17 +183,14 @@ def play(
             scope.close()
 
 
-def amounts(device: Device) -> Iterator[Found]:
+def amounts(device: Device, *, few: bool = False) -> Iterator[Found]:
     """Yield the figures of amounts that come, stay and go."""
     unit = device.unit_bytes
     if device.block_bytes == PAGE_BYTES:
         yield Unchecked(device.id, "sizes of no whole pages", "how this allocator rounds them is unknown")
-    for case, kept, moment in (
-        ("large", unit, 4 * unit),
-        ("odd sizes", unit + 1, 3 * unit + 777),
-        ("one byte kept", 1, 2 * unit),
-        ("1537 bytes for a moment", 0, 1537),
-    ):
+    cases = ("large", unit, 4 * unit), ("odd sizes", unit + 1, 3 * unit + 777)
+    small = ("one byte kept", 1, 2 * unit), ("1537 bytes for a moment", 0, 1537)
+    for case, kept, moment in cases if few else (*cases, *small):
         taken = ("open", "taken"), ("moment", moment), ("keep", kept), ("close", "taken")
         yield from play(device, case, (*taken, ("open", "given back"), ("free", 0), ("close", "given back")))
 
@@ -230,25 +226,16 @@ def scopes(device: Device) -> Iterator[Found]:
 
 def beside_a_thread(device: Device) -> Iterator[Found]:
     """Yield the figures of a scope in which others open and close while a thread allocates."""
-    done, began = threading.Event(), threading.Event()
 
     def restless() -> None:
-        try:
-            while not done.is_set():
-                device.tensor(device.unit_bytes)
-                began.set()
-        finally:
-            began.set()
+        for _ in range(3000):
+            device.tensor(device.unit_bytes)
 
     with ThreadPoolExecutor(1) as pool:
         scope = Scope().open()
-        try:
-            running = pool.submit(restless)
-            began.wait()
-            for _ in range(50):
-                Scope().open().close()
-        finally:
-            done.set()
+        running = pool.submit(restless)
+        while not running.done():
+            Scope().open().close()
     running.result()
     scope.close()
     yield from figures("scopes open while a thread allocates", device.usage(scope), 0, device.unit_bytes)
@@ -277,17 +264,16 @@ def _at_a_reset(device: Device) -> Iterator[Found]:
     yield from figures("for a moment, while we reset", device.usage(scope), 0, 2 * unit)
 
 
-def _asked(device: Device, seed: int, *, measured: bool) -> dict[str, list[int]]:
+def _asked(device: Device, seed: int, *, measured: bool) -> list[dict[str, int]]:
     """Return what the user's own counters say during a random program."""
     memory, index, rng = device.memory, device.index, random.Random(seed)  # noqa: S311 - no secret
-    said: dict[str, list[int]] = {}
+    said: list[dict[str, int]] = []
 
     def ask() -> None:
+        stats = {k: v for k, v in memory.memory_stats(index).items() if k.endswith((".peak", ".current"))}
+        said.append({f"memory_stats(): {name}": value for name, value in stats.items()})
         for name in ("max_memory_allocated", "max_memory_reserved"):
-            said.setdefault(f"{name}()", []).append(getattr(memory, name)(index))
-        for name, value in memory.memory_stats(index).items():
-            if name.endswith((".peak", ".current")):
-                said.setdefault(f"memory_stats(): {name}", []).append(value)
+            said[-1][f"{name}()"] = getattr(memory, name)(index)
 
     calls = ask, memory.empty_cache, partial(memory.reset_peak_memory_stats, index)
 
@@ -304,11 +290,14 @@ def _asked(device: Device, seed: int, *, measured: bool) -> dict[str, list[int]]
 def users_counters(device: Device) -> Iterator[Found]:
     """Yield what the user's own counters say while we measure, beside what they say without us."""
     for seed in range(3):
-        without, ours = (_asked(device, seed, measured=measured) for measured in (False, True))
+        both = zip(*(_asked(device, seed, measured=measured) for measured in (False, True)), strict=True)
+        pairs = [(name, a[name], b[name]) for a, b in both for name in a]
         case = f"the user's own counters, random program {seed}"
         for what in ("max_memory_allocated()", "max_memory_reserved()", "memory_stats()"):
-            both = [p for k in without if k.startswith(what) for p in zip(without[k], ours[k], strict=True)]
-            truth, shown = max(both, key=lambda pair: abs(pair[0] - pair[1]))  # the worst stands for all
+            each = [
+                (abs(truth - shown), truth, shown) for name, truth, shown in pairs if name.startswith(what)
+            ]
+            _, truth, shown = max(each)  # the worst stands for all
             yield exact(device.id, case, what, truth, shown)
 
 
