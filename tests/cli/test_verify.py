@@ -3,6 +3,8 @@
 import gc
 import json
 import random
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -210,3 +212,24 @@ def test_ctrl_c_on_a_terminal():
     assert seen.status == 130, seen.text
     assert seen.text.splitlines()[-1].startswith("interrupted in RAM in threads: ")
     assert "Traceback" not in seen.text
+
+
+FIRST_CHECKS = """
+import sys
+from ipygpulogger.cli import main, verify
+for module in verify.ram, verify.device:
+    module.checks = lambda every=module.checks: every()[:2]
+sys.exit(main(["doctor", "--verify", "--json"]))
+"""
+
+
+@pytest.mark.torch
+def test_on_the_simulated_devices(kernel_env):
+    """In a process of its own, which nobody has prepared: both devices are found, and their figures hold."""
+    done = subprocess.run(
+        [sys.executable, "-c", FIRST_CHECKS], env=kernel_env, capture_output=True, text=True, check=False
+    )
+    said = json.loads(done.stdout)
+    assert (said["failed"], [one for one in said["figures"] if one["is_wrong"]]) == ({}, [])
+    assert done.returncode == 0
+    assert {"RAM", "cuda:0", "cuda:1"} <= {one["where"] for one in said["figures"]}
