@@ -177,8 +177,12 @@ def _alone(bench: _Bench) -> Found:
         bench.moment()
         mark_bytes = _kernel_bytes("VmHWM:", "self", file="status")
     if m.last and m.last.gen.peak.quality == "exact":  # else the mark may be of an earlier moment
-        bounds = m.last.gen.peak.lo_bytes, m.last.gen.peak.hi_bytes
-        yield Figure("RAM", "for a moment", "highest", bench.around(mark_bytes, mark_bytes), *bounds, "exact")
+        truth, peak = (
+            bench.around(mark_bytes, mark_bytes),
+            m.last.gen.peak,
+        )  # this, too, is an approximate one
+        bounds, precision = (peak.lo_bytes, peak.hi_bytes), peak.precision_bytes
+        yield Figure("RAM", "for a moment", "highest", truth, *bounds, "exact", precision=precision)
     cases: dict[str, tuple[_Bench, int, int, Callable[[], object]]] = {
         "for a moment": (bench, 0, 1, bench.moment),
         "kept": (bench, 1, 1, lambda: kept.append(bench.block())),

@@ -126,9 +126,9 @@ MOMENT, KEPT = "for a moment", "kept"
 
 RAM = [
     Fault("its mark lags", COMES_AND_GOES, "RAM", MOMENT, "needed",
-          mark(lambda resident, peak: max(resident, peak - 4 * MB))),
+          mark(lambda resident, peak: max(resident, peak - 16 * MB))),
     Fault("its mark is rounded up", COMES_AND_GOES, "RAM", MOMENT, "highest",
-          mark(lambda _, peak: -(-peak // (16 * MB)) * 16 * MB)),
+          mark(lambda _, peak: (peak // (8 * MB) + 2) * 8 * MB)),
     Fault("its mark is reset by another", THREADS, "RAM", "for a moment, in a thread", "needed", RESETS_UNSEEN),
     Fault("its mark is reset though it may not be", NO_RESET, "RAM", "reset_peaks=False", "ru_maxrss", RESETS_UNSEEN),
     Fault("its mark is never reset", NESTED, "RAM", "nested, the innermost block", "needed",
@@ -138,8 +138,8 @@ RAM = [
           every(RISES_ONLY, instead(linux, "resident_and_mark_bytes", stale))),
     Fault("pages have another size", COMES_AND_GOES, "RAM", "given back", "consumed",
           lambda patch: patch.setattr(linux, "PAGE_BYTES", 4 * linux.PAGE_BYTES)),
-    Fault("a kB is 1000 bytes", COMES_AND_GOES, "RAM", KEPT, "used",
-          every(RISES_ONLY, lambda patch: patch.setattr(linux, "_KIB", 1000))),
+    Fault("a kB is 512 bytes", COMES_AND_GOES, "RAM", KEPT, "used",
+          every(RISES_ONLY, lambda patch: patch.setattr(linux, "_KIB", 512))),
     Fault("a sample is called exact", COMES_AND_GOES, "RAM", MOMENT, "needed",
           instead(process.HighWaterMark, "observe", no_mark)),
     Fault("a bound is too narrow", COMES_AND_GOES, "RAM", "bytearray for a moment", "needed",
