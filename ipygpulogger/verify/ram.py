@@ -177,10 +177,7 @@ def _alone(bench: _Bench) -> Found:
         bench.moment()
         mark_bytes = _kernel_bytes("VmHWM:", "self", file="status")
     if m.last and m.last.gen.peak.quality == "exact":  # else the mark may be of an earlier moment
-        truth, peak = (
-            bench.around(mark_bytes, mark_bytes),
-            m.last.gen.peak,
-        )  # this, too, is an approximate one
+        truth, peak = bench.around(mark_bytes, mark_bytes), m.last.gen.peak  # either is approximate
         bounds, precision = (peak.lo_bytes, peak.hi_bytes), peak.precision_bytes
         yield Figure("RAM", "for a moment", "highest", truth, *bounds, "exact", precision=precision)
     cases: dict[str, tuple[_Bench, int, int, Callable[[], object]]] = {
