@@ -47,14 +47,12 @@ class _Findings:
 
     @contextmanager
     def part(self, name: str) -> Iterator[None]:
-        """Keep an error within a context as the failure of this part; an interrupt is raised."""
+        """Keep an error within a context as the failure of this part."""
+        self.interrupted_in = name  # so far
         try:
             yield
         except Exception as error:
             self.failed[name] = f"{type(error).__name__}: {first_line(error)}"
-        except KeyboardInterrupt:
-            self.interrupted_in = name
-            raise
 
     def verdict(self) -> str:
         """Return what was found, in one sentence."""
@@ -62,7 +60,7 @@ class _Findings:
         wrong = sum(one.is_wrong for one in claims)
         counts = {"wrong": wrong, "of the checks failed": len(self.failed)}
         counts["could not be checked"] = len(self.unchecked)
-        counts["only about right, as they say"] = len(self.figures) - len(claims)
+        counts["estimated without a bound"] = len(self.figures) - len(claims)
         said = [f"{len(claims) - wrong} of {len(claims)} figures hold"]
         said += [f"{count} {what}" for what, count in counts.items() if count]
         return (f"interrupted in {self.interrupted_in}: " if self.interrupted_in else "") + "; ".join(said)
@@ -81,7 +79,9 @@ class _Findings:
             table.add(*shown)
             styles.append("failed" if one.is_wrong else "")
             if one.is_wrong:
-                wrong.append("{}: {} {}, in truth {} ({})".format(head, *shown))
+                what, figure, truth, label, _ = shown
+                unit = " MB" if one.unit == "B" else ""
+                wrong.append(f"{head}: {what} {figure}{unit}, in truth {truth}{unit} ({label})")
         wrong += [f"{name}: the check failed: {error}" for name, error in self.failed.items()]
         unchecked = [f"{one.where}, {one.case}: {one.reason}" for one in self.unchecked]
         lines = _listed("System", [f"{name:14}{fact}" for name, fact in self.facts.items()], width)
@@ -143,22 +143,21 @@ def _brief(value: float) -> str:
 
 def _run(options: argparse.Namespace, found: _Findings, progress: Progress) -> None:
     """Run each check apart from the others."""
-    progress.show("looking at this system")
     with found.part("system"):
+        progress.show("looking at this system")
         found.facts = system.facts()
     parts = {"RAM": ram.checks} if options.quick else {"RAM": ram.checks, "devices": device.checks}
     for name, make in (parts | ({"estimates": estimates.checks} if options.estimate else {})).items():
-        progress.show(f"looking for {name}")
         checks: list[Check] = []
         with found.part(name):
-            checks = make()
+            progress.show(f"looking for {name}")
+            checks = [check for check in make() if check.is_quick or not options.quick]
         for check in checks:
-            if options.quick and not check.is_quick:
-                continue
-            progress.show(check.name)
             with found.part(check.name), closing(check.run()) as shown:  # type: ignore[type-var]
+                progress.show(check.name)
                 for one in shown:
                     (found.unchecked if isinstance(one, Unchecked) else found.figures).append(one)  # type: ignore[arg-type]
+    found.interrupted_in = None
 
 
 def verify(options: argparse.Namespace) -> int:
@@ -169,8 +168,8 @@ def verify(options: argparse.Namespace) -> int:
     try:
         _run(options, found, progress)
     finally:
-        progress.close()
-        ram.restore(before)
         with interrupt_held_back():
+            progress.close()
             say(found.json() if options.json else found.text())
+            ram.restore(before)
     return 1 if found.failed or any(one.is_wrong for one in found.figures) else 0

@@ -17,6 +17,7 @@ import time
 import warnings
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
+from dataclasses import replace
 from functools import partial
 from multiprocessing import resource_tracker
 from pathlib import Path
@@ -27,6 +28,7 @@ from ..engine.machine import machine
 from ..engine.scope import Scope
 from ..records import Measurement
 from ..records.units import MB, size_text
+from ..runtime.errors import why
 from ..sources.system.ram_limit import least
 from .check import Check, Figure, Unchecked
 
@@ -124,16 +126,17 @@ def _resident_bytes() -> int:
 
 
 def _bench() -> _Bench | Unchecked:
-    """Return how much may come and go; the noise is how far known amounts are off by the kernel alone."""
+    """Return how much may come and go; the noise is how far known amounts are off by the kernel's figures."""
     small, off = _Bench(MB, 0), list[int]()
+    with measure():
+        pass  # but what a first one loads
     try:
-        with measure():  # loads what a first one loads
-            for _ in range(8):
-                before_bytes = _resident_bytes()
-                block = small.block()
-                off.append(abs(_resident_bytes() - before_bytes - MB))
-                block.close()
-                off.append(abs(_resident_bytes() - before_bytes))
+        for _ in range(8):
+            before_bytes = _resident_bytes()
+            block = small.block()
+            off.append(abs(_resident_bytes() - before_bytes - MB))
+            block.close()
+            off.append(abs(_resident_bytes() - before_bytes))
     except OSError:
         return Unchecked("RAM", "all", "the truth is read from /proc, which only Linux has")
     noise_bytes = max(off[4:]) + _LEAST_NOISE_BYTES
@@ -174,8 +177,12 @@ def _alone(bench: _Bench) -> Found:
         bench.moment()
         mark_bytes = _kernel_bytes("VmHWM:", "self", file="status")
     if m.last and m.last.gen.peak.quality == "exact":  # else the mark may be of an earlier moment
-        bounds = m.last.gen.peak.lo_bytes, m.last.gen.peak.hi_bytes
-        yield Figure("RAM", "for a moment", "highest", bench.around(mark_bytes, mark_bytes), *bounds, "exact")
+        truth, peak = (
+            bench.around(mark_bytes, mark_bytes),
+            m.last.gen.peak,
+        )  # this, too, is an approximate one
+        bounds, precision = (peak.lo_bytes, peak.hi_bytes), peak.precision_bytes
+        yield Figure("RAM", "for a moment", "highest", truth, *bounds, "exact", precision=precision)
     cases: dict[str, tuple[_Bench, int, int, Callable[[], object]]] = {
         "for a moment": (bench, 0, 1, bench.moment),
         "kept": (bench, 1, 1, lambda: kept.append(bench.block())),
@@ -199,9 +206,9 @@ def _alone(bench: _Bench) -> Found:
 
 
 def _in_threads(bench: _Bench) -> Found:
-    turn, (a, b, c) = threading.Barrier(3), (measure(), measure(), measure())
+    turn, (first, second, third) = threading.Barrier(3), (measure(), measure(), measure())
 
-    def at_once() -> Measurement | None:
+    def at_once(_: int) -> Measurement | None:
         with measure() as m:
             turn.wait(_TURN_S)
             block = bench.block()
@@ -210,29 +217,27 @@ def _in_threads(bench: _Bench) -> Found:
         block.close()
         return m.last
 
-    with ExitStack() as stack:
-        threads = first, second, third = [stack.enter_context(ThreadPoolExecutor(1)) for _ in range(3)]
+    with ThreadPoolExecutor(3) as pool, ExitStack() as stack:
         stack.callback(turn.abort)
-        for thread in threads:
-            thread.submit(bench.moment).result()  # a new thread takes a stack
+        list(pool.map(at_once, range(3)))  # new threads take their stacks
         with measure() as m:
-            first.submit(bench.moment).result()
+            pool.submit(bench.moment).result()
         yield from bench.figures("for a moment, in a thread", m.last, 0, 1)
-        first.submit(a.__enter__).result()
-        kept = first.submit(bench.block).result()
-        second.submit(b.__enter__).result()
-        second.submit(bench.moment).result()
-        first.submit(a.__exit__).result()
-        third.submit(c.__enter__).result()
-        third.submit(bench.moment, 2).result()
-        second.submit(b.__exit__).result()
+        first.__enter__()
+        kept = bench.block()
+        pool.submit(second.__enter__).result()
+        pool.submit(bench.moment).result()
+        first.__exit__()
+        pool.submit(third.__enter__).result()
+        bench.moment(2)
+        pool.submit(second.__exit__).result()
         kept.close()
-        third.submit(c.__exit__).result()
-        yield from bench.figures("overlapping, first thread", a.last, 1, 2)
-        yield from bench.figures("overlapping, second thread", b.last, 0, 2)
-        yield from bench.figures("overlapping, third thread", c.last, -1, 2)
-        for i, done in enumerate([thread.submit(at_once) for thread in threads], 1):
-            yield from bench.figures(f"all at once, thread {i}", done.result(), 3, 3)
+        pool.submit(third.__exit__).result()
+        yield from bench.figures("overlapping, moments in threads", first.last, 1, 2)
+        yield from bench.figures("overlapping, in a thread", second.last, 0, 2)
+        yield from bench.figures("overlapping, in another thread", third.last, -1, 2)
+        for i, measured in enumerate(pool.map(at_once, range(3)), 1):
+            yield from bench.figures(f"all at once, thread {i}", measured, 3, 3)
 
 
 def _nested(bench: _Bench) -> Found:
@@ -270,10 +275,12 @@ def _timed(_: _Bench) -> Found:
         readings.append(read())
         threading.Event().wait(_WAIT_S)
         readings.append(read())
-    before, began, ended, after = *readings, read()
-    least_s = min(late - early for early, late in zip(began, ended, strict=True)) * (1 - _SLEW)
-    most_s = max(late - early for early, late in zip(before, after, strict=True)) * (1 + _SLEW)
-    yield Figure("time", "a wait, by two clocks", "time", (least_s, most_s), m.time_s, m.time_s, "exact", "s")
+    pairs = list(zip(*readings, read(), strict=True))
+    truth = (
+        min(ended - began for _, began, ended, _ in pairs) * (1 - _SLEW),
+        max(after - before for before, *_, after in pairs) * (1 + _SLEW),
+    )
+    yield Figure("time", "a wait, by two clocks", "time", truth, m.time_s, m.time_s, "exact", "s")
 
 
 def _hold(bench: _Bench, parents_end: Any, parent: Any) -> None:
@@ -319,27 +326,28 @@ def _program(bench: _Bench, stack: ExitStack) -> Started:
 
 def _children(where: str, name: str, start: Callable[[_Bench, ExitStack], Started], bench: _Bench) -> Found:
     """Check children that `start` makes: what they have is read under that name of the kernel's."""
-    if not Path("/proc/self/smaps_rollup").exists():
-        yield Unchecked(where, "all", "the truth is read from /proc/PID/smaps_rollup, which is not there")
-        return
-    for case in "kept", "dead at the end":
-        with ExitStack() as stack:
-            with measure() as m:
-                pids, end = start(bench, stack)
-                before_bytes = after_bytes = _kernel_bytes(name, *pids)
-                if case != "kept":
+    try:
+        for case in "kept", "dead at the end":
+            with ExitStack() as stack:
+                with measure() as m:
+                    pids, end = start(bench, stack)
+                    before_bytes = after_bytes = _kernel_bytes(name, *pids)
+                    if case != "kept":
+                        after_bytes = _kernel_bytes(name, *pids)
+                        end()
+                if case == "kept":  # a page that this process wrote to meanwhile became the child's own
                     after_bytes = _kernel_bytes(name, *pids)
-                    end()
-            if case == "kept":  # a page that this process wrote to meanwhile became the child's own
-                after_bytes = _kernel_bytes(name, *pids)
-            truth = bench.around(before_bytes, after_bytes)
-            children = m.last.children if m.last else None
-            if children is None:  # a report without a word on them says that there was nothing
-                yield Figure(where, case, "needed", truth, 0, 0, "exact")
-                continue
-            yield Figure.needed(where, case, truth, children)
-            if case == "kept" and not children.at_least:
-                yield Figure.consumed(where, case, truth, children)
+                truth = bench.around(before_bytes, after_bytes)
+                children = m.last.children if m.last else None
+                if children is None:  # a report without a word on them says that there was nothing
+                    yield Figure(where, case, "needed", truth, 0, 0, "exact")
+                    continue
+                yield Figure.needed(where, case, truth, children)
+                if case == "kept":
+                    figure = Figure.consumed(where, case, truth, children)
+                    yield replace(figure, hi=None, label="at least") if children.at_least else figure
+    except OSError as error:  # gVisor, or what this user may not do
+        yield Unchecked(where, "all", f"there is no child, or the truth is not readable: {why(error)}")
 
 
 def _unchanged(before: dict[str, Any]) -> Found:

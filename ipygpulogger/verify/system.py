@@ -18,11 +18,10 @@ if TYPE_CHECKING:
 
     from ..sources import Device
 
-_CONTAINERS = {  # by what is there
-    "kubernetes": "var/run/secrets/kubernetes.io",
+_CONTAINERS = {
     "docker": ".dockerenv",
     "podman": "run/.containerenv",
-    "apptainer": ".singularity.d",
+    "kubernetes": "var/run/secrets/kubernetes.io",
 }
 _GVISOR = "gvisor", "sun jan 10 15:06:54 pst 2016"  # the time at which each release says it was built
 # With the names of their variants ("cupy-cuda12x"), and the libraries that allocate workspaces.

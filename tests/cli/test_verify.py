@@ -3,6 +3,8 @@
 import gc
 import json
 import random
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -15,6 +17,7 @@ from ipygpulogger.verify.check import Check, Figure, Unchecked
 MB = 2**20
 RIGHT = Figure("RAM", "kept", "consumed", (31 * MB, 33 * MB), 32 * MB, 32 * MB, "exact")
 UNCHECKED = Unchecked("cuda:0", "MIG slices", "there are none")
+ABOUT = Figure("cuda:0", "LSTM", "needed", (200 * MB, 200 * MB), 190 * MB, 190 * MB, "about")
 UPPER = {"exact": 12 * MB, "bounded": 16 * MB, "at least": None}  # bounds, by label
 
 
@@ -64,7 +67,7 @@ def test_what_is_wrong_stands_again_at_the_end(checked, label):
     lines = out.splitlines()
     assert (status, lines[-1]) == (1, "1 of 2 figures hold; 1 wrong; 1 could not be checked")
     (again,) = [line for line in lines[lines.index("Wrong:") :] if "cuda:0, of a library: needed" in line]
-    assert f"({label})" in again
+    assert again.endswith(f", in truth 0.5 ±0.5 MB ({label})")
     assert len([line for line in lines if line.endswith("WRONG")]) == 1
     assert "  cuda:0, MIG slices: there are none" in lines
 
@@ -75,6 +78,7 @@ def test_what_is_wrong_stands_again_at_the_end(checked, label):
         ((RIGHT, RIGHT), 0, "2 of 2 figures hold"),
         ((RIGHT, UNCHECKED), 0, "1 of 1 figures hold; 1 could not be checked"),
         ((UNCHECKED,), 0, "0 of 0 figures hold; 1 could not be checked"),
+        ((RIGHT, ABOUT), 0, "1 of 1 figures hold; 1 estimated without a bound"),
         ((RIGHT, OSError("gone"), RIGHT), 1, "1 of 1 figures hold; 1 of the checks failed"),
     ],
 )
@@ -179,6 +183,7 @@ def test_digits(seed):
             _, shown, known, *_ = verify._cells(figure)
             assert shown != known
             assert shown.rstrip("0s .") != "-0"
+    assert verify._cells(ABOUT)[-1] == "-5.0%"
     assert verify._cells(RIGHT) == ("consumed", "32", "32 ±1", "exact", "ok")
 
 
@@ -207,3 +212,24 @@ def test_ctrl_c_on_a_terminal():
     assert seen.status == 130, seen.text
     assert seen.text.splitlines()[-1].startswith("interrupted in RAM in threads: ")
     assert "Traceback" not in seen.text
+
+
+FIRST_CHECKS = """
+import sys
+from ipygpulogger.cli import main, verify
+for module in verify.ram, verify.device:
+    module.checks = lambda every=module.checks: every()[:2]
+sys.exit(main(["doctor", "--verify", "--json"]))
+"""
+
+
+@pytest.mark.torch
+def test_on_the_simulated_devices(kernel_env):
+    """In a process of its own, which nobody has prepared: both devices are found, and their figures hold."""
+    done = subprocess.run(
+        [sys.executable, "-c", FIRST_CHECKS], env=kernel_env, capture_output=True, text=True, check=False
+    )
+    said = json.loads(done.stdout)
+    assert (said["failed"], [one for one in said["figures"] if one["is_wrong"]]) == ({}, [])
+    assert done.returncode == 0
+    assert {"RAM", "cuda:0", "cuda:1"} <= {one["where"] for one in said["figures"]}

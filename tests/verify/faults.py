@@ -1,6 +1,6 @@
 """Faults below the engine, each by name: in a source, in a call of a library, in what the driver answers.
 
-The truth of a check never passes through what is replaced here.
+The truth of a check does not pass through what is replaced here, but for the driver's own library.
 """
 
 import gc
@@ -48,6 +48,12 @@ def stale(real):
     """What was read first is read for ever."""
     answers = {}
     return lambda *args: answers.setdefault(args, real(*args))
+
+
+def once(real):
+    """The same with arguments that cannot be told apart: the first answer counts."""
+    answers = []
+    return lambda *args: answers[0] if answers else answers.append(real(*args)) or answers[0]
 
 
 # -- RAM and the clock -----------------------------------------------------------------------------------
@@ -120,9 +126,9 @@ MOMENT, KEPT = "for a moment", "kept"
 
 RAM = [
     Fault("its mark lags", COMES_AND_GOES, "RAM", MOMENT, "needed",
-          mark(lambda resident, peak: max(resident, peak - 4 * MB))),
+          mark(lambda resident, peak: max(resident, peak - 16 * MB))),
     Fault("its mark is rounded up", COMES_AND_GOES, "RAM", MOMENT, "highest",
-          mark(lambda _, peak: -(-peak // (16 * MB)) * 16 * MB)),
+          mark(lambda _, peak: (peak // (8 * MB) + 2) * 8 * MB)),
     Fault("its mark is reset by another", THREADS, "RAM", "for a moment, in a thread", "needed", RESETS_UNSEEN),
     Fault("its mark is reset though it may not be", NO_RESET, "RAM", "reset_peaks=False", "ru_maxrss", RESETS_UNSEEN),
     Fault("its mark is never reset", NESTED, "RAM", "nested, the innermost block", "needed",
@@ -132,8 +138,8 @@ RAM = [
           every(RISES_ONLY, instead(linux, "resident_and_mark_bytes", stale))),
     Fault("pages have another size", COMES_AND_GOES, "RAM", "given back", "consumed",
           lambda patch: patch.setattr(linux, "PAGE_BYTES", 4 * linux.PAGE_BYTES)),
-    Fault("a kB is 1000 bytes", COMES_AND_GOES, "RAM", KEPT, "used",
-          every(RISES_ONLY, lambda patch: patch.setattr(linux, "_KIB", 1000))),
+    Fault("a kB is 512 bytes", COMES_AND_GOES, "RAM", KEPT, "used",
+          every(RISES_ONLY, lambda patch: patch.setattr(linux, "_KIB", 512))),
     Fault("a sample is called exact", COMES_AND_GOES, "RAM", MOMENT, "needed",
           instead(process.HighWaterMark, "observe", no_mark)),
     Fault("a bound is too narrow", COMES_AND_GOES, "RAM", "bytearray for a moment", "needed",
@@ -217,6 +223,37 @@ def samples_too_much(real):
     return read
 
 
+def library(name, make):
+    """Put ``make(original)`` in the place of a call of the driver's own library, which the checks ask, too."""
+
+    def inject(patch):
+        import pynvml
+
+        instead(pynvml, name, make)(patch)
+
+    return inject
+
+
+def of_the_other_device(real):
+    def ask(handle, **version):
+        import pynvml
+
+        handles = [pynvml.nvmlDeviceGetHandleByIndex(i) for i in range(2)]
+        uuids = list(map(pynvml.nvmlDeviceGetUUID, handles))
+        return real(handles[1 - uuids.index(pynvml.nvmlDeviceGetUUID(handle))], **version)
+
+    return ask
+
+
+def in_another_unit(real):
+    def ask(handle, **version):
+        found = real(handle, **version)
+        found.used = found.used * 10**6 // MB
+        return found
+
+    return ask
+
+
 def without_a_cache(patch):
     sys.modules["torch"].cuda.memory.caching_allocator_enable(False)
     patch.setattr(state, "caches", lambda: True)
@@ -287,6 +324,12 @@ DEVICES = [
     Fault("the figure of another pid", WHOLE, "cuda:0", DEVICE, OTHERS,
           instead(nvml.Nvml, "own_bytes", always(300 * MB))),
     Fault("a raw allocation is nobody's", BESIDE, "cuda:0", RAW, "consumed", instead(nvml.Nvml, "own_bytes", stale)),
+    Fault("the driver answers for another device", BESIDE, "cuda:1", RAW, "outside the allocator",
+          library("nvmlDeviceGetMemoryInfo", of_the_other_device)),
+    Fault("the driver answers in another unit", BESIDE, "cuda:0", RAW, "outside the allocator",
+          library("nvmlDeviceGetMemoryInfo", in_another_unit)),
+    Fault("the driver's list is stale", BESIDE, "cuda:0", RAW, "needed",
+          library("nvmlDeviceGetComputeRunningProcesses", once)),
     Fault("the driver's memory is stale", BESIDE, "cuda:0", RAW, "outside the allocator",
           instead(nvml.Nvml, "memory", stale)),
     Fault("a sample is too high", BESIDE, "cuda:0", "beside torch, for a moment", "used over time",

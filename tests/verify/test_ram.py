@@ -126,16 +126,23 @@ def test_off_linux_all_is_unchecked(monkeypatch):
         assert "/proc" in only.reason
 
 
-def test_without_page_tables(monkeypatch):
-    """As on gVisor: RAM is checked by statm, children are not."""
-    hidden = Path("/nowhere")
-    monkeypatch.setattr(ram, "Path", lambda path: hidden if "smaps" in path else Path(path))
+@pytest.mark.parametrize("error", [FileNotFoundError, PermissionError])
+def test_without_page_tables(monkeypatch, error):
+    """As on gVisor, or without the right: RAM is checked by statm, children are not, and why is said."""
+
+    class Hidden:
+        def read_text(self):
+            raise error(1, "not here")
+
+    monkeypatch.setattr(ram, "Path", lambda path: Hidden() if "smaps" in path else Path(path))
     by_name = {check.name: check.run for check in ram.checks()}
     assert not [
         one for one in by_name["RAM in nested blocks"]() if isinstance(one, Unchecked) or one.is_wrong
     ]
-    (only,) = by_name["forked children"]()
-    assert isinstance(only, Unchecked)
+    for name in "forked children", "another program":
+        (only,) = by_name[name]()
+        assert isinstance(only, Unchecked)
+        assert only.reason.endswith("not here")
 
 
 @pytest.mark.parametrize(("left_mb", "unit_mb"), [(100_000, 32), (800, 20), (320, 8), (319, None), (0, None)])

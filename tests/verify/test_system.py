@@ -26,7 +26,7 @@ def facts_of(root):
         (["proc/version"], "none found"),
         ([".dockerenv"], "docker"),
         (["run/.containerenv"], "podman"),
-        ([".dockerenv", "var/run/secrets/kubernetes.io/serviceaccount/token"], "kubernetes, docker"),
+        ([".dockerenv", "var/run/secrets/kubernetes.io/serviceaccount/token"], "docker, kubernetes"),
     ],
 )
 def test_containers(tmp_path, files, told):
