@@ -17,6 +17,7 @@ from ..engine.machine import machine
 from ..engine.scope import Scope
 from ..records import Measurement, device_id
 from ..records.units import MB
+from ..runtime.errors import call_uninterrupted
 from ..sources import DeviceMemory
 from ..sources.torch import state
 from .check import Figure, Unchecked
@@ -138,9 +139,11 @@ class Device:
             traceback.clear_frames(error.__traceback__)  # which hold tensors
             raise
         finally:
-            self.clean()
-            accelerator.set_device_index(was)
-            machine().close()
+            try:
+                call_uninterrupted(self.clean)
+            finally:
+                accelerator.set_device_index(was)  # of this thread alone
+                machine().close()
 
 
 def _in_a_thread(step: Callable[[], Any]) -> Any:

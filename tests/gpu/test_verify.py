@@ -1,8 +1,10 @@
 """The checks of `ipygpulogger doctor --verify` on devices: simulated ones, or with SIMGPU=0 real ones."""
 
 import contextlib
+import gc
 import json
 import os
+import signal
 
 import pytest
 from memory import MB
@@ -94,6 +96,19 @@ for check in device.checks():
     assert not [one for one in figures if one.is_wrong]
     assert {values["case"] for values in found if "reason" in values} == left_out
     assert bool(figures) == (left_out != {"all"})
+
+
+@gpu
+def test_a_second_interrupt_does_not_cut_the_restoring(devices, monkeypatch):
+    """One more Ctrl-C while the first one's checks let go: that is done to its end all the same."""
+    used = [one.mine().used for one in devices]
+    running = HERE[0].run()
+    next(running)
+    with monkeypatch.context() as patch:
+        patch.setattr(gc, "collect", lambda: signal.raise_signal(signal.SIGINT))
+        with pytest.raises(KeyboardInterrupt):
+            running.throw(KeyboardInterrupt)
+    assert [one.mine().used for one in devices] == used
 
 
 @gpu
