@@ -10,7 +10,7 @@ frameworks  the CPU builds of JAX and TensorFlow: not by default, for they are l
 torch       the second lane under torch from the oldest to the newest: not by default, for the same reason
 notebooks   not a test: it executes notebooks/ anew, whose outputs are kept
 browser     JupyterLab in a real Chromium: not by default, for few machines have one
-gpu         the hardware checks of tests/gpu, on a real GPU: not by default, for few machines have one
+gpu         `doctor --verify --estimate` on a real GPU: not by default, for few machines have one
 operators   every operator of torch in `estimate`, a table of what differs: not by default, for it takes long
 mutants     whether the tests notice a changed operator in what counts: not by default, for it takes long
 """
@@ -203,11 +203,9 @@ def find_python(version):
 
 @nox.session
 def gpu(session):
-    """The hardware checks, with the complete torch, on this machine's GPU; ends with a table."""
-    if not shutil.which("nvidia-smi"):
-        session.skip("this machine has no NVIDIA driver, so there is no hardware to check")
-    session.install("-e", ".[test,torch]")
-    session.run("python", "-m", "pytest", "tests/gpu", *session.posargs, env={"SIMGPU": "0"})
+    """Every figure beside the truth, on this machine's devices, with the complete torch."""
+    session.install("-e", ".[torch]")
+    session.run("ipygpulogger", "doctor", "--verify", "--estimate", *session.posargs)
 
 
 @nox.session

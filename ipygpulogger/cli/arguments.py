@@ -320,6 +320,13 @@ def _parsers() -> tuple[argparse.ArgumentParser, argparse.ArgumentParser]:
 
     doctor = commands.add_parser("doctor", help="say what can be measured here, and how to get the rest")
     doctor.add_argument("--json", action="store_true", help="as JSON")
+    doctor.add_argument(
+        "--verify",
+        action="store_true",
+        help="let known amounts of memory come and go, and exit 1 if a figure is wrong",
+    )
+    doctor.add_argument("--quick", action="store_true", help="with --verify: in 3 s, without a device")
+    doctor.add_argument("--estimate", action="store_true", help="with --verify: estimates of small models")
     return parser, run
 
 

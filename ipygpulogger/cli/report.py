@@ -126,7 +126,14 @@ def compare(options: argparse.Namespace) -> int:
 
 
 def doctor(options: argparse.Namespace) -> int:
-    """Print the diagnosis of each source of figures, and return the exit status 0."""
+    """Print the diagnosis of each source of figures, or verify figures, and return the exit status."""
+    if options.verify:
+        from .verify import verify
+
+        return verify(options)
+    for name in ("quick", "estimate"):
+        if getattr(options, name):
+            raise BadRequest(f"--{name} belongs to --verify: ipygpulogger doctor --verify --{name}")
     machine().load()  # imports frameworks and creates contexts: this process exists for nothing else
     found = machine().diagnose()
     if options.json:

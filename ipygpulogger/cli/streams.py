@@ -18,7 +18,7 @@ from ..records.units import printable
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-_STYLES = {"failed": "\x1b[1;31m", "faint": "\x1b[2m"}
+_STYLES = {"failed": "\x1b[1;31m", "faint": "\x1b[2m", "good": "\x1b[32m"}
 _PLAIN = "\x1b[0m"
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
@@ -33,7 +33,7 @@ def is_terminal(stream: TextIO | None) -> bool:
 
 
 def styled(text: str, style: str, stream: TextIO | None) -> str:
-    """Return a text in a style, "failed" or "faint", if the stream is a terminal with colours.
+    """Return a text in a style, "failed", "faint" or "good", if the stream is a terminal with colours.
 
     The user may have asked for none (https://no-color.org).
     """

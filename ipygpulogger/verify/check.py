@@ -8,6 +8,10 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from ..records import Peak, Usage
+
+    Label = Literal["exact", "bounded", "at least", "about"]
+
 
 @dataclass(frozen=True)
 class Figure:
@@ -20,8 +24,9 @@ class Figure:
         truth: The interval in which the truth lies.
         lo: The figure, or its lower bound.
         hi: The figure, or its upper bound; None where it is "at least".
-        label: What the figure claims to be.
-        unit: Bytes or seconds.
+        label: What the figure claims to be; "about" is no claim: an estimate that says what it leaves out.
+        unit: Bytes or seconds; "" for a count.
+        precision: How far its counter may be off, as the figure itself states.
     """
 
     where: str
@@ -30,13 +35,39 @@ class Figure:
     truth: tuple[float, float]
     lo: float
     hi: float | None
-    label: Literal["exact", "bounded", "at least"]
-    unit: Literal["B", "s"] = "B"
+    label: Label
+    unit: Literal["B", "s", ""] = "B"
+    precision: float = 0
+
+    @classmethod
+    def consumed(cls, where: str, case: str, truth: tuple[float, float], usage: Usage) -> Figure:
+        """Return what a usage says was consumed."""
+        size, precision = usage.consumed_bytes, getattr(usage, "precision_bytes", 0)
+        return cls(where, case, "consumed", truth, size, size, "exact", precision=precision)
+
+    @classmethod
+    def needed(cls, where: str, case: str, truth: tuple[float, float], usage: Usage) -> Figure:
+        """Return what a usage says was needed."""
+        bounds = usage.needed_bytes, usage.needed_at_most_bytes
+        precision = usage.peak.precision_bytes
+        return cls(where, case, "needed", truth, *bounds, label_of(usage.peak), precision=precision)
 
     @property
     def is_wrong(self) -> bool:
-        """Return whether what is claimed excludes the truth."""
-        return self.lo > self.truth[1] or (self.hi is not None and self.hi < self.truth[0])
+        """Return whether what is claimed excludes the truth, or is no claim at all (NaN, ``lo > hi``)."""
+        lowest, highest = self.truth
+        if self.label == "about":
+            return False
+        if self.hi is None:
+            return not (self.label == "at least" and self.lo - self.precision <= highest)
+        return not (
+            self.lo <= self.hi and self.lo - self.precision <= highest and lowest <= self.hi + self.precision
+        )
+
+
+def label_of(peak: Peak) -> Label:
+    """Return the word for the quality of a peak."""
+    return "at least" if peak.quality == "sampled" else peak.quality
 
 
 class Unchecked(NamedTuple):

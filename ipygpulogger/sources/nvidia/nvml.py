@@ -235,17 +235,24 @@ class Nvml:
                     raise
                 raise Unavailable(f"the driver does not report it: {_reason(module, error)}") from error
 
+    def versions(self) -> tuple[str | None, str | None]:
+        """Return the version of the driver, and the latest of CUDA that it runs; None where it is unknown."""
+        with self._use() as module:
+            if module is None:
+                return None, None
+            cuda = self._ask(module, module.nvmlSystemGetCudaDriverVersion, "CUDA's version")
+            driver = self._ask(module, module.nvmlSystemGetDriverVersion, "driver version")
+        return driver, None if cuda is None else f"{cuda // 1000}.{cuda % 1000 // 10}"
+
     def diagnose(self) -> Diagnosis:
         """Say whether the driver answers, and which devices it has."""
         if devices := self.devices():
             missing, hidden = "; ".join(self._missing.values()), len(driver.hidden(devices))
             which = "them all" if hidden == len(devices) else f"{hidden} of them"
-            with self._use() as module:
-                version = module and self._ask(module, module.nvmlSystemGetDriverVersion, "driver version")
             return Diagnosis(
                 "NVML",
                 "sampled",
-                f"driver {version or '?'}, {len(devices)} device(s): "
+                f"driver {self.versions()[0] or '?'}, {len(devices)} device(s): "
                 + ", ".join(device.name for device in devices)
                 + (f"; CUDA_VISIBLE_DEVICES hides {which} from CUDA" if hidden else "")
                 + (f"; missing: {missing}" if missing else "; whole-device figures"),

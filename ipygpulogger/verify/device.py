@@ -1,0 +1,308 @@
+"""Every device that torch sees, by torch and beside it, and each framework that is installed.
+
+A tenth of each device stays free, and no check runs out of memory on purpose.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from contextlib import contextmanager
+from dataclasses import asdict, replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..engine.machine import machine
+from ..engine.scope import Scope
+from ..records import DRIVER, Measurement, device_id
+from ..records.units import MB, size_text
+from ..runtime import clock
+from ..runtime.errors import first_line
+from ..sources.torch import state
+from ..sources.torch.allocators import Torch
+from . import tensors
+from .check import Check, Figure, Unchecked
+from .tensors import NOT_BY_PROCESS, PAGE_BYTES, Device, exact, figures
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from .tensors import Found
+
+SEEN_WITHIN_S = 2.0  # the sampler looks for the first time after a tenth of a second
+_ROOM_BYTES = 2048 * MB  # a context takes up to a gigabyte
+_FOUND = "found "  # how the lines of a fresh process begin
+_WITHIN_S = 120.0  # no process of ours lasts so long
+_ALLOCATORS = {  # by name: what is set before torch is imported
+    "expandable segments": {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"},
+    "split blocks": {"PYTORCH_CUDA_ALLOC_CONF": "max_split_size_mb:64"},
+    "cudaMallocAsync": {"PYTORCH_CUDA_ALLOC_CONF": "backend:cudaMallocAsync"},
+    "no caching": {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"},
+}
+
+
+def _devices() -> list[Device | Unchecked]:
+    """Return each device that torch sees, or why it cannot be checked."""
+    source = Torch()
+    source.load()
+    torch = state.module()
+    if torch is None or not torch.accelerator.is_available():
+        return [Unchecked("devices", "all", f"torch finds none: {source.diagnose().says}")]
+    backend, found = torch.accelerator.current_accelerator().type, list[Device | Unchecked]()
+    for index in range(torch.accelerator.device_count()):
+        try:
+            device = Device(torch, backend, index)
+        except state.TORCH_ERRORS as error:
+            where, reason = device_id(backend, index), f"torch cannot use or count it: {first_line(error)}"
+            found.append(Unchecked(where, "all", reason))
+            continue
+        free, total = size_text(device.free_bytes), size_text(device.total_bytes)
+        little = f"too little is free: {free} of {total}, of which a tenth is left alone"
+        found.append(device if device.unit_bytes > 0 else Unchecked(device.id, "all", little))
+    return found
+
+
+def _usable() -> list[Device]:
+    return [device for device in _devices() if isinstance(device, Device)]
+
+
+def _roomy() -> list[Device]:
+    """Return the devices if each has room for the context of another process."""
+    devices = _usable()
+    return devices if all(one.free_bytes - one.total_bytes // 10 > _ROOM_BYTES for one in devices) else []
+
+
+def _unusable() -> Iterator[Found]:
+    yield from (one for one in _devices() if isinstance(one, Unchecked))
+    if len(_usable()) == 1:
+        yield Unchecked("devices", "several at once", "only one can be used here")
+    if _usable() and not _roomy():
+        reason = f"a device has less than {size_text(_ROOM_BYTES)} free beside the tenth that is left alone"
+        yield Unchecked("devices", "in other processes", reason)
+
+
+def _on_each(case: Callable[[Device], Iterator[Found]]) -> Callable[[], Iterator[Found]]:
+    def run() -> Iterator[Found]:
+        for device in _usable():
+            with device.current():
+                yield from case(device)
+
+    return run
+
+
+def _whole(device: Device) -> Iterator[Found]:
+    """Yield the figures of the whole device, beside those of the driver."""
+    kept, scope, case = device.tensor(device.unit_bytes), Scope().open(), "the whole device"
+    scope.close()
+    (first, _), usage, (last, own_bytes) = device.ask(), device.usage(scope), device.ask()
+    if first is None or last is None:
+        yield Unchecked(device.id, case, "the driver cannot be asked apart from us")
+        return
+    least_bytes, most_bytes = sorted((first.used_bytes, last.used_bytes))
+    free, parts = sorted((first.free_bytes, last.free_bytes)), [part.size_bytes for part in usage.ladder]
+    yield exact(device.id, case, "used", (least_bytes, most_bytes), usage.used_bytes)
+    yield exact(device.id, case, "free", (free[0], free[1]), usage.free_bytes)
+    yield exact(device.id, case, "all its parts", last.total_bytes, sum(parts))
+    yield exact(device.id, case, "least part", (0, last.total_bytes), min(parts, default=0))
+    if own_bytes is None:
+        yield Unchecked(device.id, f"{case}: other processes", NOT_BY_PROCESS)
+    else:
+        others = least_bytes - own_bytes, most_bytes - own_bytes
+        yield exact(device.id, case, "used by other processes", others, usage.neighbours_bytes)
+    del kept
+
+
+@contextmanager
+def _raw(library: Any, size_bytes: int) -> Iterator[None]:
+    """Hold memory of the driver's, of which torch knows nothing."""
+    kind, address = ("cuda" if hasattr(library, "cudaMalloc") else "hip"), ctypes.c_void_p()
+    if getattr(library, f"{kind}Malloc")(ctypes.byref(address), ctypes.c_size_t(size_bytes)):
+        raise MemoryError(f"the driver refuses {size_text(size_bytes)}")
+    try:
+        yield
+    finally:
+        getattr(library, f"{kind}Free")(address)
+
+
+def _beside_torch(device: Device) -> Iterator[Found]:
+    size_bytes = 2 * device.unit_bytes
+    truth = size_bytes, size_bytes + PAGE_BYTES  # the driver may need another page to keep account
+    maps = Path("/proc/self/maps").read_bytes() if sys.platform == "linux" else b""
+    found = re.search(rb"/\S*lib(?:cudart|amdhip64)\S*\.so\S*", maps)
+    if found is None:
+        yield Unchecked(device.id, "memory beside torch", "no runtime library of the device is loaded")
+        return
+    library, case = ctypes.CDLL(os.fsdecode(found[0])), "beside torch, kept"
+    before, scope = device.usage(Scope().open()), Scope().open()
+    with _raw(library, size_bytes):
+        scope.close()
+        usage = device.usage(scope)
+    if before.other_bytes is not None and usage.other_bytes is not None:
+        yield exact(device.id, case, "outside the allocator", truth, usage.other_bytes - before.other_bytes)
+    if usage.neighbours_bytes is not None:
+        yield from figures(case, usage, truth, truth)
+    elif usage.unified:
+        yield Unchecked(device.id, case, "beside torch, a device without memory of its own takes RAM")
+    else:
+        yield exact(device.id, case, "attributed to no process", truth, usage.unattributed_bytes)
+    case, scope, until_s = "beside torch, for a moment", Scope().open(), clock.monotonic_s() + SEEN_WITHIN_S
+    (one,) = (one for one in scope.device_scopes() if one.device.id == device.id)
+    memory = machine().nvml.memory(one.device.uuid)
+    with _raw(library, size_bytes):
+        goal_bytes = memory.used_bytes + size_bytes if memory else 0
+        while one.highest_used_bytes < goal_bytes and clock.monotonic_s() < until_s:
+            time.sleep(0.01)
+    scope.close()
+    if memory is None:
+        yield Unchecked(device.id, case, "without NVML nothing samples the whole device")
+        return
+    usage = device.usage(scope)
+    yield from figures(case, usage, 0, truth)
+    seen_bytes = max(used for _, used in usage.timeline or [(0, 0)]) - (usage.used_bytes or 0)
+    yield exact(device.id, case, "used over time", truth, seen_bytes)
+
+
+def _neighbour() -> Iterator[Found]:
+    """Yield the figures of a scope in which another process takes memory."""
+    devices, case = _roomy(), "taken by another process"
+    if not devices:
+        return
+    sizes = {device.id: device.unit_bytes for device in devices}
+    holds = f"[torch.empty(size, dtype=torch.uint8, device=one) for one, size in {sizes}.items()]"
+    program = [sys.executable, "-c", f"import torch; kept = {holds}; print('held', flush=True); input()"]
+    scope = Scope().open()
+    before = [(device.usage(scope), device.ask()[0]) for device in devices]
+    null, pipe = subprocess.DEVNULL, subprocess.PIPE
+    with subprocess.Popen(program, stdin=pipe, stdout=pipe, stderr=null) as child:  # noqa: S603 - our own
+        try:
+            held = child.stdout is not None and child.stdout.readline()
+            scope.close()
+            after = [(device.usage(scope), device.ask()[0]) for device in devices]
+        finally:
+            child.kill()
+    for (was, was_asked), (now, asked) in zip(before, after, strict=True):
+        if not held or asked is None or was_asked is None:
+            yield Unchecked(now.id, case, "another process cannot use it, or the driver cannot be asked")
+            continue
+        yield from figures(case, now, 0, 0)
+        what, shown = "attributed to no process", now.unattributed_bytes
+        if now.neighbours_bytes is not None and was.neighbours_bytes is not None:
+            what, shown = "used by other processes", now.neighbours_bytes - was.neighbours_bytes
+        yield exact(now.id, case, what, asked.used_bytes - was_asked.used_bytes, shown)
+
+
+# -- in a fresh process --------------------------------------------------------------------------------
+
+
+def _fresh(program: str, case: str, environment: dict[str, str]) -> Iterator[Found]:
+    """Yield what a fresh process finds, as importing a framework, or its settings, would change this one."""
+    inherited = {name: value for name, value in os.environ.items() if not name.endswith("ALLOC_CONF")}
+    command = [sys.executable, "-c", f"from {__name__} import first_use, framework, say\n{program}"]
+    how: dict[str, Any] = {"env": inherited | environment, "timeout": _WITHIN_S, "text": True}
+    done = subprocess.run(command, capture_output=True, check=False, **how)  # noqa: S603 - our own program
+    if done.returncode:
+        raise RuntimeError(f"{case}: {(done.stderr.strip() or 'it ended at once').splitlines()[-1]}")
+    for line in done.stdout.splitlines():
+        if line.startswith(_FOUND):
+            values = json.loads(line.removeprefix(_FOUND))
+            values["case"] = f"{case}: {values['case']}"
+            if "truth" in values:
+                yield Figure(**values | {"truth": tuple(values["truth"])})
+            else:
+                yield Unchecked(**values)
+
+
+def say(found: Iterator[Found]) -> None:
+    """Print what this process finds, for the process that started it."""
+    for one in found:
+        values = asdict(one) if isinstance(one, Figure) else one._asdict()
+        sys.stdout.write(f"{_FOUND}{json.dumps(values)}\n")
+
+
+def _allocators() -> Iterator[Found]:
+    if any(device.backend == "cuda" for device in _roomy()):
+        for name, environment in _ALLOCATORS.items():
+            yield from _fresh("say(first_use())", name, environment)
+
+
+def first_use() -> Iterator[Found]:
+    """Torch is imported, and makes its contexts, within the first scope."""
+    scope = Scope().open()
+    found = _devices()
+    scope.close()
+    yield from (one for one in found if isinstance(one, Unchecked))
+    devices = [one for one in found if isinstance(one, Device)]
+    usages = [(device.usage(scope), device.ask()[1]) for device in devices]
+    for device, (usage, own_bytes) in zip(devices, usages, strict=True):
+        yield from figures("first use", usage, 0, 0)
+        if own_bytes is None:
+            yield Unchecked(device.id, "first use: context", NOT_BY_PROCESS)
+        else:
+            context_bytes = own_bytes - (usage.reserved_bytes or 0)
+            yield exact(device.id, "first use", "context", context_bytes, usage.context_bytes)
+        with device.current():
+            yield from tensors.amounts(device, few=True)
+
+
+_TAKES = {  # how each framework takes bytes, on a device alone
+    "cupy": "import cupy; return cupy.empty(size, dtype='uint8')",
+    "jax": "import jax as it; assert it.default_backend() != 'cpu', 'no device';"
+    " return it.numpy.zeros(size, 'uint8').block_until_ready()",
+    "tensorflow": "import tensorflow as it; assert it.config.list_physical_devices('GPU'), 'no device';"
+    " return it.zeros([size], it.uint8)",
+    "rmm": "import rmm.statistics; rmm.statistics.enable_statistics(); return rmm.DeviceBuffer(size=size)",
+}
+
+
+def _frameworks() -> Iterator[Found]:
+    """Yield the figures of each framework that is installed, on each device."""
+    as_needed = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false", "TF_FORCE_GPU_ALLOW_GROWTH": "true"}
+    for name in (name for name in _TAKES if find_spec(name)):
+        for device in _roomy() or ((None,) if not _usable() else ()):
+            uuid = device and device.usage(Scope().open()).uuid
+            only = {"CUDA_VISIBLE_DEVICES": uuid} if uuid else {}
+            program = f"def take(size): {_TAKES[name]}\nsay(framework(take))"
+            for one in _fresh(program, name, as_needed | only):
+                where = device.id if device else one.where
+                yield one._replace(where=where) if isinstance(one, Unchecked) else replace(one, where=where)
+
+
+def framework(take: Callable[[int], Any]) -> Iterator[Found]:
+    """Yield the figures of what a framework takes."""
+    unit = 16 * MB
+    try:
+        take(4 * unit)  # its pool has the memory from here on
+    except Exception as error:  # each has its own
+        yield Unchecked("devices", "all", first_line(error))
+        return
+    first, scope = take(unit), Scope().open()
+    kept = take(unit)
+    take(2 * unit)
+    scope.close()
+    ours = [gpu for gpu in scope.result(Measurement, "").gpus if gpu.backend != DRIVER]
+    yield from figures("tensors", ours[0], unit, 3 * unit)
+    del first, kept
+
+
+def checks() -> list[Check]:
+    """Return the checks of all devices."""
+    return [
+        Check("devices", _unusable),
+        Check("devices: for a moment, and kept", _on_each(tensors.amounts)),
+        Check("devices: scopes, threads and streams", _on_each(tensors.scopes)),
+        Check("devices: while a thread allocates", _on_each(tensors.beside_a_thread)),
+        Check("devices: the user's own counters", _on_each(tensors.users_counters)),
+        Check("devices: CUDA graphs", _on_each(tensors.graph)),
+        Check("devices: used, free, others", _on_each(_whole)),
+        Check("devices: beside torch", _on_each(_beside_torch)),
+        Check("devices: another process", _neighbour),
+        Check("devices: other allocators, in fresh processes", _allocators),
+        Check("other frameworks, in fresh processes", _frameworks),
+        Check("pinned memory", tensors.pinned),
+    ]
