@@ -163,12 +163,12 @@ def resident_and_mark_bytes(pid: int | str = "self") -> tuple[int, int]:
 
 def resident_bytes() -> int:
     """Return what this process has resident, from a file that the kernel writes faster."""
-    return int(read("/proc/self/statm").split()[1]) * PAGE_BYTES
+    return int(b"".join(read("/proc/self/statm").split()[1:2])) * PAGE_BYTES
 
 
 def thread_count() -> int:
-    """Return how many threads this process has, whoever started them; raises `OSError`."""
-    return int(read("/proc/self/stat").rpartition(b")")[2].split()[17])
+    """Return how many threads this process has, whoever started them; raises `OSError` or `ValueError`."""
+    return int(b"".join(read("/proc/self/stat").rpartition(b")")[2].split()[17:18]))
 
 
 def rollup_bytes(pid: int | str) -> dict[str, int]:
