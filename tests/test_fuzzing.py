@@ -26,6 +26,7 @@ from ipygpulogger.sources.system import child_process, linux
 from ipygpulogger.storage.decode import from_json, record_from
 from ipygpulogger.storage.formats import json_line, save
 
+EXAMPLES = int(os.environ.get("FUZZ", "100"))  # of each
 PIECES = [
     "",
     "\0",
@@ -116,6 +117,7 @@ def test_any_text_is_understood_or_refused(name, anywhere, capsys):
     """A refusal is an error of its kind, in one line."""
     read, examples = READERS[name]
 
+    @settings(max_examples=EXAMPLES)
     @given(mutations(*examples))
     def check(text):
         try:
@@ -174,7 +176,12 @@ def test_a_long_text_takes_no_longer_than_its_length_asks(name, anywhere, capsys
 
 
 LINES = [
-    *("start compact=True quiet='10MB 1s' metrics=energy", "summary --by needed", "fit 4 batch", "save a.csv"),
+    *(
+        "start compact=True quiet='10MB 1s' metrics=energy",
+        "summary --by needed",
+        "fit 4 batch",
+        "save a.csv",
+    ),
     *("load a.jsonl", "snapshot --failed a.pickle", "plot", "status", "vars --all", "help", "stop", "free"),
 ]
 
@@ -183,7 +190,7 @@ def test_any_line_of_the_magic_is_done_or_refused(shell, anywhere, capsys):
     """Commands and their options, with anything in them: one sentence, as IPython shows a wrong use."""
     shell.run_cell("%load_ext ipygpulogger")
 
-    @settings(max_examples=150)
+    @settings(max_examples=EXAMPLES)
     @given(mutations(*LINES).filter(lambda line: "measure" not in line))
     def check(line):
         try:
@@ -221,6 +228,7 @@ def test_any_content_of_proc_is_a_number_or_an_error_of_its_kind(name, monkeypat
     monkeypatch.setattr(linux, "gil_held", linux.Calls)
     monkeypatch.setattr(address_space, "gil_held", linux.Calls)
 
+    @settings(max_examples=EXAMPLES)
     @given(mutations(example, ""))
     def check(text):
         content[0] = text.encode("latin-1", errors="replace")
@@ -271,7 +279,7 @@ def test_a_damaged_file_is_read_or_refused(tmp_path, kind):
         text = path.read_text("utf-8")
     whole = st.composite(lambda draw: json.dumps(replaced_in(draw, NOTEBOOK)))()
 
-    @settings(max_examples=200)
+    @settings(max_examples=EXAMPLES)
     @given(whole if kind == ".ipynb" else mutations(text))
     def check(damaged):
         path.write_text(damaged, encoding="utf-8", errors="backslashreplace", newline="")
