@@ -122,12 +122,12 @@ class Frameworks:
             except BaseException as error:
                 if is_from_a_handler(error):
                     raise
-                what = f"the source {framework.name} fails"
-                if not isinstance(error, (MemoryError, OSError)):  # there may be enough of it again later
+                lasts = not isinstance(error, (MemoryError, OSError))  # of those there may be enough later
+                if lasts:
                     self.loaded = tuple(other for other in self.loaded if other is not framework)
                     self.failed[framework.name] = named(error)
-                    what += " and is left out"
-                self._notes.add(f"{what}: {named(error)}")
+                what = "fails and is left out" if lasts else "fails"
+                self._notes.add(f"the source {framework.name} {what}: {named(error)}")
         return answers
 
     def counters(self, of: Iterable[Framework] | None = None) -> list[tuple[Framework, list[DeviceCounter]]]:
