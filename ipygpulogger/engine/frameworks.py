@@ -126,8 +126,8 @@ class Frameworks:
                 if lasts:
                     self.loaded = tuple(other for other in self.loaded if other is not framework)
                     self.failed[framework.name] = named(error)
-                what = "fails and is left out" if lasts else "fails"
-                self._notes.add(f"the source {framework.name} {what}: {named(error)}")
+                out = " and is left out" * lasts
+                self._notes.add(f"the source {framework.name} fails{out}: {named(error)}")
         return answers
 
     def counters(self, of: Iterable[Framework] | None = None) -> list[tuple[Framework, list[DeviceCounter]]]:
