@@ -434,7 +434,10 @@ class Session:
 
             self.shell.user_ns["torch"] = torch
             torch.cuda.synchronize()
+        if "peak" in self.options:  # memray keeps two files open from its first use on
+            self.options = {**self.options, "peak": "all"}
         self.go()
+        self.options = SCENARIOS[name][1]
         self.go()  # what is loaded once is
         self.faults.found, self.faults.learns = {}, True
         problems = self.go()
