@@ -12,6 +12,7 @@ notebooks   not a test: it executes notebooks/ anew, whose outputs are kept
 browser     JupyterLab in a real Chromium: not by default, for few machines have one
 gpu         `doctor --verify --estimate` on a real GPU: not by default, for few machines have one
 operators   every operator of torch in `estimate`, a table of what differs: not by default, for it takes long
+faults      every fault below the package at every moment, and long fuzzing: not by default, it takes an hour
 mutants     whether the tests notice a changed operator in what counts: not by default, for it takes long
 """
 
@@ -249,6 +250,14 @@ def mutants(session):
         session.skip("it reads TOML with the standard library, which Python 3.10 cannot")
     install(session, "-e", ".[test]", "cosmic-ray==8.7.*")
     session.run("python", "tests/mutants.py", *session.posargs, env={"OPENBLAS_NUM_THREADS": "1"})
+
+
+@nox.session
+def faults(session):
+    """Every call that leaves the process times every error, before, within and after a cell; more fuzzing."""
+    install_simulated(session, TORCH)
+    env = {"OMP_NUM_THREADS": "1", "FAULTS": "all", "FUZZ": "5000"}
+    session.run("python", "-m", "pytest", "tests/test_faults.py", "tests/test_fuzzing.py", env=env)
 
 
 @nox.session

@@ -124,7 +124,7 @@ class Points(ast.NodeTransformer):
 class Struck(SourceFileLoader, MetaPathFinder):
     """Imports the package with points in it."""
 
-    aim = Aim()
+    aim, points = Aim(), Points
 
     def __init__(self, fullname="", path=""):
         super().__init__(fullname, path)
@@ -142,7 +142,7 @@ class Struck(SourceFileLoader, MetaPathFinder):
         path = self.get_filename(fullname)
         tree = ast.parse(self.get_data(path), path)
         short = path.rpartition("ipygpulogger" + os.sep)[2]
-        tree = ast.fix_missing_locations(Points(self.aim, short).visit(tree))
+        tree = ast.fix_missing_locations(self.points(self.aim, short).visit(tree))
         return compile(tree, path, "exec", dont_inherit=True)
 
     @classmethod

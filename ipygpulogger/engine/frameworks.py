@@ -124,9 +124,12 @@ class Frameworks:
             except BaseException as error:
                 if is_from_a_handler(error):
                     raise
-                self.loaded = tuple(other for other in self.loaded if other is not framework)
-                self.failed[framework.name] = named(error)
-                self._notes.add(f"the source {framework.name} fails and is left out: {named(error)}")
+                lasts = not isinstance(error, (MemoryError, OSError))  # of those there may be enough later
+                if lasts:
+                    self.loaded = tuple(other for other in self.loaded if other is not framework)
+                    self.failed[framework.name] = named(error)
+                out = " and is left out" * lasts
+                self._notes.add(f"the source {framework.name} fails{out}: {named(error)}")
         return answers
 
     def counters(self, of: Iterable[Framework] | None = None) -> list[tuple[Framework, list[DeviceCounter]]]:

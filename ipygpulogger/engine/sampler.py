@@ -114,7 +114,7 @@ class Sampler:
                 self._thread = thread
                 try:
                     thread.start()
-                except RuntimeError:  # no exact figure depends on it
+                except (RuntimeError, MemoryError):  # no exact figure depends on it
                     self._thread = None
                     return False
             self._wanted.add(whom)

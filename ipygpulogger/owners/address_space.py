@@ -45,7 +45,7 @@ class MappedRange(NamedTuple):
 def mapped_ranges() -> list[MappedRange]:
     """Return the ranges that are mapped now, in order; none where they are unknown."""
     found = []
-    with suppress(OSError):
+    with suppress(OSError, ValueError):
         for line in gil_held().read_file(_MAPS, whole=True).splitlines():
             place, *_, path = (*line.split(None, 5), b"")[:6]
             start, end = (int(one, 16) for one in place.split(b"-"))

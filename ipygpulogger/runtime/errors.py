@@ -64,7 +64,7 @@ def call_uninterrupted(call: Callable[[], None]) -> None:
     try:
         try:
             _thread.start_new_thread(run, ())
-        except RuntimeError as error:
+        except (RuntimeError, MemoryError) as error:
             if is_from_a_handler(error):
                 raise
             run()  # no further thread can be started

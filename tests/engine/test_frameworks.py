@@ -174,6 +174,23 @@ def test_what_fails_is_left_out_and_said_once(monkeypatch, counters, why):
     assert notes.take() == ()
 
 
+@pytest.mark.parametrize("error", [MemoryError("no"), OSError(24, "Too many open files")])
+def test_what_lacks_memory_or_descriptors_is_asked_again(monkeypatch, error):
+    """It is said once, and its figures are there as soon as it can give them."""
+    notes, spy, lacking = Notes(), Spy(), [True, True, False]
+
+    def counters():
+        if lacking.pop(0):
+            raise error
+        return []
+
+    put(monkeypatch, "spied")
+    frameworks, spy.counters = Frameworks(notes, [spy]), counters
+    assert [frameworks.counters() for _ in range(3)] == [[], [], [(spy, [])]]
+    (said,) = notes.take()
+    assert said.startswith("the source spied fails: ")
+
+
 def test_the_users_interrupt_is_the_users(monkeypatch):
     """It is no failure of the framework that happened to run."""
     spy = Spy()

@@ -10,6 +10,7 @@ import ctypes
 import os
 import sys
 import uuid as uuids
+from contextlib import suppress
 from dataclasses import replace
 from functools import cache
 from importlib.util import find_spec
@@ -81,12 +82,10 @@ def _handle(library: Any, ordinal: int) -> ctypes.c_int | None:
 
 def _library() -> Any:
     no_load = getattr(os, "RTLD_NOLOAD", None)  # without it, asking would load the library
-    if no_load is None:
-        return None
-    try:
-        return _loaded(no_load | os.RTLD_NOW)
-    except OSError:
-        return None
+    if no_load is not None:
+        with suppress(OSError):
+            return _loaded(no_load | os.RTLD_NOW)
+    return None
 
 
 @cache  # of the library alone, which stays loaded then; that it is absent is asked anew each time
@@ -94,8 +93,7 @@ def _loaded(mode: int) -> Any:
     # `ctypes.CDLL` makes a class first: where the library is absent that would be garbage, after every cell.
     from _ctypes import dlopen
 
-    name = "libcuda.so.1"
-    return ctypes.CDLL(name, handle=dlopen(name, mode))
+    return ctypes.CDLL("libcuda.so.1", handle=dlopen("libcuda.so.1", mode))
 
 
 def certainly_has_no_nvml() -> bool:

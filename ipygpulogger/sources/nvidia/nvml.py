@@ -139,7 +139,7 @@ class Nvml:
     def _count_out(self) -> None:
         module, self._module = self._module, None  # once more would close the user's own
         if module is not None:
-            with suppress(module.NVMLError):
+            with suppress(Exception):  # pynvml may fail in any way
                 module.nvmlShutdown()
 
     def _forget(self) -> None:

@@ -79,11 +79,12 @@ class ChildProcess(Mark):
                 raise Unavailable(f"{self.pid} is another process now, or runs another program")
             self._check_separate(stat, sizes)
             current_bytes, high_bytes = linux.resident_and_mark_bytes(self.pid)
+            mapped_bytes = int(b"".join(sizes.split()[2:3])) * linux.PAGE_BYTES
         except (OSError, ValueError) as error:
             raise Unavailable(f"the child process {self.pid} cannot be read: {error}") from error
         self._stat = stat
         self.name, self.forked = stat.name.decode(errors="replace"), stat.forked
-        self.current_bytes, self.mapped_bytes = current_bytes, int(sizes.split()[2]) * linux.PAGE_BYTES
+        self.current_bytes, self.mapped_bytes = current_bytes, mapped_bytes
         reset_bytes = 0 if self.card is None else self.card["reset_bytes"]  # read after the mark
         peak_bytes = max(high_bytes, current_bytes, reset_bytes)
         if stat.faults == self._reset_faults and peak_bytes <= current_bytes + self.precision_bytes:
@@ -173,7 +174,7 @@ class ChildProcess(Mark):
 
     def list_children(self) -> tuple[int, ...]:
         """Return the pids of its children."""
-        with suppress(OSError):  # it ended meanwhile
+        with suppress(OSError, ValueError):  # it ended meanwhile
             self.children = linux.children_of(self.pid)
         return self.children
 
@@ -239,14 +240,14 @@ class Descendants:
             return []
         try:
             own = linux.children_of(os.getpid())
-        except OSError:
+        except (OSError, ValueError):
             return None
         found: dict[int, ChildProcess] = {}
         self._find(own, found, read)
         if self._known.keys() - found.keys():
             # The children of those that ended may have another parent now. And the kernel may leave out one
             # that lives while another one ends.
-            with suppress(OSError):
+            with suppress(OSError, ValueError):
                 own = linux.children_of(os.getpid())
             self._find(own, found, read)
         self._known = found

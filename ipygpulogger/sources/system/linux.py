@@ -163,12 +163,12 @@ def resident_and_mark_bytes(pid: int | str = "self") -> tuple[int, int]:
 
 def resident_bytes() -> int:
     """Return what this process has resident, from a file that the kernel writes faster."""
-    return int(read("/proc/self/statm").split()[1]) * PAGE_BYTES
+    return _possible(int(b"".join(read("/proc/self/statm").split()[1:2])) * PAGE_BYTES)
 
 
 def thread_count() -> int:
-    """Return how many threads this process has, whoever started them; raises `OSError`."""
-    return int(read("/proc/self/stat").rpartition(b")")[2].split()[17])
+    """Return how many threads this process has, whoever started them; raises `OSError` or `ValueError`."""
+    return int(b"".join(read("/proc/self/stat").rpartition(b")")[2].split()[17:18]))
 
 
 def rollup_bytes(pid: int | str) -> dict[str, int]:
@@ -200,7 +200,13 @@ def reset_mark(pid: int | str = "self") -> None:
 
 def _size_bytes(text: bytes, name: bytes) -> int:
     start = text.index(name) + len(name)
-    return int(text[start : text.index(b"kB", start)]) * _KIB
+    return _possible(int(text[start : text.index(b"kB", start)]) * _KIB)
+
+
+def _possible(size_bytes: int) -> int:
+    if not 0 <= size_bytes < 1 << 53:
+        raise ValueError(f"no machine has {size_bytes} bytes")
+    return size_bytes
 
 
 # Since Linux 6.2 each CPU keeps a part of every count to itself (f1a7941243c1): a sum over what it publishes

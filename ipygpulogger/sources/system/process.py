@@ -7,6 +7,7 @@ Windows), or there is none (gVisor).
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 import time
@@ -186,7 +187,8 @@ class HighWaterMark(Mark):
         try:
             linux.reset_mark()
         except OSError as error:
-            self.peak_class = "monotone"
+            if error.errno not in (errno.EMFILE, errno.ENFILE, errno.ENOMEM):  # there may be enough later
+                self.peak_class = "monotone"
             raise Unavailable(f"the kernel does not reset its peak: {error}") from error
         self._resets.take()  # this one was ours
 

@@ -1,0 +1,27 @@
+"""Whatever fails below the package, at whatever moment: the user's cell is unharmed, and no figure is a silent 0.
+
+Here one error for each call and moment, always the same; all: ``nox -s faults``, or FAULTS=all.
+"""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PLAIN = ["plain,gpu,live,lines", "children,quiet,ram,blocks,commands"]
+TORCH = [pytest.param("torch,torch live,torch peak", marks=pytest.mark.torch)]
+
+
+@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="the calls are those on Linux")
+@pytest.mark.parametrize("scenarios", [*PLAIN, *TORCH])
+def test_no_fault_harms_a_cell(kernel_env, scenarios):
+    """Each call that leaves the process fails before, within or after a cell, at start or at stop."""
+    here = Path(__file__).parent
+    paths = os.pathsep.join([str(here.parent), str(here)])
+    command = [sys.executable, here / "fault_matrix.py", scenarios, os.environ.get("FAULTS", "0")]
+    env = {**kernel_env, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+    print(done.stdout)
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr[-3000:]}"
