@@ -12,6 +12,7 @@ notebooks   not a test: it executes notebooks/ anew, whose outputs are kept
 browser     JupyterLab in a real Chromium: not by default, for few machines have one
 gpu         the hardware checks of tests/gpu, on a real GPU: not by default, for few machines have one
 operators   every operator of torch in `estimate`, a table of what differs: not by default, for it takes long
+soak        10,000 mixed cells, and the same without the extension: not by default, for it takes long
 mutants     whether the tests notice a changed operator in what counts: not by default, for it takes long
 """
 
@@ -251,6 +252,16 @@ def mutants(session):
         session.skip("it reads TOML with the standard library, which Python 3.10 cannot")
     install(session, "-e", ".[test]", "cosmic-ray==8.7.*")
     session.run("python", "tests/mutants.py", *session.posargs, env={"OPENBLAS_NUM_THREADS": "1"})
+
+
+@nox.session
+def soak(session):
+    """Thousands of mixed cells in a real kernel: what grows, that does not in one without the extension?
+
+    `--cells 500`, `--seed 7` and `--write`, which draws docs/soak.svg, may follow.
+    """
+    install_simulated(session, TORCH)
+    session.run("python", "tests/soak.py", *session.posargs, env={"OMP_NUM_THREADS": "1"})
 
 
 @nox.session

@@ -1,7 +1,6 @@
 """Imported by the kernels of the soak: what the process has, counted from inside, and objects whose end is watched."""
 
 import asyncio
-import atexit
 import collections
 import ctypes
 import gc
@@ -74,7 +73,7 @@ def sample():
     in_use, torch = heap(), sys.modules["torch"]
     return {
         "malloc_bytes": in_use.uord + in_use.hblkhd,
-        "python_blocks": sys.getallocatedblocks(),
+        "python_blocks": sys.getallocatedblocks() - len(_history["ids"]),
         "objects": by_type.total(),
         "our_objects": sum(n for name, n in by_type.items() if name.startswith(PACKAGE)),
         "user_objects": len(_watched),
@@ -100,7 +99,7 @@ def _logger():
 
 
 def _callbacks():
-    """Count all that waits to be called, wherever a callback can be registered and counted."""
+    """Count what waits to be called, wherever that can be counted; atexit counts what was unregistered too."""
     shell = IPython.get_ipython()
     lists = [
         *shell.events.callbacks.values(), gc.callbacks, sys.meta_path, sys.path_hooks, warnings.filters,
@@ -110,9 +109,7 @@ def _callbacks():
     ]  # fmt: skip
     handlers = [n for n in signal.valid_signals() if callable(signal.getsignal(n))]
     traced = (sys.gettrace(), sys.getprofile(), vars(shell.display_pub.session).get("send"))
-    return (
-        sum(map(len, lists)) + len(handlers) + atexit._ncallbacks() + sum(one is not None for one in traced)
-    )
+    return sum(map(len, lists)) + len(handlers) + sum(one is not None for one in traced)
 
 
 def _weigh_history():
