@@ -78,7 +78,11 @@ KINDS = [
     (4, "mine = soak.big($n)\nprint('go', flush=True)\ntime.sleep(60)"),
     (3, "print('go', flush=True)\nwhile True: torch.ones($n, device='cuda')"),
     (2, "try:\n    print('go', flush=True); time.sleep(60)\nexcept KeyboardInterrupt: print('caught')"),
-    (2, "print('go', flush=True)\nsubprocess.run(['sleep', '60'])"),
+    (
+        2,
+        "child = subprocess.Popen(['sleep', '60'])\nprint('go', flush=True)\nchild.wait()",
+        "child.kill(); child.wait() < 0",
+    ),
     (1, "%%gpulog --lines\nprint('go', flush=True)\nwhile True:\n    x = 1"),
     # threads, tasks, processes
     (8, "th = threading.Thread(target=lambda: soak.big($n)); th.start(); th.join()"),
