@@ -1,6 +1,6 @@
 """A soak: thousands of mixed cells in a real kernel with the extension, and in one without it beside.
 
-    python tests/soak.py                       10,000 cells, a table, and the picture of docs/exactness.md
+    python tests/soak.py                       10,000 cells and a table; with --write the picture of docs/exactness.md
     python tests/soak.py --cells 500 --seed 7  another mix; the same seed draws the same cells
 
 Each cell's result, output and error is compared with the other kernel's. Every 100 cells both are measured. It fails
@@ -21,9 +21,19 @@ from pathlib import Path
 
 import simgpu
 from kernels import Kernel
-from soak_cells import BEGIN, KINDS
 
 TESTS = Path(__file__).parent
+# Of each kind how often it is drawn, and its cells, one after the other: `$n` is a number that is drawn, `$k` that of the
+# cell, `$begin` the first cell. One that prints "go" is interrupted then.
+LINES = (TESTS / "soak_cells.jsonl").read_text(encoding="utf-8").splitlines()
+KINDS = [json.loads(line) for line in LINES if not line.startswith("#")]
+BEGIN = """import asyncio, concurrent.futures, copy, gc, io, logging, multiprocessing, os, pickle, subprocess, sys
+import tempfile, threading, time, warnings, weakref
+import numpy as np, torch
+import soak_probe as soak
+from pathlib import Path
+from IPython.display import HTML, Image, clear_output, display, update_display
+home = Path.cwd(); torch.ones(1, device="cuda")"""
 PICTURE = TESTS.parent / "docs" / "soak.svg"
 EVERY = 100  # cells from one measurement to the next
 WARM = 0.2  # of the cells: until then modules are loaded and caches fill
@@ -55,7 +65,10 @@ def mixed(count, seed):
     while len(cells) < count:
         (kind,) = drawn.choices(KINDS, [weight for weight, *_ in KINDS])
         size = str(drawn.randrange(1, 1000))
-        cells += [one.replace("$n", size).replace("$k", str(len(cells))) for one in kind[1:]]
+        cells += [
+            one.replace("$n", size).replace("$k", str(len(cells))).replace("$begin", BEGIN)
+            for one in kind[1:]
+        ]
     return cells[:count]
 
 
