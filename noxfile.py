@@ -13,6 +13,7 @@ browser     JupyterLab in a real Chromium: not by default, for few machines have
 gpu         `doctor --verify --estimate` on a real GPU: not by default, for few machines have one
 operators   every operator of torch in `estimate`, a table of what differs: not by default, for it takes long
 faults      every fault below the package at every moment, and long fuzzing: not by default, it takes an hour
+soak        10,000 mixed cells, and the same without the extension: not by default, for it takes long
 mutants     whether the tests notice a changed operator in what counts: not by default, for it takes long
 """
 
@@ -258,6 +259,16 @@ def faults(session):
     install_simulated(session, TORCH)
     env = {"OMP_NUM_THREADS": "1", "FAULTS": "all", "FUZZ": "5000"}
     session.run("python", "-m", "pytest", "tests/test_faults.py", "tests/test_fuzzing.py", env=env)
+
+
+@nox.session
+def soak(session):
+    """Thousands of mixed cells in a real kernel: what grows, that does not in one without the extension?
+
+    `--cells 500`, `--seed 7` and `--write`, which draws docs/soak.svg, may follow.
+    """
+    install_simulated(session, TORCH)
+    session.run("python", "tests/soak.py", *session.posargs, env={"OMP_NUM_THREADS": "1"})
 
 
 @nox.session

@@ -54,7 +54,7 @@ class Growth:
         self,
         find: Callable[..., WalkResult],
         used: Callable[[], dict[str, int]],
-        bound: Callable[[], dict[str, int]],
+        bound: Callable[..., dict[str, int]],
         values: Callable[[], Mapping[str, Any]] = dict,
     ) -> None:
         self._find, self._used, self._bound, self._values = find, used, bound, values
@@ -90,11 +90,10 @@ class Growth:
         return last
 
     def begin(self) -> Before:
-        """Return what is known as a cell begins, for `end`."""
+        """Return what is known as a cell begins, for `end`: of names only if the last walk was incomplete."""
         last = self._last or self.refresh()
         from .address_space import libraries  # as the walk: not while the extension loads
 
-        # Which names the cell binds matters only where the walk before it was not complete.
         return Before(last, {} if last.complete else self._bound(), libraries())
 
     def end(self, before: Before | None, record: CellRecord) -> CellRecord:
@@ -125,7 +124,7 @@ class Growth:
 
     def rebound(self, before: Snapshot) -> set[str]:
         """Return the names of large blocks that are bound to something else than before, or to nothing."""
-        now = self._bound() if before.large else {}
+        now = self._bound(before.large) if before.large else {}
         return {name for name in before.large if name in before.bound and now.get(name) != before.bound[name]}
 
     def missing(self, held: Mapping[Hashable, OwnedBlock], budget_s: float) -> dict[Hashable, OwnedBlock]:
@@ -199,9 +198,10 @@ def _bound_anew(before: Mapping[str, int], after: Mapping[str, int]) -> set[str]
     return {name for name, value in after.items() if before.get(name) != value}
 
 
-def bindings(shell: Any) -> dict[str, int]:
-    """Return, by name as the walk calls it, the `id` of what it is bound to now."""
-    names = dict(shell.user_ns)  # another thread may change it meanwhile
+def bindings(shell: Any, only: frozenset[str] | None = None) -> dict[str, int]:
+    """Return, by name as the walk calls it, the `id` of what it is bound to now; of these variables only."""
+    names = shell.user_ns  # to which IPython adds a name for each cell, and other threads at any time
+    names = dict(names) if only is None else {name: names.get(name) for name in only & names.keys()}
     found = dict(zip(names, map(id, names.values()), strict=True))  # in C, for there may be thousands
     if not set(map(type, names)) <= {str}:
         found = {name: value for name, value in found.items() if type(name) is str}

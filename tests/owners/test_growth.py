@@ -1,7 +1,9 @@
 """What grew in a cell: the names and sizes are those of a model that knows who holds what."""
 
 import sys
+import tracemalloc
 import weakref
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -72,7 +74,7 @@ class World:
             found[block.device] += block.size_bytes
         return found
 
-    def bound(self):
+    def bound(self, _only=None):
         return {name.partition(": ")[0]: id(value) for name, value in self.names.items()}
 
     def cell(self, *steps):
@@ -203,7 +205,7 @@ class Counted:
     def __init__(self):
         self.used, self.bound, self.blocks = {"cpu": 50 * MB}, {}, {}
         self.complete, self.walks = True, 0
-        self.growth = Growth(self.find, lambda: dict(self.used), lambda: dict(self.bound))
+        self.growth = Growth(self.find, lambda: dict(self.used), lambda _only=None: dict(self.bound))
 
     def find(self, budget_s, urgent):
         self.walks += 1
@@ -368,6 +370,27 @@ def test_what_the_names_of_a_shell_are_bound_to(monkeypatch):
     names["_oh"] = None
     bound = {"x": id(value), "_oh": id(None), "last traceback": id(None)}
     assert bindings(SimpleNamespace(user_ns=names)) == bound
+
+
+def test_a_quiet_cell_costs_the_same_however_many_names_there_are():
+    """IPython adds one or two for each cell: of those that hold nothing large, none is looked at."""
+    names = {f"_i{i}": "" for i in range(50_000)} | {"big": "x" * MB, "gone": "y" * MB}
+    before = Snapshot(
+        {},
+        True,
+        frozenset(),
+        {},
+        {**dict.fromkeys(names, 0), "big": id(names["big"])},
+        frozenset({"big", "gone"}),
+        (),
+    )
+    ours = Growth(None, None, partial(bindings, SimpleNamespace(user_ns=names)))
+    del names["gone"]
+    tracemalloc.start()
+    assert ours.rebound(before) == {"gone"}
+    _, most_bytes = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert most_bytes < 20_000
 
 
 @pytest.mark.parametrize(
