@@ -36,7 +36,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .blocks.measure import measure
+    from .blocks.measure import OverBudget, measure
     from .blocks.measure_lines import measure_lines
     from .blocks.watch_epochs import watch_epochs
     from .estimation.estimate import estimate
@@ -76,6 +76,7 @@ __all__ = [
     "Measurement",
     "Metric",
     "OutOfMemory",
+    "OverBudget",
     "Owner",
     "Peak",
     "RamUsage",
@@ -142,6 +143,7 @@ def unload_ipython_extension(shell: Any) -> None:
 _HOMES = {  # where a public name is defined; its module is imported when the name is first asked for
     "History": ".storage.history",
     "IPyGPULogger": ".notebook.logger",
+    "OverBudget": ".blocks.measure",
     "estimate": ".estimation.estimate",
     "measure": ".blocks.measure",
     "measure_lines": ".blocks.measure_lines",

@@ -27,7 +27,7 @@ PACKAGES = {
     "allocator": "records runtime sources",
     "breakdown": "allocator engine owners records runtime sources",
     "estimation": "allocator breakdown engine records runtime sources",
-    "blocks": "breakdown engine lines records render runtime",
+    "blocks": "analysis breakdown engine lines records render runtime",
     "cluster": "analysis blocks engine records runtime storage",
     "notebook": "analysis breakdown engine lines owners records render runtime sources storage",
     "cli": "analysis breakdown engine lines records render runtime sources storage",

@@ -10,11 +10,12 @@ from contextvars import ContextVar
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, final, overload
 
+from ..analysis.notable import divided, overdrawn
 from ..engine.peaks import WeakIdentitySet
 from ..engine.scope import Scope
 from ..records import Measurement
 from ..records.note import Note, NoteKind
-from ..records.units import printable
+from ..records.units import parse_size, printable
 from ..render import text
 from ..runtime import clock
 from ..runtime.errors import say
@@ -48,6 +49,17 @@ _tasks_lock = threading.RLock()
 
 # The blocks and calls entered in this thread or task, outermost first.
 _entered_here: ContextVar[tuple[weakref.ref[_Block], ...]] = ContextVar("entered here", default=())
+
+
+class OverBudget(Exception):  # noqa: N818 - what happened, in the word of the option
+    """A block or call needed more than its budget; `record` is its `Measurement`."""
+
+    def __init__(self, sentence: str, record: Measurement) -> None:
+        super().__init__(sentence, record)  # both, so that a copy from another process has both
+        self.record = record
+
+    def __str__(self) -> str:
+        return str(self.args[0])
 
 
 class _Block:
@@ -86,6 +98,8 @@ class _Block:
         finally:
             self.close()
         self.measure.ended(self._label, time_s, measurement)
+        if kind is None and measurement is not None and (over := self.measure.over_budget(measurement)):
+            raise OverBudget(printable(f"{self._label} {over}"), measurement)
 
     def _measurement(self, scope: Scope) -> Measurement:
         scope.close()
@@ -137,6 +151,7 @@ class Measure:
         # `measure` describes the first four. A task of an engine notes how many others ran meanwhile.
         self._label, self._report, self._compact, self._peak = label, report, compact, peak
         self.of_task = of_task
+        self.budget_bytes: int | None = None
         self._last: Measurement | None = None
         self._last_label = label or "block"
         self._time_s: float | None = None  # None until a block or call has ended
@@ -188,6 +203,18 @@ class Measure:
             return
         if reason := say(text.report(measurement, compact=self._compact, heads=is_first)):
             warn(f"{label} is measured, and its report cannot be written: {reason}")
+
+    def over_budget(self, measurement: Measurement) -> str:
+        """Return by how much a block or call needed more than its budget; empty if it did not."""
+        if self.budget_bytes is None:
+            return ""
+        with suppress(Exception):
+            unknown = [gpu.id for gpu in measurement.gpus if not gpu.attributed]
+            if unknown:
+                why = "per-process usage is unavailable"
+                warn(f"{measurement.label}: no budget can be judged on {', '.join(unknown)}: {why}")
+            return overdrawn(measurement, *divided(measurement, self.budget_bytes))
+        return ""
 
     @property
     def label(self) -> str:
@@ -244,9 +271,15 @@ def measure(
     *,
     compact: bool = False,
     peak: bool | Literal["all"] = False,
+    budget: str | None = None,
 ) -> Measure: ...
 def measure(
-    label: Any = None, report: bool = False, *, compact: bool = False, peak: bool | Literal["all"] = False
+    label: Any = None,
+    report: bool = False,
+    *,
+    compact: bool = False,
+    peak: bool | Literal["all"] = False,
+    budget: str | None = None,
 ) -> Any:
     """Measure a block or every call of a function, without collecting garbage or emptying caches.
 
@@ -257,9 +290,12 @@ def measure(
         peak: Tell what was alive when memory was highest, by kind and line: on GPUs from torch's record of
             its allocations; in general RAM through memray, if it is installed, where no GPU is used.
             "all" does both.
+        budget: A size such as "2GB": `OverBudget` is raised at the end where more was needed, on a GPU, or
+            in RAM where no GPU is used; not where the block or call fails, or could not be measured.
 
     Raises:
-        ValueError: ``peak`` is another word.
+        ValueError: ``peak`` is another word, or ``budget`` is no size.
+        OverBudget: A block or call needed more.
 
     Returns:
         A context manager and decorator. After the end it has ``gen``, ``gpus``, ``at_peak`` and ``time_s`` of
@@ -272,4 +308,6 @@ def measure(
         raise ValueError(f"peak takes True, False or 'all', not {peak!r}")
     if label is not None and not isinstance(label, str):
         return Measure(None, report=True, compact=compact, peak=peak)(label)
-    return Measure(label, report=report, compact=compact, peak=peak)
+    made = Measure(label, report=report, compact=compact, peak=peak)
+    made.budget_bytes = None if budget is None else parse_size(budget)
+    return made
