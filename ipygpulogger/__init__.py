@@ -27,6 +27,7 @@ compat/         the functions and classes of fastai v1 and ipyexperiments, imple
 callbacks/      callbacks for fastai, Lightning, transformers and Keras
 utils/          import paths of fastai's and ipyexperiments' names, re-exported from compat
 experiments.py  import path of ipyexperiments' classes, re-exported from compat
+pytest_plugin.py  ``pytest --gpulog``: tests ranked by what they needed, budgets, leaks
 __main__.py     ``python -m ipygpulogger``: the command line
 ==============  ========================================================================================
 """

@@ -35,6 +35,7 @@ PACKAGES = {
     "callbacks": "blocks",
     "utils": "compat",
     "experiments": "compat utils",
+    "pytest_plugin": "analysis blocks cli engine records render runtime sources storage",
     "__main__": "cli",
     "": "blocks estimation notebook records runtime storage",
 }
@@ -61,6 +62,7 @@ OUTSIDE = {  # what else a module may import at its top
     "callbacks.keras": {"keras"},
     "notebook.magics": {"IPython"},
     "notebook.completion": {"IPython"},
+    "pytest_plugin": {"pytest"},
 }
 
 

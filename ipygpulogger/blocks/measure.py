@@ -82,7 +82,7 @@ class _Block:
             self._scope.open()
         except Exception as reason:
             self._scope = None
-            warn(f"{self._label} is not measured: {reason}")
+            self.measure.warn(f"{self._label} is not measured: {reason}")
         _entered_here.set((*_entered_here.get(), weakref.ref(self)))
         self._began_s = clock.monotonic_s()
 
@@ -94,7 +94,7 @@ class _Block:
                 measurement = self._measurement(self._scope)
                 time_s = measurement.time_s
         except Exception as reason:
-            warn(f"{self._label} is not measured: {reason}")
+            self.measure.warn(f"{self._label} is not measured: {reason}")
         finally:
             self.close()
         self.measure.ended(self._label, time_s, measurement)
@@ -152,6 +152,7 @@ class Measure:
         self._label, self._report, self._compact, self._peak = label, report, compact, peak
         self.of_task = of_task
         self.budget_bytes: int | None = None
+        self.warn: Callable[[str], object] = warn
         self._last: Measurement | None = None
         self._last_label = label or "block"
         self._time_s: float | None = None  # None until a block or call has ended
