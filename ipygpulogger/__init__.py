@@ -1,7 +1,7 @@
 """After every notebook cell: how much RAM and GPU RAM it consumed, needed and uses, and how long it took.
 
 ``%load_ext ipygpulogger`` in a notebook, ``IPyGPULogger().start()`` for the printed form, ``measure``
-anywhere else. Importing this starts nothing.
+anywhere else. Importing this starts nothing. (To pytest: PYTEST_DONT_REWRITE.)
 
 The packages, from the ground up; imports go downward only:
 

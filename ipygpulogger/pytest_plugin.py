@@ -10,7 +10,7 @@ import gc
 import json
 import os
 import shutil
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -26,11 +26,10 @@ if TYPE_CHECKING:
     Steps = Generator[None, Any, Any]  # of a hook that encloses others
 
 _MARKERS = {
-    'memory_budget(ram="1GB", gpu="2GB")': "with --gpulog, fail a test that needs more",
-    'no_leak("1MB", warmups=2)': "with --gpulog, run a test again, and fail it if each run grows by more",
+    "memory_budget": '(ram="1GB", gpu="2GB"): with --gpulog, fail a test that needs more',
+    "no_leak": '(size="1MB", warmups=2): with --gpulog, run a test again, and fail it if it grows',
 }
 _MOST_RUNS = 10  # of a test, after the warm-ups, to find out whether it grows
-_SHOWN = 3  # sentences at the end
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -47,17 +46,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Add the markers; and measure, if asked to."""
-    for words, what in _MARKERS.items():
-        config.addinivalue_line("markers", f"{words}: {what}")
+    for name, what in _MARKERS.items():
+        config.addinivalue_line("markers", f"{name}{what}")
     if config.getini("gpulog") or any(map(config.getoption, ("gpulog", "gpulog_log", "gpulog_peak"))):
-        enclosing = (
+        for name in (
             "runtest_setup",
             "runtest_call",
             "runtest_teardown",
             "fixture_setup",
             "runtest_makereport",
-        )
-        for name in enclosing:  # not as decorators, which older versions would refuse at every run of theirs
+        ):
             pytest.hookimpl(wrapper=True, trylast=True)(getattr(_Tests, f"pytest_{name}"))
         pytest.hookimpl(tryfirst=True)(_Tests.pytest_runtestloop)
         config.pluginmanager.register(_Tests(config), "gpulog")
@@ -69,7 +67,7 @@ class _Tests:
     def __init__(self, config: pytest.Config) -> None:
         self._config, self._pid = config, os.getpid()
         self._is_worker = hasattr(config, "workerinput")  # of xdist
-        self._log = None if self._is_worker else _log(config)
+        self._log = None if self._is_worker else _log(config.getoption("gpulog_log"))
         self._setup: Measure | None = None  # while one is measured
         self._found: dict[str, CellRecord] = {}  # in the phase that runs: by phase, or the label of a fixture
         self._unknown: list[str] = []  # what could not be measured in it, and why
@@ -85,29 +83,21 @@ class _Tests:
                 self._log.path.write_text("", encoding="utf-8")
             if self._is_worker or getattr(session.config.option, "dist", "no") == "no":
                 machine().attach(self)
+                self._config.add_cleanup(lambda: machine().detach(self))
                 measured_now()  # loads what the first test would otherwise load
-
-    def pytest_unconfigure(self) -> None:
-        from .engine.machine import machine
-
-        with self._safely("the session", self._said):
-            machine().detach(self)
-            machine().close()
 
     def pytest_runtest_setup(self, item: pytest.Item) -> Steps:
         _asked(item, "memory_budget"), _asked(item, "no_leak")
-        try:
-            with self._measured("setup", f"{item.name}, setup", _place(item)) as self._setup:
-                return (yield)
-        finally:
-            self._setup = None
+        with self._measured("setup", f"{item.name}, setup", item.nodeid) as self._setup:
+            return (yield)
 
     def pytest_runtest_call(self, item: pytest.Item) -> Steps:
-        budget, verdict = _asked(item, "memory_budget"), ""
+        self._setup, verdict, budget = None, "", _asked(item, "memory_budget")
         if budget:
-            _settle()  # or what earlier tests left would be used again, and not be needed
-        peak = self._config.getoption("gpulog_peak") and budget and ("all" if "ram" in budget else True)
-        with self._measured("call", item.name, _place(item), peak=peak or False):
+            with self._safely(item.name, self._unknown):
+                _settle()  # or it would use again what earlier tests left, and not need it
+        peak = bool(budget) and self._config.getoption("gpulog_peak") and ("all" if "ram" in budget else True)
+        with self._measured("call", item.name, item.nodeid, peak=peak):
             result = yield
         if not getattr(item, "_excinfo", None):  # how a `unittest.TestCase` fails
             with self._safely(item.name, self._unknown):
@@ -117,7 +107,8 @@ class _Tests:
         return result
 
     def pytest_runtest_teardown(self, item: pytest.Item) -> Steps:
-        with self._measured("teardown", f"{item.name}, teardown", _place(item)):
+        self._setup = None
+        with self._measured("teardown", f"{item.name}, teardown", item.nodeid):
             return (yield)
 
     def pytest_fixture_setup(self, fixturedef: Any, request: Any) -> Steps:
@@ -144,7 +135,7 @@ class _Tests:
             if report.failed and call.when in found and call.excinfo is not None:
                 found[call.when] = replace(found[call.when], status="error", error=call.excinfo.typename)
             whole = self._config.getoption("gpulog_log") and "call"
-            kept = {name: one.to_dict() for name, one in found.items() if name == whole or any(_need(one))}
+            kept = {name: one.to_dict() for name, one in found.items() if name == whole or _matters(one)}
             if kept or unknown:
                 report.gpulog = json.dumps([kept, unknown])
         return report
@@ -170,8 +161,8 @@ class _Tests:
 
         if part.last is not None:
             known: dict[str, Any] = {name: getattr(part.last, name) for name, _ in fields_of(Measurement)}
-            known |= {"execution_count": None, "cell_id": f"{TEST}{place}::{part.label}", "source": place}
-            record = CellRecord(**known, status="ok")
+            known |= {"execution_count": None, "cell_id": f"{TEST}{place}, {phase}"}
+            record = CellRecord(**known, source=place.partition("::")[0], status="ok")
             self._found[phase] = max(record, self._found.get(phase, record), key=by_need)
 
     @contextmanager
@@ -186,41 +177,33 @@ class _Tests:
         from .analysis.notable import overdrawn
         from .render import at_peak, text
 
-        record = self._found.get("call")
-        if record is None or not budget:
+        if not budget or (record := self._found.get("call")) is None:
             return ""
-        if "gpu" in budget and (unknown := [gpu.id for gpu in record.gpus if not gpu.attributed]):
-            why = "per-process usage is unavailable"
-            self._unknown.append(f"{item.name} has no known need on {', '.join(unknown)}: {why}")
-        if not (over := overdrawn(record, budget.get("ram"), budget.get("gpu"))):
-            return ""
+        over, self._unknown[:0] = overdrawn(record, budget.get("ram"), budget.get("gpu"))
         alive = [at_peak.text(record.at_peak, record.peak_times_s)] if record.at_peak else []
-        return "\n".join([f"{item.name} {over}", text.report(record), *alive])
+        return "\n".join([f"{item.name} {over}", text.report(record), *alive]) if over else ""
 
     def _leak(self, item: pytest.Item) -> str:
         """Run a test again until it is known whether it grows; return by how much if that is too much."""
         from .analysis.leaks import RUNS, growing_runs
         from .records.units import nonzero_text
         from .render.summary import suspect
-        from .runtime.errors import named
 
         if not (asked := _asked(item, "no_leak")):
             return ""
         runs: list[CellRecord] = []
-        steady = 0
-        size_bytes, warmups = asked["size"], asked["warmups"]
+        size_bytes, warmups, steady = asked["size"], asked["warmups"], 0
         why = f"it grew in some of its last {_MOST_RUNS} runs only"
         for number in range(2, max(1, warmups) + _MOST_RUNS + 1):
-            failed = ""
-            with self._measured("run", item.name, _place(item)):
+            failed: Exception | None = None
+            with self._measured("run", item.name, item.nodeid):
                 try:
                     item.runtest()
                 except Exception as error:
-                    failed = named(error)
+                    failed = error
                 _settle()
-            record = self._found.pop("run")
-            if failed or record.gen.precision_bytes > size_bytes:
-                why = f"run {number} failed: {failed}" if failed else "RAM is counted too coarsely here"
+            if failed is not None or (record := self._found.pop("run", None)) is None:
+                why = f"run {number} failed: {type(failed).__name__}: {failed}"
                 break
             if number > warmups:
                 grew = growing_runs(runs := [*runs, record], size_bytes)
@@ -243,7 +226,7 @@ class _Tests:
                 unknown if report.when != "???" else [f"{report.nodeid} is not measured: it crashed"]
             )
             records = list(map(record_from, found.values()))
-            self._arrived |= {record.cell_id: record for record in records if any(_need(record))}
+            self._arrived |= {record.cell_id: record for record in records if _matters(record)}
             if self._log is not None and report.outcome != "rerun":
                 self._log.append(*records)
 
@@ -251,79 +234,61 @@ class _Tests:
         from .records.units import printable
         from .render.summary import summary
 
+        terminalreporter.section("memory that tests and shared fixtures needed, MB")
         with self._safely("the session", self._said):
-            terminalreporter.section("memory that tests and shared fixtures needed, MB")
             most, width = max(1, self._config.getoption("gpulog_top")), shutil.get_terminal_size((100, 0))[0]
-            records = list(self._arrived.values())
-            table = summary(records, most=most, width=width).partition("\n")[2]
+            table = summary(list(self._arrived.values()), most=most, width=width).partition("\n")[2]
             terminalreporter.line(table or "none of them needed 1 MB")
         if self._said:
-            more = f"; and {len(self._said) - _SHOWN} more" if len(self._said) > _SHOWN else ""
-            terminalreporter.line(printable("; ".join(self._said[:_SHOWN]) + more))
+            more = f"; and {len(self._said) - 3} more" if len(self._said) > 3 else ""
+            terminalreporter.line(printable("; ".join(self._said[:3]) + more))
 
 
-def _need(record: CellRecord) -> list[int]:
-    """Return what a record needed of each memory, and in child processes, in whole megabytes."""
-    from .records.units import rounded_mb
-
-    usages = [*record.memories().values(), *([record.children] if record.children else [])]
-    return [rounded_mb(usage.needed_bytes) for usage in usages]
-
-
-def _place(item: pytest.Item) -> str:
-    return item.nodeid.removesuffix(f"::{item.name}")
+def _matters(record: CellRecord) -> bool:
+    return any(usage.needed_bytes > 2**19 for usage in record.memories().values())  # it is shown as 1 MB
 
 
 def _settle() -> None:
-    """Give back what only garbage holds, and what malloc keeps."""
-    from .sources.system.linux import trim
+    """Give back what only garbage holds, and what malloc keeps where it can."""
+    import ctypes
 
     gc.collect()
-    trim()
+    with suppress(AttributeError, OSError, TypeError):  # no glibc
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def _asked(item: pytest.Item, name: str) -> dict[str, int]:
-    """Return what a marker asks for, nothing without it; fail the test if it asks for what does not exist."""
+    """Return what a marker asks for, nothing without it; fail the test if it is not written as it should."""
+    from .records.units import parse_size
+
     if (marker := item.get_closest_marker(name)) is None:
         return {}
+    known = ("ram", "gpu") if name == "memory_budget" else ("size", "warmups")
+    given = {**dict(zip(("size", "warmups", "more"), marker.args, strict=False)), **marker.kwargs}
+    asked, wrong = {} if "ram" in known else {"size": 2**20, "warmups": 2}, ""
     try:
-        asked = memory_budget if name == "memory_budget" else no_leak
-        return asked(*marker.args, **marker.kwargs)
+        for word, value in given.items():
+            asked[word] = int(value) if word == "warmups" else parse_size(value)
     except (TypeError, ValueError) as error:
-        wrong = str(error)  # the test shall fail with this sentence alone, outside of the handler
-    usage = next(words for words in _MARKERS if words.startswith(name))
-    pytest.fail(f"{wrong}; the marker is written @pytest.mark.{usage}", pytrace=False)
+        wrong = str(error)
+    if not given.keys() <= set(known) or ("ram" in known and not given) or asked.get("warmups", 0) < 0:
+        wrong = f"{name} takes {known[0]} and {known[1]}"
+    if wrong:
+        usage = _MARKERS[name].partition(": ")[0]
+        pytest.fail(f"{wrong}; write it as @pytest.mark.{name}{usage}", pytrace=False)
+    return asked
 
 
-def memory_budget(*, ram: str | None = None, gpu: str | None = None) -> dict[str, int]:
-    """Return the budgets of the marker of this name, in bytes."""
-    from .records.units import parse_size
-
-    sizes = {"ram": ram, "gpu": gpu}
-    if not any(sizes.values()):
-        raise ValueError("memory_budget() has no size")
-    return {name: parse_size(size) for name, size in sizes.items() if size is not None}
-
-
-def no_leak(size: str = "1MB", warmups: int = 2) -> dict[str, int]:
-    """Return what the marker of this name allows a run to grow by, in bytes, and after how many runs."""
-    from .records.units import parse_size
-
-    if type(warmups) is not int or warmups < 0:
-        raise ValueError(f"no_leak() has warmups={warmups!r}, which is no number of runs")
-    return {"size": parse_size(size), "warmups": warmups}
-
-
-def _log(config: pytest.Config) -> Log | None:
+def _log(path: str | None) -> Log | None:
     """Return the log that was asked for; refuse a path as the command line does."""
-    if not (path := config.getoption("gpulog_log")):
+    if path is None:
         return None
-    from .cli.arguments import BadRequest, check
     from .storage.log import Log
 
     try:
         log = Log(path)
-        check({"the log": log.path}, config.rootpath, "the folder of the tests")
-    except (BadRequest, OSError, ValueError) as error:
+    except ValueError as error:
         raise pytest.UsageError(f"--gpulog-log: {error}") from None
+    if log.path.suffix.lower() != ".jsonl":
+        raise pytest.UsageError(f"--gpulog-log: the log {path} must be named .jsonl")
     return log

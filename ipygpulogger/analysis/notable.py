@@ -78,8 +78,10 @@ def divided(measurement: Measurement, budget_bytes: int) -> tuple[int | None, in
     return (None, budget_bytes) if on_gpu else (budget_bytes, None)
 
 
-def overdrawn(measurement: Measurement, ram_bytes: int | None, gpu_bytes: int | None) -> str:
-    """Return by how much a scope for certain needed more than its budgets; empty if it did not."""
+def overdrawn(
+    measurement: Measurement, ram_bytes: int | None, gpu_bytes: int | None
+) -> tuple[str, list[str]]:
+    """Return by how much a scope for certain needed more than its budgets, and where that is unknown."""
     budgets = [(name, usage, gpu_bytes) for name, usage in measurement.memories().items()]
     budgets[0] = "RAM", measurement.gen, ram_bytes
     found = []
@@ -89,7 +91,12 @@ def overdrawn(measurement: Measurement, ram_bytes: int | None, gpu_bytes: int | 
             needed, over = size_text(usage.needed_bytes), nonzero_text(usage.needed_bytes - budget_bytes)
             budget = nonzero_text(budget_bytes)
             found.append(f"needed {least}{needed} of {name}, {over} more than its budget of {budget}")
-    return "; ".join(found)
+    unknown = [
+        f"{measurement.label}: no budget can be judged on {gpu.id}: per-process usage is unavailable"
+        for gpu in measurement.gpus
+        if gpu_bytes is not None and not gpu.attributed
+    ]
+    return "; ".join(found), unknown
 
 
 class Excess(NamedTuple):

@@ -209,13 +209,10 @@ class Measure:
         """Return by how much a block or call needed more than its budget; empty if it did not."""
         if self.budget_bytes is None:
             return ""
-        with suppress(Exception):
-            unknown = [gpu.id for gpu in measurement.gpus if not gpu.attributed]
-            if unknown:
-                why = "per-process usage is unavailable"
-                warn(f"{measurement.label}: no budget can be judged on {', '.join(unknown)}: {why}")
-            return overdrawn(measurement, *divided(measurement, self.budget_bytes))
-        return ""
+        over, unknown = overdrawn(measurement, *divided(measurement, self.budget_bytes))
+        for sentence in unknown:
+            self.warn(sentence)
+        return over
 
     @property
     def label(self) -> str:

@@ -10,7 +10,6 @@ import errno
 import os
 import re
 import sys
-from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -259,14 +258,6 @@ def heap() -> Heap | None:
         return None
     info = mallinfo2()
     return Heap(info.uordblks + info.hblkhd, info.fordblks)
-
-
-def trim() -> None:
-    """Give back to the kernel what malloc keeps, where malloc can."""
-    import ctypes  # late: see above
-
-    with suppress(AttributeError, OSError, TypeError):  # not glibc, or Windows
-        ctypes.CDLL(None).malloc_trim(0)
 
 
 @cache
