@@ -181,7 +181,11 @@ class _Tests:
             return ""
         over, self._unknown[:0] = overdrawn(record, budget.get("ram"), budget.get("gpu"))
         alive = [at_peak.text(record.at_peak, record.peak_times_s)] if record.at_peak else []
-        return "\n".join([f"{item.name} {over}", text.report(record), *alive]) if over else ""
+        return (
+            "\n".join([f"{item.name} {over}", text.report(replace(record, at_peak=())), *alive])
+            if over
+            else ""
+        )
 
     def _leak(self, item: pytest.Item) -> str:
         """Run a test again until it is known whether it grows; return by how much if that is too much."""
@@ -238,7 +242,7 @@ class _Tests:
         with self._safely("the session", self._said):
             most, width = max(1, self._config.getoption("gpulog_top")), shutil.get_terminal_size((100, 0))[0]
             table = summary(list(self._arrived.values()), most=most, width=width).partition("\n")[2]
-            terminalreporter.line(table or "none of them needed 1 MB")
+            terminalreporter.line(table or "none of them is known to have needed 1 MB")
         if self._said:
             more = f"; and {len(self._said) - 3} more" if len(self._said) > 3 else ""
             terminalreporter.line(printable("; ".join(self._said[:3]) + more))
