@@ -73,6 +73,7 @@ class _Tests:
         self._unknown: list[str] = []  # what could not be measured in it, and why
         self._arrived: dict[str | None, CellRecord] = {}  # by id: a test that runs again has its last figures
         self._said: list[str] = []
+        self._reported = False
 
     def pytest_runtestloop(self, session: pytest.Session) -> None:
         from .engine.machine import machine
@@ -225,6 +226,7 @@ class _Tests:
         if self._is_worker or os.getpid() != self._pid:
             return
         with self._safely(report.nodeid, self._said):
+            self._reported = True
             found, unknown = json.loads(getattr(report, "gpulog", "[{}, []]"))
             self._said += (
                 unknown if report.when != "???" else [f"{report.nodeid} is not measured: it crashed"]
@@ -238,6 +240,8 @@ class _Tests:
         from .records.units import printable
         from .render.summary import summary
 
+        if not (self._reported or self._said):
+            return
         terminalreporter.section("memory that tests and shared fixtures needed, MB")
         with self._safely("the session", self._said):
             most, width = max(1, self._config.getoption("gpulog_top")), shutil.get_terminal_size((100, 0))[0]

@@ -35,7 +35,7 @@ PACKAGES = {
     "callbacks": "blocks",
     "utils": "compat",
     "experiments": "compat utils",
-    "pytest_plugin": "analysis blocks cli engine records render runtime sources storage",
+    "pytest_plugin": "analysis blocks engine records render storage",
     "__main__": "cli",
     "": "blocks estimation notebook records runtime storage",
 }
