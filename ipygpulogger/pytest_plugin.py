@@ -69,6 +69,7 @@ class _Tests:
         self._is_worker = hasattr(config, "workerinput")  # of xdist
         self._log = None if self._is_worker else _log(config.getoption("gpulog_log"))
         self._setup: Measure | None = None  # while one is measured
+        self._test = ""  # the id of the one that runs
         self._found: dict[str, CellRecord] = {}  # in the phase that runs: by phase, or the label of a fixture
         self._unknown: list[str] = []  # what could not be measured in it, and why
         self._arrived: dict[str | None, CellRecord] = {}  # by id: a test that runs again has its last figures
@@ -88,6 +89,7 @@ class _Tests:
                 measured_now()  # loads what the first test would otherwise load
 
     def pytest_runtest_setup(self, item: pytest.Item) -> Steps:
+        self._test = item.nodeid
         _asked(item, "memory_budget"), _asked(item, "no_leak")
         with self._measured("setup", f"{item.name}, setup", item.nodeid) as self._setup:
             return (yield)
@@ -119,14 +121,14 @@ class _Tests:
         label = f"{fixturedef.argname}{part} ({fixturedef.scope})"
         setup, self._setup = self._setup, None
         if setup is not None:  # it goes on after this
-            setup.__exit__()
-            self._keep("setup", setup, request.node.nodeid)
+            self._end("setup", setup, self._test)
         try:
             with self._measured(label, label, fixturedef.baseid):
                 return (yield)
         finally:
             if setup is not None:
-                setup.__enter__()
+                with self._safely(label, self._unknown):
+                    setup.__enter__()
             self._setup = setup
 
     def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo[Any]) -> Steps:
@@ -147,24 +149,27 @@ class _Tests:
 
         part = Measure(label, **how)
         part.warn = self._unknown.append
+        with self._safely(label, self._unknown):
+            part.__enter__()
         try:
-            with part:
-                yield part
+            yield part
         finally:
-            self._keep(phase, part, place)
+            self._end(phase, part, place)
 
-    def _keep(self, phase: str, part: Measure, place: str) -> None:
+    def _end(self, phase: str, part: Measure, place: str) -> None:
         """Keep what a part used; of several, as where a fixture runs between, what needed the most."""
         from .analysis.ranking import by_need
         from .records import CellRecord, Measurement
         from .records.cell_record import TEST
         from .records.value import fields_of
 
-        if part.last is not None:
-            known: dict[str, Any] = {name: getattr(part.last, name) for name, _ in fields_of(Measurement)}
-            known |= {"execution_count": None, "cell_id": f"{TEST}{place}, {phase}"}
-            record = CellRecord(**known, source=place.partition("::")[0], status="ok")
-            self._found[phase] = max(record, self._found.get(phase, record), key=by_need)
+        with self._safely(part.label, self._unknown):
+            part.__exit__()
+            if part.last is not None:
+                known: dict[str, Any] = {name: getattr(part.last, name) for name, _ in fields_of(Measurement)}
+                known |= {"execution_count": None, "cell_id": f"{TEST}{place}, {phase}"}
+                record = CellRecord(**known, source=place.partition("::")[0], status="ok")
+                self._found[phase] = max(record, self._found.get(phase, record), key=by_need)
 
     @contextmanager
     def _safely(self, what: str, unknown: list[str]) -> Iterator[None]:

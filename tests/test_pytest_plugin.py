@@ -10,6 +10,7 @@ from memory import MB
 
 from ipygpulogger import History, pytest_plugin
 from ipygpulogger.analysis import notable
+from ipygpulogger.blocks.measure import Measure
 from ipygpulogger.cli import main
 from ipygpulogger.engine import scope as scopes
 from ipygpulogger.engine.machine import machine
@@ -111,6 +112,13 @@ def data(model):
 def shared(request):
     request.getfixturevalue("whole")
     need(40)
+@pytest.fixture(scope="module")
+def late(): need(44)
+@pytest.fixture
+def early(request):
+    need(28)
+    request.getfixturevalue("late")
+def test_early(early): pass
 def test_quiet(): pass
 def test_64(): need(64)
 @pytest.mark.parametrize("size", [8, 16])
@@ -131,6 +139,9 @@ def test_forks():
     need(6)
 """
 TRUTH = {
+    "late (module)": 44,
+    "test_early, setup": 28,
+    "test_early": 0,
     "test_quiet": 0,
     "test_64": 64,
     "test_sized[8]": 8,
@@ -153,9 +164,12 @@ TRUTH = {
 def test_every_figure_is_exact(run, options):
     """Of a test, of its setup and teardown without the fixtures that tests share, and of each of these."""
     result = run(EVERY, "--gpulog-log", "log.jsonl", *options, another=True)
-    assert outcomes(result) == {"passed": 8}
+    assert outcomes(result) == {"passed": 9}
     found = needed()
     assert found.keys() == TRUTH.keys()
+    ids = {record.cell_id: record.label for record in History.load("log.jsonl")}
+    assert ids["test:test_it.py::test_early, setup"] == "test_early, setup"
+    assert ids["test:test_it.py::TestClass::test_moves, call"] == "test_moves"
     assert {name for name, mb in found.items() if abs(mb - TRUTH[name]) > 1} == set()
     shown = result.stdout.str()
     table = shown[shown.index("memory that tests") :]
@@ -167,7 +181,7 @@ def test_every_figure_is_exact(run, options):
 def test_as_many_are_shown_as_asked_for(run):
     """And the key of the ini file switches it on."""
     result = run(EVERY, "--gpulog-top", "2", "-o", "gpulog=true")
-    result.stdout.fnmatch_lines(["model (module)*", "whole (session)*", "and 12 more"])
+    result.stdout.fnmatch_lines(["model (module)*", "whole (session)*", "and 14 more"])
 
 
 def test_a_test_that_needs_nothing_has_no_row(run):
@@ -308,7 +322,14 @@ FAULTS = {  # by what fails: when it does, of its calls
         [(linux, "faults_and_mark"), (linux, "resident_and_mark_bytes"), (linux, "reset_mark")], (2, None)
     ),
     **dict.fromkeys(
-        [(notable, "overdrawn"), (decode, "record_from"), (summary, "summary"), (pytest_plugin, "_settle")],
+        [
+            (notable, "overdrawn"),
+            (decode, "record_from"),
+            (summary, "summary"),
+            (pytest_plugin, "_settle"),
+            (Measure, "__enter__"),
+            (Measure, "__exit__"),
+        ],
         (1,),
     ),
 }
