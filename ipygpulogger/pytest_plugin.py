@@ -7,6 +7,7 @@ records of a phase travel with its report, perhaps from another process, to wher
 from __future__ import annotations
 
 import gc
+import inspect
 import json
 import os
 import shutil
@@ -49,14 +50,8 @@ def pytest_configure(config: pytest.Config) -> None:
     for name, what in _MARKERS.items():
         config.addinivalue_line("markers", f"{name}{what}")
     if config.getini("gpulog") or any(map(config.getoption, ("gpulog", "gpulog_log", "gpulog_peak"))):
-        for name in (
-            "runtest_setup",
-            "runtest_call",
-            "runtest_teardown",
-            "fixture_setup",
-            "runtest_makereport",
-        ):
-            pytest.hookimpl(wrapper=True, trylast=True)(getattr(_Tests, f"pytest_{name}"))
+        for hook in filter(inspect.isgeneratorfunction, vars(_Tests).values()):
+            pytest.hookimpl(wrapper=True, trylast=True)(hook)
         pytest.hookimpl(tryfirst=True)(_Tests.pytest_runtestloop)
         config.pluginmanager.register(_Tests(config), "gpulog")
 
