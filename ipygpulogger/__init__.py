@@ -1,7 +1,7 @@
 """After every notebook cell: how much RAM and GPU RAM it consumed, needed and uses, and how long it took.
 
 ``%load_ext ipygpulogger`` in a notebook, ``IPyGPULogger().start()`` for the printed form, ``measure``
-anywhere else. Importing this starts nothing.
+anywhere else. Importing this starts nothing. (To pytest: PYTEST_DONT_REWRITE.)
 
 The packages, from the ground up; imports go downward only:
 
@@ -27,6 +27,7 @@ compat/         the functions and classes of fastai v1 and ipyexperiments, imple
 callbacks/      callbacks for fastai, Lightning, transformers and Keras
 utils/          import paths of fastai's and ipyexperiments' names, re-exported from compat
 experiments.py  import path of ipyexperiments' classes, re-exported from compat
+pytest_plugin.py  ``pytest --gpulog``: tests ranked by what they needed, budgets, leaks
 __main__.py     ``python -m ipygpulogger``: the command line
 ==============  ========================================================================================
 """
@@ -36,7 +37,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .blocks.measure import measure
+    from .blocks.measure import OverBudget, measure
     from .blocks.measure_lines import measure_lines
     from .blocks.watch_epochs import watch_epochs
     from .estimation.estimate import estimate
@@ -76,6 +77,7 @@ __all__ = [
     "Measurement",
     "Metric",
     "OutOfMemory",
+    "OverBudget",
     "Owner",
     "Peak",
     "RamUsage",
@@ -142,6 +144,7 @@ def unload_ipython_extension(shell: Any) -> None:
 _HOMES = {  # where a public name is defined; its module is imported when the name is first asked for
     "History": ".storage.history",
     "IPyGPULogger": ".notebook.logger",
+    "OverBudget": ".blocks.measure",
     "estimate": ".estimation.estimate",
     "measure": ".blocks.measure",
     "measure_lines": ".blocks.measure_lines",

@@ -27,7 +27,7 @@ PACKAGES = {
     "allocator": "records runtime sources",
     "breakdown": "allocator engine owners records runtime sources",
     "estimation": "allocator breakdown engine records runtime sources",
-    "blocks": "breakdown engine lines records render runtime",
+    "blocks": "analysis breakdown engine lines records render runtime",
     "cluster": "analysis blocks engine records runtime storage",
     "notebook": "analysis breakdown engine lines owners records render runtime sources storage",
     "verify": "blocks engine estimation records runtime sources",
@@ -36,6 +36,7 @@ PACKAGES = {
     "callbacks": "blocks",
     "utils": "compat",
     "experiments": "compat utils",
+    "pytest_plugin": "analysis blocks engine records render storage",
     "__main__": "cli",
     "": "blocks estimation notebook records runtime storage",
 }
@@ -62,6 +63,7 @@ OUTSIDE = {  # what else a module may import at its top
     "callbacks.keras": {"keras"},
     "notebook.magics": {"IPython"},
     "notebook.completion": {"IPython"},
+    "pytest_plugin": {"pytest"},
 }
 
 

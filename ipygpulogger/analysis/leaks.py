@@ -24,7 +24,7 @@ def suspects(records: Iterable[CellRecord]) -> list[tuple[CellRecord, ...]]:
     for kernel, record in with_kernel(records):
         if (cell := identity(record)) is not None:
             runs.setdefault((kernel, cell), []).append(record)
-    return [found for cell in runs.values() if len(found := _growing_runs(cell)) >= RUNS]
+    return [found for cell in runs.values() if len(found := growing_runs(cell)) >= RUNS]
 
 
 def growing_runs_of(record: CellRecord, earlier: Iterable[CellRecord]) -> tuple[CellRecord, ...]:
@@ -32,7 +32,7 @@ def growing_runs_of(record: CellRecord, earlier: Iterable[CellRecord]) -> tuple[
     cell = identity(record) if record.grown() else None
     if cell is None:
         return ()
-    runs = _growing_runs([*(one for one in earlier if identity(one) == cell), record])
+    runs = growing_runs([*(one for one in earlier if identity(one) == cell), record])
     return runs if len(runs) >= RUNS else ()
 
 
@@ -82,21 +82,21 @@ def identity(record: CellRecord) -> Hashable:
     return record.cell_id, record.source, code
 
 
-def _growing_runs(runs: list[CellRecord]) -> tuple[CellRecord, ...]:
-    """Return the last runs of a cell that grew, on the device where most of them did."""
-    return max((_growing_on(runs, device) for device in memories(runs[-1])), key=len)
+def growing_runs(runs: list[CellRecord], by_bytes: int = GROWTH_BYTES) -> tuple[CellRecord, ...]:
+    """Return the last runs of a cell that grew by more than this, on the device where most of them did."""
+    return max((_growing_on(runs, device, by_bytes) for device in memories(runs[-1])), key=len)
 
 
-def _growing_on(runs: list[CellRecord], device: Hashable) -> tuple[CellRecord, ...]:
+def _growing_on(runs: list[CellRecord], device: Hashable, by_bytes: int) -> tuple[CellRecord, ...]:
     """Return the last runs of a cell that consumed memory and left more in use than the run before."""
     count = 0
     for i in reversed(range(len(runs))):
         usage = memories(runs[i]).get(device)
-        if usage is None or _consumed_bytes(runs[i], usage) <= GROWTH_BYTES:
+        if usage is None or _consumed_bytes(runs[i], usage) <= by_bytes:
             break
         count += 1
         before = memories(runs[i - 1]).get(device) if i else None
-        if before is None or usage.after_bytes - before.after_bytes <= GROWTH_BYTES:
+        if before is None or usage.after_bytes - before.after_bytes <= by_bytes:
             break
     return tuple(runs[len(runs) - count :])
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ..records import CellRecord
 from ..records.note import URGENT, of_kind
-from ..records.units import MB, rounded_mb
+from ..records.units import MB, nonzero_text, rounded_mb, size_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -70,6 +70,33 @@ def is_notable(gpu: DeviceUsage) -> bool:
         gpu.context_bytes, abs(gpu.unattributed_bytes), gpu.unknown_rise_bytes, neighbours_bytes,
     )  # fmt: skip
     return moves(gpu) or nearly_full(gpu) or bool(gpu.metrics) or max(sizes) >= MB
+
+
+def divided(measurement: Measurement, budget_bytes: int) -> tuple[int | None, int | None]:
+    """Return of what a budget is, RAM or each device: of RAM only where the process uses no GPU."""
+    on_gpu = any(gpu.peak.lo_bytes for gpu in measurement.gpus)
+    return (None, budget_bytes) if on_gpu else (budget_bytes, None)
+
+
+def overdrawn(
+    measurement: Measurement, ram_bytes: int | None, gpu_bytes: int | None
+) -> tuple[str, list[str]]:
+    """Return by how much a scope for certain needed more than its budgets, and where that is unknown."""
+    budgets = [(name, usage, gpu_bytes) for name, usage in measurement.memories().items()]
+    budgets[0] = "RAM", measurement.gen, ram_bytes
+    found = []
+    for name, usage, budget_bytes in budgets:
+        if budget_bytes is not None and usage.needed_bytes > budget_bytes:
+            least = "" if usage.peak.quality == "exact" else "at least "
+            needed, over = size_text(usage.needed_bytes), nonzero_text(usage.needed_bytes - budget_bytes)
+            budget = nonzero_text(budget_bytes)
+            found.append(f"needed {least}{needed} of {name}, {over} more than its budget of {budget}")
+    unknown = [
+        f"{measurement.label}: no budget can be judged on {gpu.id}: per-process usage is unavailable"
+        for gpu in measurement.gpus
+        if gpu_bytes is not None and not gpu.attributed
+    ]
+    return "; ".join(found), unknown
 
 
 class Excess(NamedTuple):

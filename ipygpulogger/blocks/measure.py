@@ -10,11 +10,12 @@ from contextvars import ContextVar
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, final, overload
 
+from ..analysis.notable import divided, overdrawn
 from ..engine.peaks import WeakIdentitySet
 from ..engine.scope import Scope
 from ..records import Measurement
 from ..records.note import Note, NoteKind
-from ..records.units import printable
+from ..records.units import parse_size, printable
 from ..render import text
 from ..runtime import clock
 from ..runtime.errors import say
@@ -50,6 +51,17 @@ _tasks_lock = threading.RLock()
 _entered_here: ContextVar[tuple[weakref.ref[_Block], ...]] = ContextVar("entered here", default=())
 
 
+class OverBudget(Exception):  # noqa: N818 - what happened, in the word of the option
+    """A block or call needed more than its budget; `record` is its `Measurement`."""
+
+    def __init__(self, sentence: str, record: Measurement) -> None:
+        super().__init__(sentence, record)  # both, so that a copy from another process has both
+        self.record = record
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
 class _Block:
     """One run of a block or one call; if it cannot be measured, it warns, and the user's code runs on."""
 
@@ -70,7 +82,7 @@ class _Block:
             self._scope.open()
         except Exception as reason:
             self._scope = None
-            warn(f"{self._label} is not measured: {reason}")
+            self.measure.warn(f"{self._label} is not measured: {reason}")
         _entered_here.set((*_entered_here.get(), weakref.ref(self)))
         self._began_s = clock.monotonic_s()
 
@@ -82,10 +94,12 @@ class _Block:
                 measurement = self._measurement(self._scope)
                 time_s = measurement.time_s
         except Exception as reason:
-            warn(f"{self._label} is not measured: {reason}")
+            self.measure.warn(f"{self._label} is not measured: {reason}")
         finally:
             self.close()
         self.measure.ended(self._label, time_s, measurement)
+        if kind is None and measurement is not None and (over := self.measure.over_budget(measurement)):
+            raise OverBudget(printable(f"{self._label} {over}"), measurement)
 
     def _measurement(self, scope: Scope) -> Measurement:
         scope.close()
@@ -137,6 +151,8 @@ class Measure:
         # `measure` describes the first four. A task of an engine notes how many others ran meanwhile.
         self._label, self._report, self._compact, self._peak = label, report, compact, peak
         self.of_task = of_task
+        self.budget_bytes: int | None = None
+        self.warn: Callable[[str], object] = warn
         self._last: Measurement | None = None
         self._last_label = label or "block"
         self._time_s: float | None = None  # None until a block or call has ended
@@ -188,6 +204,15 @@ class Measure:
             return
         if reason := say(text.report(measurement, compact=self._compact, heads=is_first)):
             warn(f"{label} is measured, and its report cannot be written: {reason}")
+
+    def over_budget(self, measurement: Measurement) -> str:
+        """Return by how much a block or call needed more than its budget; empty if it did not."""
+        if self.budget_bytes is None:
+            return ""
+        over, unknown = overdrawn(measurement, *divided(measurement, self.budget_bytes))
+        for sentence in unknown:
+            self.warn(sentence)
+        return over
 
     @property
     def label(self) -> str:
@@ -244,9 +269,15 @@ def measure(
     *,
     compact: bool = False,
     peak: bool | Literal["all"] = False,
+    budget: str | None = None,
 ) -> Measure: ...
 def measure(
-    label: Any = None, report: bool = False, *, compact: bool = False, peak: bool | Literal["all"] = False
+    label: Any = None,
+    report: bool = False,
+    *,
+    compact: bool = False,
+    peak: bool | Literal["all"] = False,
+    budget: str | None = None,
 ) -> Any:
     """Measure a block or every call of a function, without collecting garbage or emptying caches.
 
@@ -257,9 +288,12 @@ def measure(
         peak: Tell what was alive when memory was highest, by kind and line: on GPUs from torch's record of
             its allocations; in general RAM through memray, if it is installed, where no GPU is used.
             "all" does both.
+        budget: A size such as "2GB": `OverBudget` is raised at the end where more was needed, on a GPU, or
+            in RAM where no GPU is used; not where the block or call fails, or could not be measured.
 
     Raises:
-        ValueError: ``peak`` is another word.
+        ValueError: ``peak`` is another word, or ``budget`` is no size.
+        OverBudget: A block or call needed more.
 
     Returns:
         A context manager and decorator. After the end it has ``gen``, ``gpus``, ``at_peak`` and ``time_s`` of
@@ -272,4 +306,6 @@ def measure(
         raise ValueError(f"peak takes True, False or 'all', not {peak!r}")
     if label is not None and not isinstance(label, str):
         return Measure(None, report=True, compact=compact, peak=peak)(label)
-    return Measure(label, report=report, compact=compact, peak=peak)
+    made = Measure(label, report=report, compact=compact, peak=peak)
+    made.budget_bytes = None if budget is None else parse_size(budget)
+    return made

@@ -10,7 +10,7 @@ import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from ..analysis.notable import excesses
+from ..analysis.notable import divided, excesses
 from ..engine.machine import importing, machine
 from ..records import CPU, Note, NoteKind
 from ..records.units import MB, parse_size, rounded_mb, size_text
@@ -193,8 +193,7 @@ def over_budget(measurement: Measurement, budget: str | None) -> tuple[Note, ...
     """
     if not budget:
         return ()
-    allowed_bytes, on_gpu = parse_size(budget), any(gpu.peak.lo_bytes for gpu in measurement.gpus)
-    ram_bytes, gpu_bytes = (None, allowed_bytes) if on_gpu else (allowed_bytes, None)
+    ram_bytes, gpu_bytes = divided(measurement, parse_size(budget))
     notes, memories = [], measurement.memories()
     for over in excesses(measurement, ram_bytes=ram_bytes, gpu_bytes=gpu_bytes):
         on_device = over.name in memories

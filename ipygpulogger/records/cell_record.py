@@ -22,6 +22,7 @@ MIME = "application/vnd.ipygpulogger.v1+json"  # the MIME type of a record in a 
 GROUP_MIME = "application/vnd.ipygpulogger.group.v1+json"  # the same of the table of many processes
 
 LIBRARIES = "libraries loaded"  # the owner of what imports allocated: "libraries loaded: torch"
+TEST = "test:"  # begins the `cell_id` of a test, which its id of pytest follows
 Status = Literal["ok", "error", "interrupted"]
 
 # Lines that do not say what a cell does: comments, imports, bare keywords, magics around code.

@@ -172,7 +172,7 @@ def parse_size(text: str) -> int:
     """
     from fractions import Fraction  # nothing that every process needs
 
-    text = text.strip()
+    text = str(text).strip()
     match = re.fullmatch(_SIZE, text, re.ASCII | re.IGNORECASE)
     size_bytes = int(Fraction(match[1]) * 1024 ** _POWERS[match[2][0].lower()]) if match and match[2] else 0
     if not size_bytes:

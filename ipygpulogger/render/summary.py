@@ -7,6 +7,7 @@ import textwrap
 from html import escape
 from typing import TYPE_CHECKING, NamedTuple
 
+from ..analysis.compare import is_test
 from ..analysis.group import Group
 from ..analysis.leaks import growing_names, suspects
 from ..analysis.ranking import SIZES, raising, rank
@@ -55,18 +56,20 @@ _CODE = "background:none;padding:0;white-space:pre"
 _ID = re.compile(r"[\w-]{1,64}", re.ASCII)  # of a cell of a notebook file; VS Code sends an address
 
 
-def summary(records: Sequence[CellRecord], by: str = "needed") -> str:
-    """Return the ranked cells of a run as text of 80 columns, and those that may leak.
+def summary(
+    records: Sequence[CellRecord], by: str = "needed", *, most: int = _ROWS, width: int = _WIDTH
+) -> str:
+    """Return the ranked cells of a run as text, `most` of them, and those that may leak.
 
     The records are all of the run, in their order, and `by` is a word that `History.rank` takes.
     """
     if not (ranked := rank(records, by)):
         return _NONE
-    names, (below, leaking) = _names(ranked), _below(records, ranked)
+    names, (below, leaking) = _names(ranked), _below(records, ranked, most)
     lines = [_title(records, ranked, by)]
-    lines += _table(ranked[:_ROWS], names, html=False).text(_WIDTH + 2, marks=False)
+    lines += _table(ranked[:most], names, html=False).text(width + 2, marks=False)
     for sentence in (*below, f"█ consumed  ░ {_MOMENT}"):
-        lines += textwrap.wrap(sentence, _WIDTH)
+        lines += textwrap.wrap(sentence, width)
     return printable_lines([*lines, *leaking])
 
 
@@ -88,16 +91,18 @@ def _title(records: Sequence[CellRecord], ranked: Sequence[CellRecord], by: str)
     return f"{title}, ranked by {'needed' if by == 'peak' else by}; MB"
 
 
-def _below(records: Sequence[CellRecord], ranked: Sequence[CellRecord]) -> tuple[list[str], list[str]]:
+def _below(
+    records: Sequence[CellRecord], ranked: Sequence[CellRecord], most: int = _ROWS
+) -> tuple[list[str], list[str]]:
     """Return what stands below the table, and which cells may leak."""
-    names, suspected = _names(ranked), suspects(records)
-    below = [f"and {len(ranked) - _ROWS:,} more"] if len(ranked) > _ROWS else []
+    suspected = suspects(records)
+    below = [f"and {len(ranked) - most:,} more"] if len(ranked) > most else []
     raised = [f"{one.name} {one.size}, raised by {shortened(one.by.title())}" for one in highest(records)]
     below += [f"highest: {'; '.join(raised)}"] if raised else []
     if coarse := [rounded_mb(one.gen.peak.precision_bytes) for one in ranked if one.gen.peak.coarse]:
         below.append(f"RAM: each highest is within ±{max(coarse)} MB, as coarsely as the kernel counts")
     leaking = [f"May leak: {_LEAK}:"] if suspected else []
-    leaking += [f"  {_suspect(runs, names)}" for runs in suspected[:_SUSPECTS]]
+    leaking += [f"  {suspect(runs)}" for runs in suspected[:_SUSPECTS]]
     leaking += [f"  and {len(suspected) - _SUSPECTS:,} more"] if len(suspected) > _SUSPECTS else []
     return below, leaking
 
@@ -214,8 +219,9 @@ def _rows(record: CellRecord, names: dict[Key, str]) -> list[tuple[str, Usage | 
     return [one for one in found if is_shown(*one)] or found[:1]
 
 
-def _suspect(runs: Sequence[CellRecord], names: dict[Key, str]) -> str:
+def suspect(runs: Sequence[CellRecord]) -> str:
     """Return one cell that may leak: its runs, and what each consumed where it grew every time."""
+    names = _names(runs)
     grown: dict[str, list[int]] = {}
     for record in runs:
         for name, usage in _memories(record, names):
@@ -242,7 +248,8 @@ def named(record: CellRecord, between: str = ": ") -> str:
 def comparison(found: Comparison, *, unchanged: bool = False) -> str:
     """Return the cells that changed between two runs, or all; the last line is the verdict."""
     shown = [pair for pair in found.pairs if unchanged or pair.changed or pair is found.unexplained]
-    lines = [f"{'Highest, MB':20}{'Before':>8}{'Now':>8}{'Change':>8}"] if shown else []
+    what = "Needed, MB" if any(is_test(pair.after) for pair in shown) else "Highest, MB"
+    lines = [f"{what:20}{'Before':>8}{'Now':>8}{'Change':>8}"] if shown else []
     for pair in shown:
         lines += _compared(pair, unchanged=unchanged)
     grew, count = len(found.regressed), len(found.pairs)

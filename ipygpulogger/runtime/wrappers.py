@@ -108,30 +108,30 @@ def _within(
 ) -> Callable[..., Any]:
     def called(*args: Any, **kwargs: Any) -> Any:
         __tracebackhide__ = True  # in IPython's tracebacks and pytest's
-        with context():
-            try:
+        try:
+            with context():
                 return function(*args, **kwargs)
-            except BaseException:
-                args, kwargs = (), {}
-                raise
+        except BaseException:
+            args, kwargs = (), {}
+            raise
 
     def generated(*args: Any, **kwargs: Any) -> Any:
         __tracebackhide__ = True
-        with context():
-            try:
+        try:
+            with context():
                 return (yield from function(*args, **kwargs))
-            except BaseException:
-                args, kwargs = (), {}
-                raise
+        except BaseException:
+            args, kwargs = (), {}
+            raise
 
     async def awaited(*args: Any, **kwargs: Any) -> Any:
         __tracebackhide__ = True
-        with context():
-            try:
+        try:
+            with context():
                 return await function(*args, **kwargs)
-            except BaseException:
-                args, kwargs = (), {}
-                raise
+        except BaseException:
+            args, kwargs = (), {}
+            raise
 
     if inspect.iscoroutinefunction(code):
         return awaited

@@ -6,12 +6,15 @@ import gc
 import pickle
 import threading
 import warnings
+import weakref
+from dataclasses import replace
 
 import pytest
-from memory import MB, blip
+from memory import MB, Block, blip
 
-from ipygpulogger import measure
+from ipygpulogger import OverBudget, measure
 from ipygpulogger.blocks.measure import Measure, _tasks_lock, warn
+from ipygpulogger.engine import scope as scopes
 from ipygpulogger.engine.machine import machine
 from ipygpulogger.runtime import clock
 from ipygpulogger.sources.system import linux
@@ -251,3 +254,110 @@ def test_a_measure_that_has_ended_is_copied():
         with again:
             blip(20)
         assert mb(again.gen.peaked_bytes) in range(18, 23) and mb(m.gen.peaked_bytes) < 18
+
+
+class Kept:
+    """What a caller may hand over, and a traceback must not keep."""
+
+
+def needs_64():
+    blip(64)
+
+
+async def needs_64_async():
+    await asyncio.sleep(0)
+    blip(64)
+
+
+def yields_and_needs_64():
+    blip(64)
+    yield 1
+
+
+RUN = {  # by kind of function: a call of it to its end
+    needs_64: lambda call: call(),
+    needs_64_async: lambda call: asyncio.run(call()),
+    yields_and_needs_64: lambda call: list(call()),
+}
+
+
+@pytest.mark.parametrize("function", RUN, ids=lambda one: one.__name__)
+def test_a_call_that_needs_more_than_its_budget_raises(function):
+    """By its own need, with the record; as much as the budget is allowed; a call that fails raises its own error."""
+    held = Block(96)  # what was there before is not needed
+    RUN[function](measure("step", budget="80MB")(function))
+    with pytest.raises(
+        OverBudget, match=r"^step needed 6[345] MB of RAM, 3[123] MB more than its budget of 32 MB$"
+    ) as raised:
+        RUN[function](measure("step", budget="32MB")(function))
+    assert mb(raised.value.record.gen.needed_bytes) in (63, 64, 65)
+    copied = pickle.loads(pickle.dumps(raised.value))
+    assert (str(copied), copied.record) == (str(raised.value), raised.value.record)
+    held.free()
+
+
+def test_a_block_over_budget_raises_only_where_it_has_not_failed():
+    """The inner one of two raises for both; the figures are there all the same."""
+    with pytest.raises(ZeroDivisionError), measure(budget="32MB"):
+        blip(64)
+        1 / 0  # noqa: B018
+    with pytest.raises(OverBudget, match=r"^inner "), measure("outer", budget="32MB") as outer:  # noqa: SIM117
+        with measure("inner", budget="32MB"):
+            blip(64)
+    assert mb(outer.gen.needed_bytes) in (63, 64, 65)
+
+
+def test_an_argument_does_not_outlive_a_call_over_budget():
+    """The error's traceback has our frame, which must not have what the caller handed over."""
+    given = Kept()
+    alive = weakref.ref(given)
+    with pytest.raises(OverBudget) as raised:
+        measure(budget="32MB")(lambda _: blip(64))(given)
+    del given
+    gc.collect()
+    assert alive() is None
+    assert raised.value.__traceback__ is not None
+
+
+@pytest.mark.parametrize("step", ["open", "_read_peaks", "result"])
+def test_what_could_not_be_measured_is_not_over_budget(monkeypatch, step):
+    """It warns, as ever."""
+
+    def fail(*_, **__):
+        raise RuntimeError("injected")
+
+    monkeypatch.setattr(scopes.Scope, step, fail)
+    with (
+        pytest.warns(RuntimeWarning, match="is not measured: injected"),
+        measure(f"faulty {step}", budget="1MB"),
+    ):
+        blip(64)
+
+
+@pytest.mark.parametrize("budget", ["2", "", "many", 2, -1])
+def test_a_budget_is_a_size(budget):
+    """Anything else is refused in one sentence, before the block runs."""
+    with pytest.raises(ValueError, match="write a size such as 10GB"):
+        measure(budget=budget)
+
+
+@pytest.mark.torch
+def test_a_budget_is_of_each_device_where_one_is_used(cuda):
+    """What RAM needs then is not judged; a device whose use cannot be told apart is named."""
+    import torch
+
+    with (
+        pytest.raises(
+            OverBudget, match=r"^step needed 64 MB of cuda:0, 32 MB more than its budget of 32 MB$"
+        ),
+        measure("step", budget="32MB"),
+    ):
+        torch.empty(64 << 20, dtype=torch.uint8, device="cuda")
+    with measure("other", budget="65MB") as other:
+        torch.empty(64 << 20, dtype=torch.uint8, device="cuda")
+        blip(128)
+    [gpu] = other.gpus
+    with pytest.warns(
+        RuntimeWarning, match="other: no budget can be judged on cuda:0: per-process usage is unavailable"
+    ):
+        assert not other.over_budget(replace(other.last, gpus=(replace(gpu, attributed=False),)))

@@ -1,0 +1,69 @@
+"""What ``pytest --gpulog`` costs a test, beside pytest alone and beside pytest-memray.
+
+Claim: under a millisecond a test with ``--gpulog``, and without it nothing that can be measured: the plugin then
+imports two small modules. Each test does nothing, so that what is left is what pytest and the plugin do.
+
+    python benchmarks/pytest_cost.py            1,000 tests, 5 rounds
+    python benchmarks/pytest_cost.py 200 3      so many tests, so many rounds
+
+Beside it stands pytest-memray, where it is installed. It counts the allocations of Python's allocator and of malloc;
+we read the resident memory and the devices.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import resource
+import subprocess
+import sys
+import tempfile
+from importlib.metadata import entry_points
+from pathlib import Path
+
+from bench import COMPARED, about, compare, print_table, turns
+
+BARE, PLUGIN, OURS, MEMRAY = "pytest alone", "the plugin, not asked", "pytest --gpulog", "pytest --memray"
+
+
+def spent_s(folder: Path, *options: str) -> float:
+    """Seconds of the processor that a run takes, its start included."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *options, str(folder)]
+    subprocess.run(command, check=True, capture_output=True, cwd=folder)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+def main() -> None:
+    tests, rounds = map(int, sys.argv[1:] or (1000, 5))
+    installed = any(one.name == "ipygpulogger" for one in entry_points(group="pytest11"))
+    ours = [] if installed else ["-p", "ipygpulogger.pytest_plugin"]
+    without = ["-p", "no:memray"]
+    runs = {
+        BARE: [*without, "-p", "no:ipygpulogger"],
+        PLUGIN: [*without, *ours],
+        OURS: [*without, *ours, "--gpulog"],
+    }
+    if importlib.util.find_spec("pytest_memray"):
+        runs[MEMRAY] = ["--memray", "-p", "no:ipygpulogger"]
+    costs_s: dict[str, list[list[float]]] = {name: [] for name in runs}
+    with tempfile.TemporaryDirectory() as place:
+        few, many = Path(place, "few"), Path(place, "many")
+        for folder, count in ((few, 1), (many, 1 + tests)):
+            folder.mkdir()
+            (folder / "test_it.py").write_text("".join(f"def test_{i}(): pass\n" for i in range(count)))
+        for options in runs.values():
+            spent_s(many, *options)
+        for name in turns(list(runs), rounds):
+            costs_s[name].append([(spent_s(many, *runs[name]) - spent_s(few, *runs[name])) / tests])
+    print_table(
+        f"A test that does nothing, one of {tests:,}, without the start of pytest",
+        COMPARED,
+        compare(costs_s, BARE),
+        "Seconds of the processor, which other work does not lengthen.",
+        about("pytest", "pytest-memray"),
+    )
+
+
+if __name__ == "__main__":
+    main()
