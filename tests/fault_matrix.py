@@ -68,7 +68,7 @@ def kind_of(function):
     known = {outside_import: "import", print: "display", open: "os", os.fdopen: "os", ctypes.PyDLL: "os"}
     if function.__hash__ and function in known:
         return known[function]
-    if is_method and name in SHOWS and not module.startswith("ipygpulogger"):
+    if is_method and name in SHOWS and not module.startswith(("ipygpulogger", "_io")):
         return "display"
     if name == "start_new_thread" or (name == "start" and isinstance(owner, threading.Thread)):
         return "thread"
