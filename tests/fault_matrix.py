@@ -68,7 +68,7 @@ def kind_of(function):
     known = {outside_import: "import", print: "display", open: "os", os.fdopen: "os", ctypes.PyDLL: "os"}
     if function.__hash__ and function in known:
         return known[function]
-    if is_method and name in SHOWS and not module.startswith("ipygpulogger"):
+    if is_method and name in SHOWS and not module.startswith(("ipygpulogger", "_io")):
         return "display"
     if name == "start_new_thread" or (name == "start" and isinstance(owner, threading.Thread)):
         return "thread"
@@ -379,7 +379,10 @@ def commands():
         "save log.csv",
         "load log.csv",
     ):
-        with contextlib.suppress(UsageError):
+        # A command that cannot print says so as any `print` does.
+        target = builtins.__ask__.__self__.target
+        refused = Exception if target and target[2] == "display" else UsageError
+        with contextlib.suppress(refused):
             get_ipython().run_line_magic("gpulog", command)
 
 
@@ -434,10 +437,7 @@ class Session:
 
             self.shell.user_ns["torch"] = torch
             torch.cuda.synchronize()
-        if "peak" in self.options:  # memray keeps two files open from its first use on
-            self.options = {**self.options, "peak": "all"}
         self.go()
-        self.options = SCENARIOS[name][1]
         self.go()  # what is loaded once is
         self.faults.found, self.faults.learns = {}, True
         problems = self.go()
@@ -575,7 +575,12 @@ def figure(what, found, truth_mb, near_mb):
 
 
 def descriptors_now():
-    return {one.name for one in pathlib.Path("/proc/self/fd").iterdir()}
+    """What is open, but for memray's own files, which it keeps until its tracker is collected."""
+    found = {}
+    for one in pathlib.Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(OSError):  # the listing itself
+            found[one.name] = os.readlink(one)  # noqa: PTH115 - a text
+    return {name for name, path in found.items() if not path.endswith((" (deleted)", "/status"))}
 
 
 def sample(combinations, seen):

