@@ -60,16 +60,15 @@ QUANTITIES = {
 
 
 def mixed(count, seed):
-    """Draw so many cells."""
+    """Draw so many cells, or a few more; with each whether it is the last of its kind, so that nothing is half done."""
     drawn, cells = random.Random(seed), []
     while len(cells) < count:
-        (kind,) = drawn.choices(KINDS, [weight for weight, *_ in KINDS])
+        ((_, *kind),) = drawn.choices(KINDS, [weight for weight, *_ in KINDS])
         size = str(drawn.randrange(1, 1000))
-        cells += [
-            one.replace("$n", size).replace("$k", str(len(cells))).replace("$begin", BEGIN)
-            for one in kind[1:]
-        ]
-    return cells[:count]
+        for part, one in enumerate(kind, 1):
+            code = one.replace("$n", size).replace("$k", str(len(cells))).replace("$begin", BEGIN)
+            cells.append((code, part == len(kind)))
+    return cells
 
 
 def without_us(code):
@@ -134,7 +133,8 @@ def seen(ran, code):
 def soak(cells, both, progress=print):
     """Run the cells in both kernels; the differences, and the classes whose number grew in the first one only."""
     differences, began_s, types = [], time.monotonic(), []
-    for number, code in enumerate(cells):
+    due, warm = EVERY, int(WARM * len(cells))
+    for number, (code, is_last) in enumerate(cells, 1):
         asked = [one.send(code) for one in both]
         if "print('go'" in code:
             for one, cell in zip(both, asked, strict=True):
@@ -143,13 +143,12 @@ def soak(cells, both, progress=print):
         with_us, without = (seen(one, code) for one in ran)
         if with_us != without and not OURS.match(code):
             differences.append((number, code, with_us, without))
-        if (number + 1) % EVERY == 0 or number + 1 == len(cells):
+        if is_last and (number >= due or number == len(cells)):
+            due = number + EVERY
             for one in both:
-                one.sample(number + 1)
-            progress(
-                f"{number + 1:6} cells  {time.monotonic() - began_s:5.0f} s  {len(differences)} differences"
-            )
-        if number + 1 in (int(WARM * len(cells)), len(cells)):
+                one.sample(number)
+            progress(f"{number:6} cells  {time.monotonic() - began_s:5.0f} s  {len(differences)} differences")
+        if is_last and ((number >= warm and not types) or number == len(cells)):
             types.append([one.types() for one in both])
     (first, first_without), (last, last_without) = types
     grew = {name: last[name] - first.get(name, 0) for name in last}

@@ -115,7 +115,7 @@ def _callbacks():
 def _weigh_history():
     """Weigh the records that the history has got since the last time; what two share counts once."""
     logger = _logger()
-    if logger is not (_history["of"] and _history["of"]()):
+    if logger is None or logger is not (_history["of"] and _history["of"]()):
         _history.update(
             of=logger and weakref.ref(logger), count=0, ids=set(), bytes=0, types=collections.Counter()
         )
