@@ -103,10 +103,10 @@ def no_mark(real):
     return observe
 
 
-def never_rose(real):
+def rose_too_little(real):
     def leave(forks):
         real(forks)
-        forks.mine["mark_bytes"] = forks.mine["birth_bytes"]
+        forks.mine["mark_bytes"] = 8 * MB
 
     return leave
 
@@ -147,7 +147,7 @@ RAM = [
     Fault("the mark is read as what is resident", COMES_AND_GOES, "RAM", "given back", "consumed",
           every(RISES_ONLY, instead(linux, "resident_and_mark_bytes", lambda real: lambda *pid: real(*pid)[::-1]))),
     Fault("the mark of a fork is lost", "forked children", "child (fork)", "dead at the end", "needed",
-          instead(forked.Forks, "leave", never_rose)),
+          instead(forked.Forks, "leave", rose_too_little)),
     Fault("a child is read as its parent", PROGRAM, "child (another program)", KEPT, "needed",
           instead(linux, "resident_and_mark_bytes", lambda real: lambda *_: real())),
     Fault("children are not listed", PROGRAM, "child (another program)", KEPT, "needed",
