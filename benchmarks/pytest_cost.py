@@ -53,7 +53,8 @@ def main() -> None:
             folder.mkdir()
             (folder / "test_it.py").write_text("".join(f"def test_{i}(): pass\n" for i in range(count)))
         for options in runs.values():
-            spent_s(many, *options)
+            for folder in (few, many):
+                spent_s(folder, *options)
         for name in turns(list(runs), rounds):
             costs_s[name].append([(spent_s(many, *runs[name]) - spent_s(few, *runs[name])) / tests])
     print_table(
