@@ -10,6 +10,7 @@ How a fenced block is checked goes by its language, and by the words in an HTML 
 ``example: X``           each paragraph is one of examples/X, to the letter; tests/cluster runs that file
 ``text``, ``output``     what the cell above printed; consumed and peaked by 2 MB, other numbers by their place
 ``text``, ``shown: X``   what the renderer makes of the record `SHOWN[X]`, to the letter
+``text``, ``command: X`` lines of what this command prints, but for their figures and the names of tests
 ``sh``                   each ``ipygpulogger ...`` is taken by the command line's own parser
 ``yaml``                 parses; the workflow is run by tests/cli/test_command_line.py
 =======================  ==========================================================================
@@ -63,7 +64,8 @@ MARKDOWN = MarkdownIt("commonmark").enable("table")
 
 # What a page takes for granted.
 GIVEN = {
-    "blocks.md": "def load():\n    return bytearray(b'x') * (8 << 20)",
+    "blocks.md": "def load():\n    return bytearray(b'x') * (8 << 20)\nstep = load",
+    "history.md": "import pytest",
     "trainings.md": "kept = []\ndef train_one_epoch():\n    kept.append(bytearray(b'x') * (20 << 20))",
 }
 
@@ -381,8 +383,25 @@ def test_the_cells_are_python(shell, block):
 @pytest.mark.parametrize("block", of("text"))
 def test_what_is_shown_is_what_the_package_says(block):
     """A text is the output of the cell above it, or a renderer's of a record, to the letter."""
-    if block.word("output") is None and block.word("example:") is None:
+    if all(block.word(word) is None for word in ("output", "example:", "command:")):
         assert block.text == SHOWN[block.word("shown:")]
+
+
+@pytest.mark.parametrize("block", [one for one in of("text") if one.values[0].word("command:")])
+def test_a_command_prints_such_lines(block, driverless_env, tmp_path):
+    """In the same words, on a machine without a device."""
+    (tmp_path / "test_it.py").write_text("def test_it():\n    bytearray(64 << 20)[:] = bytes(64 << 20)\n")
+    done = subprocess.run(
+        [sys.executable, "-m", *block.word("command:").split()],
+        env={**driverless_env, "PYTEST_PLUGINS": "ipygpulogger.pytest_plugin"}, cwd=tmp_path,
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+
+    def words(text):
+        text = re.sub(r"(?m)\S*test\S*_\S+|±\S+|[█░≥]|[\d.-]+( to [\d.-]+)?( s\b)?", " ", text)
+        return {" ".join(line.split()) for line in text.splitlines()}
+
+    assert words(block.text) <= words(done.stdout)
 
 
 @pytest.mark.parametrize(("remark", "what"), REMARKS, ids=[remark for remark, _ in REMARKS])
