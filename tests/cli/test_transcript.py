@@ -3,13 +3,11 @@
 import re
 from dataclasses import replace
 
-import pytest
 from command_line import MB, made
-from nbformat.v4 import new_output
 from sessions import gpu, ram
 
-from ipygpulogger.cli.progress import Columns, Progress, Transcript, _collapsed
-from ipygpulogger.records import MIME, Note, OutOfMemory
+from ipygpulogger.cli.progress import Columns, Progress, Transcript
+from ipygpulogger.records import Note, OutOfMemory
 
 GB = 1024 * MB
 
@@ -22,7 +20,7 @@ def device(before_gb, after_gb, peak_gb, used_gb):
 def told(capsys, *cells, count=None, traceback=()):
     """What is printed of cells: each a record and its source."""
     progress = Progress()
-    transcript = Transcript(progress, shows_output=False)
+    transcript = Transcript(progress)
     for number, (record, source) in enumerate(cells, 1):
         transcript.begin(number, count or len(cells), source)
         transcript.end(record and replace(record, source=source.partition("\n")[0]), traceback)
@@ -101,36 +99,6 @@ def test_an_interrupted_cell_needs_no_traceback(capsys):
     out, err = told(capsys, (cell, "step()"), traceback=["Traceback"])
     assert "  interrupted" in out
     assert err == ""
-
-
-def test_outputs(capsys):
-    """Complete lines as they come, each stream on its own; results as text; no report of ours, no page of HTML."""
-    transcript = Transcript(Progress(), shows_output=True)
-    transcript.begin(1, 2, "f()")
-    transcript.output(new_output("stream", name="stdout", text="a\nb"))
-    assert capsys.readouterr() == ("[1/2] │ a\n", "")
-    transcript.output(new_output("stream", name="stderr", text="w\n"))
-    transcript.output(new_output("stream", name="stdout", text="c\x1b[1m\x1b[2K\x1b]0;t\x07\n"))
-    assert capsys.readouterr() == ("[1/2] │ bc?[2K?]0;t?\n", "[1/2] │ w\n")
-    transcript.output(new_output("stream", name="stdout", text="no end"))
-    for bundle in (
-        {"text/plain": "1\n2", "text/html": "<b>"},
-        {"text/plain": "report", MIME: {}},
-        {"text/plain": "In [1]: 5 s so far | Gen: 0/0/1 MB", "text/html": "live"},
-        {"image/png": "x"},
-    ):
-        transcript.output(new_output("display_data", bundle))
-    transcript.output(new_output("error", ename="E", evalue="", traceback=["E"]))
-    assert capsys.readouterr() == ("[1/2] │ no end\n[1/2] │ 1\n[1/2] │ 2\n", "")
-
-
-REWRITTEN = {"plain": "plain", "\r 10%\r 20%": " 20%", "50%\rdone": "done", "50%\r": "50%"}
-
-
-@pytest.mark.parametrize(("line", "shown"), REWRITTEN.items())
-def test_a_line_that_is_rewritten(line, shown):
-    """What a terminal would show in the end."""
-    assert _collapsed(line) == shown
 
 
 def test_little_ram_is_said_at_once(capsys):
