@@ -27,35 +27,16 @@ if TYPE_CHECKING:
     from ..records import CellRecord
 
 _TIME = 6  # characters, at least
-_MOVED, _MOVED_AT_MOST = 30, 52  # characters: a longer one pushes its source aside
+_MOVED, _MOVED_AT_MOST = 38, 52  # characters: a longer one pushes its source aside
 _SOURCE = 80  # characters
 
 
-class Columns:
-    """The columns that the lines of one run, of so many cells, have in common.
-
-    A column begins narrow, and is then as wide as the widest that it has held.
-    """
-
-    def __init__(self, count: int) -> None:
-        self.count = count
-        self._time, self._moved = _TIME, _MOVED
-
-    def place(self, number: int) -> str:
-        """Return the place of a cell by its number from 1: "[ 7/21]"."""
-        return f"[{number:>{len(str(self.count))}}/{self.count}]"
-
-    def line(self, number: int, time: str, moved: Sequence[str], source: str, *, failed: bool = False) -> str:
-        """Return the line of a cell; of what moved, the first clauses that there is room for."""
-        self._time = max(self._time, len(time))
-        shown = list(moved)
-        while len(shown) > 1 and len(" · ".join(shown)) > _MOVED_AT_MOST:
-            shown.pop()
-        clauses = " · ".join(shown)
-        if not failed:  # how a cell failed widens no column
-            self._moved = max(self._moved, min(len(clauses), _MOVED_AT_MOST))
-        head = f"{self.place(number)}  {time:>{self._time}}"
-        return f"{head}  {clauses:<{self._moved}}  {main_line(source)}"
+def cell_line(place: str, time: str, moved: Sequence[str], source: str) -> str:
+    """Return the line of a cell; of what moved, the first clauses that there is room for."""
+    shown = list(moved)
+    while len(shown) > 1 and len(" · ".join(shown)) > _MOVED_AT_MOST:
+        shown.pop()
+    return f"{place}  {time:>{_TIME}}  {' · '.join(shown):<{_MOVED}}  {main_line(source)}"
 
 
 def main_line(text: str) -> str:
@@ -83,15 +64,13 @@ class Transcript:
 
     def __init__(self, progress: Progress) -> None:
         self._progress = progress
-        self._columns = Columns(0)
-        self._number, self._source, self._began_s = 0, "", 0.0
+        self._place, self._source, self._began_s = "", "", 0.0
 
     def begin(self, number: int, count: int, source: str) -> None:
         """Show that a cell runs, by its number from 1 and its source."""
-        if self._columns.count != count:
-            self._columns = Columns(count)
-        self._number, self._source, self._began_s = number, source, clock.monotonic_s()
-        self._progress.show(main_line(source), f"{self._columns.place(number)} ")
+        self._place = f"[{number:>{len(str(count))}}/{count}]"
+        self._source, self._began_s = source, clock.monotonic_s()
+        self._progress.show(main_line(source), f"{self._place} ")
 
     def end(self, record: CellRecord | None, traceback: Sequence[str]) -> None:
         """Print the line of the cell that ended, what explains a failure, and that little RAM is left."""
@@ -109,9 +88,8 @@ class Transcript:
 
     def _line(self, record: CellRecord | None) -> str:
         time_s = clock.monotonic_s() - self._began_s if record is None else record.time_s
-        failed = record is not None and bool(record.outcome())
         source = self._source if record is None else record.code_line
-        line = self._columns.line(self._number, time_text(time_s), moved(record), source, failed=failed)
+        line = cell_line(self._place, time_text(time_s), moved(record), source)
         if is_terminal(sys.stdout):
             line = clipped(line, shutil.get_terminal_size().columns)
         style = ""

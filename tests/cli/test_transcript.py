@@ -6,7 +6,7 @@ from dataclasses import replace
 from command_line import MB, made
 from sessions import gpu, ram
 
-from ipygpulogger.cli.progress import Columns, Progress, Transcript
+from ipygpulogger.cli.progress import Progress, Transcript, cell_line
 from ipygpulogger.records import Note, OutOfMemory
 
 GB = 1024 * MB
@@ -44,20 +44,20 @@ def test_the_line_of_a_cell(capsys):
         count=21,
     ).out
     assert out.splitlines() == [
-        "[ 1/21]  0.30 s  GPU 4.5 of 16 GB                import torch",
+        "[ 1/21]  0.30 s  GPU 4.5 of 16 GB                        import torch",
         "[ 2/21]  12.4 s  GPU +2.4 GB, needed 3.6 → 6.4 of 16 GB  for batch in loader:",
         "[ 3/21]  2 min 5 s  RAM +1.0 GB → 1.4 GB                    df = read()",
-        "[ 4/21]     0.02 s  GPU \u22122.4 GB → 4.5 of 16 GB              del model",
-        "[ 5/21]     0.00 s  not measured                            2",
+        "[ 4/21]  0.02 s  GPU \u22122.4 GB → 4.5 of 16 GB              del model",
+        "[ 5/21]  0.00 s  not measured                            2",
     ]
 
 
 def test_what_there_is_no_room_for():
     """The lesser memories of a cell are left out; one that is long pushes its source aside."""
     many = [f"cuda:{index} +1.0 GB → 5.0 of 16 GB" for index in range(4)]
-    line = Columns(1).line(1, "1.00 s", many, "load()")
-    assert line == "[1/1]  1.00 s  cuda:0 +1.0 GB → 5.0 of 16 GB   load()"
-    assert Columns(1).line(1, "1.00 s", [many[0] * 3], "load()").endswith("16 GB  load()")
+    line = cell_line("[1/1]", "1.00 s", many, "load()")
+    assert line == "[1/1]  1.00 s  cuda:0 +1.0 GB → 5.0 of 16 GB           load()"
+    assert cell_line("[1/1]", "1.00 s", [many[0] * 3], "load()").endswith("16 GB  load()")
 
 
 def test_a_failed_cell(capsys):
@@ -71,18 +71,6 @@ def test_a_failed_cell(capsys):
     assert err.splitlines()[:4] == ["    OutOfMemoryError: no?[2J", "", "      room", ""]
     assert err.splitlines()[4].startswith("Out of memory on cuda:0")
     assert err.splitlines()[5] == "  -> Do this."
-
-
-def test_columns_after_a_failed_cell(capsys):
-    """How a cell failed may push its own source aside, and no other's: those before and after are in one column."""
-    quiet = replace(made(), gen=ram(468, 468))
-    failed = replace(
-        quiet, gen=ram(468, 900), status="error", error="AVeryLongNameOfAnErrorThatSomebodyChose"
-    )
-    out = told(capsys, (quiet, "a = 1"), (failed, "step()"), (quiet, "b = 2")).out
-    first, second, third = out.splitlines()
-    assert first.index("a = 1") == third.index("b = 2")
-    assert "failed: AVeryLong" in second
 
 
 def test_a_cell_is_named_by_what_it_does(capsys):
