@@ -59,7 +59,6 @@ class MemoryFit:
     base_bytes: float  # the need at size 0, by the line
     off_bytes: int  # how far the farthest point lies from the line
     is_line: bool  # the points lie on it, as far as allocators round, and its need at size 0 is not negative
-    hidden: tuple[str, ...]  # runs without a point: they began with larger data than they needed
     at_least: bool  # the highest use of some run is only a lower bound
     left_bytes: int | None  # the most that the cell can need now; None when unknown
     ends_at: int | None  # the largest size for which there is enough, with a margin; None where unknown
@@ -183,7 +182,6 @@ def _of_memory(
     return MemoryFit(
         **line._asdict(),
         device=next((gpu.id for gpu in measured[-1].gpus if gpu.key == device), RAM),
-        hidden=tuple(run.label for run in runs if _is_hidden(run, device)),
         at_least=any(leaks.memories(run)[device].peak.hi_bytes is None for run in measured),
         left_bytes=left_bytes,
         ends_at=None if left_bytes is None or not line.is_line else line.ends_at(left_bytes),
@@ -225,17 +223,11 @@ def _alone(run: CellRecord, name: str, device: Hashable) -> Point:
 
 
 def _has_point(run: CellRecord, device: Hashable) -> bool:
-    """Return whether the highest use of a run is what it needed."""
+    """Return whether the highest use of a run is what it needed, not what it gave back."""
     usage = leaks.memories(run).get(device)
-    return usage is not None and usage.needed_bytes > 0 and not _is_hidden(run, device)
-
-
-def _is_hidden(run: CellRecord, device: Hashable) -> bool:
-    """Return whether a run gave back what was there before it, which may be all of its highest use."""
-    usage = leaks.memories(run).get(device)
-    if usage is None:
+    if usage is None or not usage.needed_bytes:
         return False
-    return -usage.consumed_bytes > max(_GIVEN_BACK_BYTES, _GIVEN_BACK * usage.needed_bytes)
+    return -usage.consumed_bytes <= max(_GIVEN_BACK_BYTES, _GIVEN_BACK * usage.needed_bytes)
 
 
 def _needs(

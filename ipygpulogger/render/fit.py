@@ -76,8 +76,6 @@ def _limits(memory: MemoryFit) -> Iterator[str]:
     """Yield what makes the size less sure."""
     if memory.ends_at is not None and memory.ends_at > _FAR * memory.points[-1].size:
         yield f"The largest that ran is {memory.points[-1].size:,}: try one in between."
-    if memory.hidden:
-        yield f"{', '.join(memory.hidden[-_LABELS:])} began with larger data in memory, which hides its need."
     if memory.device != RAM and memory.ends_at is not None:
         yield "Leave a few percent: what the allocator loses to fragmentation is not in this figure."
     if memory.at_least:
