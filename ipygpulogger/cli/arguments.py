@@ -206,7 +206,6 @@ def _divided(
 
 
 def _parsers() -> tuple[argparse.ArgumentParser, argparse.ArgumentParser]:
-    """Return the parser of the command line, and that of the command ``run``."""
     parser = _Parser(
         prog="ipygpulogger",
         description="What each cell of a notebook, or a script, costs in RAM, GPU RAM and time.",

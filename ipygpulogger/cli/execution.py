@@ -247,7 +247,6 @@ class Execution:
         return content
 
     async def _start(self) -> None:
-        """Start the logger in the kernel."""
         client = self._client
         set_options = (f"; {_LOGGER}.{name} = {value!r}" for name, value in self.options.items() if value)
         content = await self._request("".join((_START, *set_options)))
@@ -260,7 +259,6 @@ class Execution:
         self.started = True
 
     def _handle_interrupts(self, task: asyncio.Task[Any] | None) -> None:
-        """Handle Ctrl-C from now on."""
         with contextlib.suppress(NotImplementedError):  # Windows
             asyncio.get_running_loop().add_signal_handler(signal.SIGINT, self._interrupt, task)
 

@@ -150,7 +150,6 @@ def _job() -> Job:
 
 
 def _distributed() -> Any:
-    """Return the module torch.distributed if it has a default process group, else None."""
     distributed: Any = sys.modules.get("torch.distributed")
     there = distributed is not None and distributed.is_available() and distributed.is_initialized()
     return distributed if there else None

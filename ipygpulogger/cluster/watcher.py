@@ -216,7 +216,6 @@ class Watch(ABC):
             pass
 
     def _show_ended(self, label: str | None) -> None:
-        """Keep the groups that are complete, and show each."""
         shell = self._shell  # collecting may stop this watch
         try:
             groups = self.collect(label)

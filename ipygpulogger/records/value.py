@@ -49,7 +49,6 @@ class Value:
 
 @cache
 def _values_of(kind: Any) -> Callable[[Any], Any]:
-    """Return a function that returns the values of all fields."""
     return attrgetter(*(name for name, _ in fields_of(kind)))
 
 
