@@ -59,7 +59,6 @@ class MemoryFit:
     base_bytes: float  # the need at size 0, by the line
     off_bytes: int  # how far the farthest point lies from the line
     is_line: bool  # the points lie on it, as far as allocators round, and its need at size 0 is not negative
-    hidden: tuple[str, ...]  # runs without a point: they began with larger data than they needed
     at_least: bool  # the highest use of some run is only a lower bound
     left_bytes: int | None  # the most that the cell can need now; None when unknown
     ends_at: int | None  # the largest size for which there is enough, with a margin; None where unknown
@@ -72,7 +71,6 @@ class CellFit:
     runs: tuple[CellRecord, ...]  # those that succeeded, in their order
     name: str = ""  # what varied: an array, a batch size or a number in a call
     memories: tuple[MemoryFit, ...] = ()  # where the need rose with the size, the first to end first
-    failed: tuple[tuple[int, CellRecord], ...] = ()  # runs that failed or were interrupted, with their size
     missing: str = ""  # what is missing for a line, in one sentence
 
 
@@ -106,9 +104,8 @@ def fit_of(
     found = [_of_memory(known, whole, name, device, left) for device in leaks.memories(whole[-1])]
     ends = [(math.inf if one.ends_at is None else one.ends_at, one.device, one) for one in found if one]
     rising = [one for end, _, one in sorted(ends) if end <= _FAR * min(ends)[0]]
-    failed = tuple((_size(run, name), run) for run in runs if run.status != "ok" and _size(run, name))
     missing = "" if rising else _NO_GROWTH.format(name)
-    return CellFit(whole, name, tuple(rising), failed, missing)
+    return CellFit(whole, name, tuple(rising), missing)
 
 
 def _size(run: CellRecord, name: str) -> int:
@@ -183,7 +180,6 @@ def _of_memory(
     return MemoryFit(
         **line._asdict(),
         device=next((gpu.id for gpu in measured[-1].gpus if gpu.key == device), RAM),
-        hidden=tuple(run.label for run in runs if _is_hidden(run, device)),
         at_least=any(leaks.memories(run)[device].peak.hi_bytes is None for run in measured),
         left_bytes=left_bytes,
         ends_at=None if left_bytes is None or not line.is_line else line.ends_at(left_bytes),
@@ -225,17 +221,11 @@ def _alone(run: CellRecord, name: str, device: Hashable) -> Point:
 
 
 def _has_point(run: CellRecord, device: Hashable) -> bool:
-    """Return whether the highest use of a run is what it needed."""
+    """Return whether the highest use of a run is what it needed, not what it gave back."""
     usage = leaks.memories(run).get(device)
-    return usage is not None and usage.needed_bytes > 0 and not _is_hidden(run, device)
-
-
-def _is_hidden(run: CellRecord, device: Hashable) -> bool:
-    """Return whether a run gave back what was there before it, which may be all of its highest use."""
-    usage = leaks.memories(run).get(device)
-    if usage is None:
+    if usage is None or not usage.needed_bytes:
         return False
-    return -usage.consumed_bytes > max(_GIVEN_BACK_BYTES, _GIVEN_BACK * usage.needed_bytes)
+    return -usage.consumed_bytes <= max(_GIVEN_BACK_BYTES, _GIVEN_BACK * usage.needed_bytes)
 
 
 def _needs(

@@ -8,7 +8,6 @@ its own, so only its time is compared.
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from functools import cached_property
 from statistics import median
@@ -26,7 +25,6 @@ if TYPE_CHECKING:
 
     What = Literal["needed", "used", "time"]
 
-_NUMBER = re.compile(r"([0-9]{1,18})")
 FACTOR = 1.2  # of the median
 _NOTABLE_S = 0.1
 RAM, GPU, TIME = "RAM", "GPU", "time"
@@ -91,20 +89,13 @@ def place_of(record: ProcessRecord) -> tuple[object, ...]:
     return (
         process.rank is None,
         process.rank or 0,
-        _natural(process.worker or ""),
-        _natural(process.host),
+        process.worker or "",
+        process.host,
         process.pid,
         process.task or "",
         record.started_at,
         record.label,
     )
-
-
-def _natural(name: str) -> list[tuple[str, int]]:
-    """Return what sorts names as people count: "engine 2" before "engine 10"."""
-    parts = _NUMBER.split(name)
-    numbers = [*map(int, parts[1::2]), -1]
-    return list(zip(parts[::2], numbers, strict=True))
 
 
 @dataclass(frozen=True, slots=True)

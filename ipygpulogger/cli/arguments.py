@@ -15,7 +15,7 @@ from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from ..analysis.compare import FLOOR_BYTES, TOLERANCE
+from ..analysis.compare import TOLERANCE
 from ..records.units import parse_size, printable
 from ..runtime.errors import first_line, why
 from .streams import say
@@ -69,29 +69,6 @@ def typed(text: str) -> Any:
     return text
 
 
-def read(path: Path) -> dict[str, Any]:
-    """Return the parameters in a file of JSON, or of YAML; a `ValueError` says in one sentence why not."""
-    try:
-        source = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ValueError(f"the file of parameters {path} cannot be read: {why(error)}") from error
-    try:
-        found = json.loads(source)
-    except (ValueError, RecursionError) as problem:
-        try:
-            import yaml
-        except ImportError as error:
-            raise ValueError(f"{path} is not JSON ({problem}); to read YAML: pip install pyyaml") from error
-        try:
-            found = yaml.safe_load(source)
-        except (yaml.YAMLError, ValueError, RecursionError) as error:
-            said = " ".join(str(error).split())
-            raise ValueError(f"{path} is neither JSON nor YAML: {said}") from error
-    if not isinstance(found, dict):
-        raise ValueError(f"{path} holds no parameters: write them as name: value, one a line")  # noqa: TRY004 - as above
-    return found
-
-
 def default_parameters(notebook: Any) -> list[str]:
     """Return the names that the cell tagged ``parameters`` sets; none if it is absent or no Python."""
     for cell in notebook.cells:
@@ -102,14 +79,14 @@ def default_parameters(notebook: Any) -> list[str]:
     return []
 
 
-def inject(notebook: Any, parameters: Mapping[Any, Any]) -> bool:
+def inject(notebook: Any, parameters: Mapping[str, Any]) -> bool:
     """Put the parameters where papermill does, and return whether the notebook has a cell of either tag.
 
     That is in place of a cell tagged ``injected-parameters``, else after the first tagged ``parameters``,
     else at the top. Raises `ValueError` for a name that is not an identifier.
     """
     for name in parameters:
-        if not isinstance(name, str) or not name.isidentifier() or keyword.iskeyword(name):
+        if not name.isidentifier() or keyword.iskeyword(name):
             raise ValueError(f"{name!r} is not a valid name of a variable")
     from nbformat.v4 import new_code_cell
 
@@ -133,14 +110,8 @@ def inject(notebook: Any, parameters: Mapping[Any, Any]) -> bool:
 
 
 def _code(value: Any) -> str:
-    """Return the value as Python code; a value without a literal, such as a date of YAML, as a string."""
-    if isinstance(value, dict):
-        return f"{{{', '.join(f'{_code(key)}: {_code(member)}' for key, member in value.items())}}}"
-    if isinstance(value, list):
-        return f"[{', '.join(map(_code, value))}]"
-    if isinstance(value, float) and not math.isfinite(value):
-        return f"float({str(value)!r})"
-    return repr(value if isinstance(value, (bool, int, float, str, type(None))) else str(value))
+    is_literal = not isinstance(value, float) or math.isfinite(value)
+    return repr(value) if is_literal else f"float({str(value)!r})"
 
 
 # -- the notebook that is run, and its kernel ------------------------------------------------------------
@@ -235,7 +206,6 @@ def _divided(
 
 
 def _parsers() -> tuple[argparse.ArgumentParser, argparse.ArgumentParser]:
-    """Return the parser of the command line, and that of the command ``run``."""
     parser = _Parser(
         prog="ipygpulogger",
         description="What each cell of a notebook, or a script, costs in RAM, GPU RAM and time.",
@@ -258,7 +228,6 @@ def _parsers() -> tuple[argparse.ArgumentParser, argparse.ArgumentParser]:
     run.add_argument(
         "-o", "--output", type=Path, help="the executed notebook (default: NAME.executed.ipynb beside it)"
     )
-    run.add_argument("--show-output", action="store_true", help="also print what the cells print")
     run.add_argument(
         "--allow-errors", action="store_true", help="go on after a cell that fails, and exit 0 all the same"
     )
@@ -284,9 +253,6 @@ def _parsers() -> tuple[argparse.ArgumentParser, argparse.ArgumentParser]:
         metavar=("NAME", "VALUE"),
         help="set a parameter, as papermill does; may be repeated",
     )
-    run.add_argument(
-        "-f", "--parameters-file", type=Path, metavar="FILE", help="parameters from a JSON or YAML file"
-    )
 
     report = commands.add_parser("report", help="rank the cells of a log or of a saved notebook")
     report.add_argument("path", type=Path, help="a log (.jsonl, .csv, .parquet) or a saved notebook (.ipynb)")
@@ -307,14 +273,7 @@ def _parsers() -> tuple[argparse.ArgumentParser, argparse.ArgumentParser]:
         type=_percentage,
         default=TOLERANCE,
         metavar="PERCENT",
-        help="how much higher a cell may go, relative to what it was (default: 5%%)",
-    )
-    compared.add_argument(
-        "--floor",
-        type=_size,
-        default=FLOOR_BYTES,
-        metavar="SIZE",
-        help="how much higher it may always go (default: 1MB)",
+        help="how much higher a cell may go, relative to what it was (default: 5%%), beyond 1 MB",
     )
     compared.add_argument("--all", action="store_true", help="show the unchanged cells, too")
 

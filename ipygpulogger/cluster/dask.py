@@ -12,7 +12,7 @@ from typing import Any
 
 from ..records.units import shortened
 from ..runtime.errors import why
-from .dask_worker import scheduler_plugin, worker_plugin
+from .dask_worker import worker_plugin
 from .watcher import Watch
 
 _INSTALL = (
@@ -47,8 +47,6 @@ class DaskWatch(Watch):
 
     async def _install(self) -> None:
         client, topic = self.client, self._topic
-        with suppress(Exception):  # a scheduler that takes no plugins: "distributed.scheduler.pickle"
-            await client.register_plugin(scheduler_plugin(topic, client.id), name=topic)
         await client.register_plugin(worker_plugin(topic), name=topic)
         for event in await client.get_events(topic):  # those from before the scheduler knew who subscribes
             if "record" not in event[1]:
@@ -67,8 +65,6 @@ class DaskWatch(Watch):
         self.client.sync(self._remove)
 
     async def _remove(self) -> None:
-        with suppress(Exception):  # the scheduler has none
-            await self.client.unregister_scheduler_plugin(self._topic)
         await self.client.unregister_worker_plugin(self._topic)
 
     def _event(self, event: Any) -> None:

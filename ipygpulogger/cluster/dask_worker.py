@@ -1,4 +1,4 @@
-"""What runs in Dask's workers: the measurement of each task; and the plugins that bring it there.
+"""What runs in Dask's workers: the measurement of each task; and the plugin that brings it there.
 
 ``WorkerPlugin.transition`` is called just before the worker hands a task to a thread, and when it has stored
 the result: no peak of the task is missed. Nothing here raises or waits. A record arrives before the result.
@@ -97,8 +97,8 @@ def readable(key: Any) -> str:
 
 # -- what is sent by value -----------------------------------------------------------------------------------
 #
-# These classes are made within a function and use no global name, so that Dask pickles them by value. Dask
-# would not let a worker join that cannot load its plugin: without this package it joins, and says so.
+# The class is made within a function and uses no global name, so that Dask pickles it by value. Dask would
+# not let a worker join that cannot load its plugin: without this package it joins, and says so.
 
 
 def worker_plugin(topic: str) -> Any:
@@ -135,30 +135,3 @@ def worker_plugin(topic: str) -> Any:
                 self.tasks.transition(key, start, finish)
 
     return MeasuredTasks(topic, (socket.gethostname(), os.getpid()))
-
-
-def scheduler_plugin(topic: str, client: str) -> Any:
-    """Return the plugin of the scheduler, which removes both plugins when the client leaves without `stop`.
-
-    A kernel that is restarted says nothing, and the workers of a cluster that outlives it would go on
-    measuring without a reader.
-    """
-    from distributed import SchedulerPlugin
-
-    class Departure(SchedulerPlugin):  # type: ignore[misc]  # as above
-        def __init__(self, topic: str, client: str) -> None:
-            self.topic, self.client = topic, client
-
-        def remove_client(self, scheduler: Any, client: str) -> None:
-            if client == self.client:
-                scheduler.loop.add_callback(self.remove, scheduler)
-
-        async def remove(self, scheduler: Any) -> None:
-            import contextlib
-
-            with contextlib.suppress(Exception):  # `stop` has removed it
-                scheduler.remove_plugin(name=self.topic)
-            with contextlib.suppress(Exception):
-                await scheduler.unregister_worker_plugin(comm=None, name=self.topic)
-
-    return Departure(topic, client)

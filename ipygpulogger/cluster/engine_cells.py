@@ -1,4 +1,4 @@
-"""In an engine of ipyparallel: each cell that a watching client sends is measured.
+"""In an engine of ipyparallel: each cell is measured while a client watches, whichever sent it.
 
 The record goes back as data that the cell publishes (``ipyparallel.datapub``), so that it arrives together
 with the cell's output. No second request is sent, and no cell waits for an engine that is busy or dead.
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 KEY = "ipygpulogger"  # of the published data; the record of one engine, as bytes
 
 
-def begin(session: str) -> None:
-    """Measure the cells of a client, whose requests carry this session, besides those of others.
+def begin() -> None:
+    """Measure cells from now on, until any client that watches ends it.
 
     The host and the process id are published, as JSON: a notebook of the same machine leaves the peak of this
     process to itself. What the first publishing imports on both sides is then no cell's memory either.
@@ -37,18 +37,14 @@ def begin(session: str) -> None:
         with measure("the first measurement, whose imports no cell should pay for"):
             pass
         EngineCells.here = EngineCells(shell)
-    EngineCells.here.sessions.add(session)
     EngineCells.here.publish(json.dumps([socket.gethostname(), os.getpid()]).encode())
 
 
-def end(session: str) -> None:
-    """Measure the cells of a client no more; after the last client nothing of ours remains."""
-    cells = EngineCells.here
-    if cells is not None:
-        cells.sessions.discard(session)
-        if not cells.sessions:
-            EngineCells.here = None
-            cells.stop()
+def end() -> None:
+    """Measure no more; nothing of ours remains."""
+    if EngineCells.here is not None:
+        EngineCells.here.stop()
+        EngineCells.here = None
 
 
 class EngineCells:
@@ -56,13 +52,11 @@ class EngineCells:
 
     Attributes:
         here: The one of this process; None while no client watches.
-        sessions: Of the clients whose cells are measured; that of one that went without a word stays.
     """
 
     here: ClassVar[EngineCells | None] = None
 
     def __init__(self, shell: Any) -> None:
-        self.sessions: set[str] = set()
         self._shell = shell
         self._running: Measure | None = None
         self._callbacks = {"pre_run_cell": self._pre_run_cell, "post_run_cell": self._post_run_cell}
@@ -85,10 +79,9 @@ class EngineCells:
             if not info.store_history:  # a cell within a cell, as `%%capture` makes one
                 return
             self._drop()
-            if self._shell.data_pub.parent_header.get("session") in self.sessions:
-                running = Measure(f"In [{self._shell.execution_count}]")
-                running.__enter__()
-                self._running = running
+            running = Measure(f"In [{self._shell.execution_count}]")
+            running.__enter__()
+            self._running = running
         except BaseException:  # interrupted, or no descriptors are left: the cell runs unmeasured
             pass
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 # What an engine runs silently. It binds no name there, and finds a package that was installed a moment ago.
 _CALL = (
     "[m.invalidate_caches() or m.import_module('ipygpulogger')"
-    " and m.import_module('ipygpulogger.cluster.engine_cells').{}({!r}) for m in [__import__('importlib')]]"
+    " and m.import_module('ipygpulogger.cluster.engine_cells').{}() for m in [__import__('importlib')]]"
 )
 _PATIENCE_S = 1.0  # at the start and the stop, for engines that answer; busy ones do it when they come to it
 _OUTPUT_S = 0.5  # after a cell, for output that is still on its way behind the result
@@ -96,13 +96,7 @@ class IPyParallelWatch(Watch):
 
         As text, which runs on any version of Python; a function needs the same version on both sides.
         """
-        code = _CALL.format(name, self.client.session.session)
-        answer = self.client[engine].execute(code, silent=True, block=False)
-        history = self.client.history
-        for message in answer.msg_ids:  # so that `history[-1]` stays the user's own last request
-            if message in history[-1:]:
-                history.pop()
-        return answer
+        return self.client[engine].execute(_CALL.format(name), silent=True, block=False)
 
     # -- the requests ------------------------------------------------------------------------------
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import sys
 import time
-import weakref
 from contextlib import suppress
 from functools import partial
 from importlib.metadata import version
@@ -18,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from ..records.units import shortened
 from ..runtime.errors import first_line, named
 from ..runtime.wrappers import Wrappers
-from .ray_worker import MOST_PENDING, mailbox_class, measured
+from .ray_worker import MARK, MOST_PENDING, mailbox_class, measured
 from .watcher import Watch
 
 if TYPE_CHECKING:
@@ -30,85 +29,32 @@ _LOOKS, _QUIET_LOOKS, _PAUSE_S = 10, 3, 0.005  # for what tasks of a cell sent: 
 _CALL_S, _START_S = 10.0, 30.0  # at most, for an answer of the mailbox, and until it runs
 _TRIES, _TRY_AGAIN_S = 200, 0.005
 
-# What `ray.remote` returned while it was wrapped, by id: an actor class has the `__eq__` of the user's.
-_declared: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
-
 
 class RayWatch(Watch):
-    """What `watch` returns for the module ``ray``, which may be initialized before or after."""
+    """What `watch` returns for the module ``ray``; it ends with ``ray.shutdown()``.
+
+    Raises:
+        ValueError: Ray is not initialized.
+    """
 
     def __init__(self, client: ModuleType, *, report: bool = True) -> None:
         super().__init__(client, report=report)
         self._ray: Any = client
-        self._mailbox: Any = None
+        if not self._ray.is_initialized():
+            raise ValueError("Ray is not initialized: call ray.init(), and then watch(ray)")
         self._lacking = False  # whether some worker lacks the package, which was said
+        self._mailbox: Any = _mailbox(self._ray)
         self._wrappers = Wrappers(lambda: client)
-        makers = {"remote": self._remote, "init": self._init, "shutdown": self._shutdown}
-        self._wrappers.put_on({name: partial(self._wrapped, name, maker) for name, maker in makers.items()})
+        self._wrappers.put_on({"remote": partial(_Remote, self)})
         self.started()
-        self._join()
         self._report_declared_before()
 
     def leave(self) -> None:
-        """Put Ray's own functions back and end the mailbox."""
+        """Put Ray's own function back and end the mailbox."""
         self._wrappers.take_off()
-        self._kill()
-
-    # -- Ray's functions, wrapped --------------------------------------------------------------------
-
-    def _wrapped(self, name: str, maker: Callable[..., Any], original: Any) -> Callable[..., Any]:
-        return _SentAsRaysOwn(self._ray, name, maker(original))
-
-    def _remote(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        def remote(*args: Any, **kwargs: Any) -> Any:
-            if len(args) == 1 and not kwargs and callable(args[0]):
-                return self._declare(original, args[0])
-            return partial(self._declare, original(*args, **kwargs))
-
-        return remote
-
-    def _declare(self, declare: Callable[[Any], Any], declared: Any) -> Any:
-        try:
-            declared = measured(declared)
-        except Exception as error:  # such as a metaclass that takes other arguments
-            name = getattr(declared, "__qualname__", declared)
-            self.say_once(f"ipygpulogger does not measure {name}, since it cannot wrap it: {named(error)}")
-        remote = declare(declared)
-        with suppress(TypeError):  # it takes no weak reference
-            _declared[id(remote)] = remote
-        return remote
-
-    def _init(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        def init(*args: Any, **kwargs: Any) -> Any:
-            context = original(*args, **kwargs)
-            self._join()
-            return context
-
-        return init
-
-    def _shutdown(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        def shutdown(*args: Any, **kwargs: Any) -> Any:
-            self.take_arrived()
-            self._mailbox = None
-            return original(*args, **kwargs)
-
-        return shutdown
-
-    # -- the mailbox ---------------------------------------------------------------------------------
-
-    def _join(self) -> None:
-        """Place a mailbox, if Ray is initialized and there is none."""
-        if self._ray.is_initialized() and self._mailbox is None and self.is_running:
-            try:
-                self._mailbox = _mailbox(self._ray, self._wrappers.own("remote"))
-            except Exception as error:
-                self.say_once(f"ipygpulogger cannot measure the tasks of Ray: {first_line(error)}")
-
-    def _kill(self) -> None:
-        mailbox, self._mailbox = self._mailbox, None
-        if mailbox is not None:
-            with suppress(Exception):  # Ray was shut down, or its head has died: so did the mailbox
-                self._ray.kill(mailbox)
+        with suppress(Exception):  # Ray was shut down, or its head has died: so did the mailbox
+            self._ray.kill(self._mailbox)
+        self._mailbox = None
 
     def take_arrived(self) -> None:
         """Take what has arrived, and for a moment what may be on its way."""
@@ -121,17 +67,22 @@ class RayWatch(Watch):
 
     def _take(self) -> bool:
         """Take what has arrived; return whether that was anything."""
-        if self._mailbox is None or not self._ray.is_initialized():
-            self._mailbox = None  # it ended with Ray
-            self._join()
+        if self._mailbox is None:
             return False
         try:
-            records, lost, unable = self._ray.get(self._mailbox.empty.remote(), timeout=_CALL_S)
+            # To ask the mailbox would start Ray.
+            found = self._ray.is_initialized() and self._ray.get(
+                self._mailbox.empty.remote(), timeout=_CALL_S
+            )
+            why = "it was shut down; after ray.init(), call watch(ray) again"
         except Exception as error:  # it was killed, as for lack of memory, or Ray does not answer
-            self.say_once(f"ipygpulogger measures the tasks of Ray no more: {first_line(error)}")
-            self._kill()
-            self.stop()
+            found, why = None, first_line(error)
+        if not found:
+            if self.is_running:
+                self.say_once(f"ipygpulogger measures the tasks of Ray no more: {why}")
+                self.stop()
             return False
+        records, lost, unable = found
         for payload in records:
             self.arrivals.take(payload)
         self.arrivals.unsent += lost
@@ -149,16 +100,14 @@ class RayWatch(Watch):
         found = [
             name
             for name, value in list(vars(sys.modules["__main__"]).items())
-            if not name.startswith("_")
-            and issubclass(type(value), kinds)
-            and _declared.get(id(value)) is not value
+            if not name.startswith("_") and issubclass(type(value), kinds) and MARK not in vars(value)
         ]
         if found:
             names = shortened(", ".join(found))
             self.say_once(f"Declared before watch(ray), and so not measured: {names}. Run their cells again.")
 
 
-def _mailbox(ray: Any, remote: Callable[..., Any]) -> Any:
+def _mailbox(ray: Any) -> Any:
     """Return a new actor that holds records until they are collected, and takes no CPU of the cluster.
 
     It belongs to the driver: it ends with it, with ``ray.shutdown()`` and with `stop`.
@@ -166,7 +115,7 @@ def _mailbox(ray: Any, remote: Callable[..., Any]) -> Any:
     # By this name workers find it, also those of what was declared before it was made.
     name = f"ipygpulogger-{ray.get_runtime_context().get_job_id()}"
     options = {"num_cpus": 0, "max_restarts": 0, "name": name, "max_pending_calls": MOST_PENDING}
-    actors = remote(mailbox_class(MOST_RECORDS)).options(**options)
+    actors = ray.remote(mailbox_class(MOST_RECORDS)).options(**options)
     for left in reversed(range(_TRIES)):  # the name of one that was just closed may be in use for a moment
         try:
             actor = actors.remote()
@@ -179,14 +128,28 @@ def _mailbox(ray: Any, remote: Callable[..., Any]) -> Any:
     return actor
 
 
-class _SentAsRaysOwn:
-    """A function in place of one of Ray's; a task that uses it by name is sent Ray's own."""
+class _Remote:
+    """A ``ray.remote`` that measures what it declares; a task that uses it by name is sent Ray's own."""
 
-    def __init__(self, ray: ModuleType, name: str, function: Callable[..., Any]) -> None:
-        self._ray, self._name, self._function = ray, name, function
+    def __init__(self, watch: RayWatch, own: Callable[..., Any]) -> None:
+        self._watch, self._own = watch, own
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self._function(*args, **kwargs)
+        if len(args) == 1 and not kwargs and callable(args[0]):
+            return self._declare(self._own, args[0])
+        return partial(self._declare, self._own(*args, **kwargs))
+
+    def _declare(self, declare: Callable[[Any], Any], declared: Any) -> Any:
+        try:
+            declared = measured(declared)
+        except Exception as error:  # such as a metaclass that takes other arguments
+            name = getattr(declared, "__qualname__", declared)
+            self._watch.say_once(
+                f"ipygpulogger does not measure {name}, since it cannot wrap it: {named(error)}"
+            )
+        remote = declare(declared)
+        vars(remote)[MARK] = True
+        return remote
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return getattr, (self._ray, self._name)
+        return getattr, (self._watch.client, "remote")

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from contextlib import AbstractContextManager
 
-_MARK = "_ipygpulogger_measured"  # of what is wrapped already
+MARK = "_ipygpulogger_measured"  # of what is wrapped already, and of what Ray makes of it
 _SPECIAL = frozenset(("__init__", "__call__"))  # those special methods that may be a task
 
 
@@ -37,7 +37,7 @@ def measured(declared: Any) -> Any:
     asynchronous generator function.
     """
     module = getattr(declared, "__module__", None) or ""
-    if _MARK in getattr(declared, "__dict__", ()) or module.partition(".")[0] == "ray":
+    if MARK in getattr(declared, "__dict__", ()) or module.partition(".")[0] == "ray":
         return declared
     if inspect.isclass(declared):
         return _measured_class(declared)
@@ -60,12 +60,12 @@ def _measured_class(declared: type) -> type:
             wrapped = _measured_function(function, f"{declared.__name__}.{name}")
             methods[name] = wrapped if function is method else type(method)(wrapped)
     kept = {name: getattr(declared, name) for name in ("__module__", "__qualname__", "__doc__")}
-    return type(declared)(declared.__name__, (declared,), {**methods, **kept, _MARK: True})
+    return type(declared)(declared.__name__, (declared,), {**methods, **kept, MARK: True})
 
 
 def _measured_function(function: Any, name: str) -> Any:
     wrapper = around_calls(function, task_context(name), "watch")
-    setattr(wrapper, _MARK, True)
+    setattr(wrapper, MARK, True)
     return wrapper
 
 

@@ -46,10 +46,9 @@ def gather(
 
     Args:
         measured: What `measure` returned, after its block or call has ended; or any `Measurement`. None, or
-            a block that could not be measured, is shown as missing.
+            a block that could not be measured, is shown as missing; None needs the label of the others.
         timeout_s: How long rank 0 waits for the others, which do not wait. 0 takes what has arrived.
-        label: What was measured; by default the label of the measurement. Of None without a label, that of
-            this process's previous call.
+        label: What was measured; by default the label of the measurement.
 
     Returns:
         On rank 0 the records of all ranks in the order of their ranks, and which ranks are missing and why;
@@ -64,7 +63,7 @@ def gather(
     if record is not None and not isinstance(record, Measurement):
         kind = type(measured).__name__
         raise TypeError(f"gather() takes what measure() returned, a Measurement or None, not {kind}")
-    gathering = _job().post(record, label or (None if measured is None else measured.label))
+    gathering = _job().post(record, label or (_NOT_MEASURED if measured is None else measured.label))
     return None if gathering is None else gathering.wait(timeout_s)
 
 
@@ -75,31 +74,25 @@ class Job:
     hold the other one for minutes, such as the set-up of NCCL while it waits for all ranks.
     """
 
-    def __init__(self, rank: int, size: int, store: Any = None, before: Job | None = None) -> None:
+    def __init__(self, rank: int, size: int, store: Any = None, calls: Counter[str] | None = None) -> None:
         self.size, self._store = size, store
         self.lost = ""  # why the store cannot be used any longer; then it is not asked again
         self.process = Process(socket.gethostname(), os.getpid(), rank)
-        # Another process group may have the same store, with keys of the one before.
-        self._calls: Counter[str] = Counter(before._calls if before else ())
-        self._label: str | None = None  # of the previous call
+        # By label. Another process group may have the same store, with keys of the one before.
+        self.calls: Counter[str] = calls or Counter()
         self._lock = threading.Lock()
         # The store may stay when torchrun restarts the job: what a rank sent before is not taken.
         self._attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
 
-    def post(self, measured: Measurement | None, label: str | None) -> Gathering | None:
+    def post(self, measured: Measurement | None, label: str) -> Gathering | None:
         """Send what this rank measured; on rank 0 return what collects the others."""
         with self._lock:
-            label = self._label = label or self._label
-            number = self._calls[label or ""]
-            if label is not None:
-                self._calls[label] += 1
+            number = self.calls[label]
+            self.calls[label] += 1
         record = None if measured is None else ProcessRecord.of(measured, self.process)
         rank = self.process.rank
         if rank == 0:
             return Gathering(self, label, number, record)
-        if label is None:
-            warn(f"rank {rank} has nothing to send: it was not measured, and gather() was given no label")
-            return None
         key, value = self.key(label, number, rank), b"" if record is None else packed(record)
         self.ask("set", key, value)  # over TCP this waits for nothing
         if self.lost:
@@ -150,14 +143,13 @@ def _job() -> Job:
         known_pid, known_group, job = _current or (None, None, None)
         if job is None or (known_pid, known_group) != (pid, group):  # a forked child has its own connection
             # Calls before there was a group, or before a fork, have no counterpart on the other ranks.
-            before = job if known_pid == pid and known_group is not None else None
-            job = Job(*place, before=before)
+            calls = job.calls if job and known_pid == pid and known_group is not None else None
+            job = Job(*place, calls=calls)
             _current = pid, group, job
         return job
 
 
 def _distributed() -> Any:
-    """Return the module torch.distributed if it has a default process group, else None."""
     distributed: Any = sys.modules.get("torch.distributed")
     there = distributed is not None and distributed.is_available() and distributed.is_initialized()
     return distributed if there else None
@@ -183,12 +175,11 @@ def _connection() -> Any:
 class Gathering:
     """The records of one call that have arrived on rank 0."""
 
-    def __init__(self, job: Job, label: str | None, number: int, own: ProcessRecord | None) -> None:
+    def __init__(self, job: Job, label: str, number: int, own: ProcessRecord | None) -> None:
         self._job, self._label = job, label
         self._records = {} if own is None else {0: own}
         self._missing = {0: _NOT_MEASURED} if own is None else {}
-        others = () if label is None else range(1, job.size)
-        self._open = {rank: job.key(label or "", number, rank) for rank in others}
+        self._open = {rank: job.key(label, number, rank) for rank in range(1, job.size)}
 
     def wait(self, timeout_s: float) -> Group:
         """Wait for the records until each rank has answered or the time is over, and return them."""
@@ -199,15 +190,13 @@ class Gathering:
             pause_s = min(1.5 * pause_s, _SLOWEST_POLL_S)
         self._take([rank for rank in self._open if self._is_there(rank)])
         why = f"no answer within {timeout_s:g} s"
-        if self._label is None:
-            why = "rank 0 was not measured, and gather() was given no label"
         if self._job.lost and self._open:
             warn(f"rank 0 has no records of other ranks: {self._job.lost}")
         reasons = dict.fromkeys(range(1, self._job.size), self._job.lost or why) | self._missing
         missing = [
             Missing(f"rank {rank}", why) for rank, why in sorted(reasons.items()) if rank not in self._records
         ]
-        return Group(self._label or _NOT_MEASURED, self._records.values(), missing)
+        return Group(self._label, self._records.values(), missing)
 
     def _poll(self) -> bool:
         """Take the records if all have arrived, without waiting for any; return whether they have."""

@@ -135,7 +135,8 @@ class Watch(ABC):
         if self._shell is not None:
             with importing():  # what makes HTML, now, so that no cell waits for it or holds its memory
                 import_module("ipygpulogger.render.summary")
-            self._come_last()
+            # Behind that of a logger that was started before: the table stands below the cell's report.
+            self._shell.events.register(_EVENT, self._post_run_cell)
 
     def spare(self, host: str, pid: int) -> None:
         """Let no cell of this notebook reset the high-water mark of a process here that measures itself."""
@@ -171,7 +172,8 @@ class Watch(ABC):
             running.remove(self)
         self._show_ended(label_here())
         if self._shell is not None:
-            self._unregister()
+            with suppress(ValueError):  # the shell's events were reset
+                self._shell.events.unregister(_EVENT, self._post_run_cell)
             self._shell = None
         machine().child_peaks.measure_again(self._spared)
         self._spared.clear()
@@ -202,15 +204,6 @@ class Watch(ABC):
             self.spare(record.host, record.pid)
         return kept
 
-    def _come_last(self) -> None:
-        """Register the callback anew, behind all others: the table stands below the cell's report."""
-        self._unregister()
-        self._shell.events.register(_EVENT, self._post_run_cell)
-
-    def _unregister(self) -> None:
-        with suppress(ValueError):  # it is not there, or the shell's events were reset
-            self._shell.events.unregister(_EVENT, self._post_run_cell)
-
     def _post_run_cell(self, result: Any = None) -> None:
         try:
             if getattr(getattr(result, "info", None), "store_history", True):
@@ -219,13 +212,10 @@ class Watch(ABC):
                 label = label_here()  # of the cell around it; None for a front end's silent code
             if label is not None:
                 self._show_ended(label)
-            if self._shell is not None:
-                self._come_last()  # another callback may have come in this cell
         except BaseException:  # interrupted: IPython would print it into the cell
             pass
 
     def _show_ended(self, label: str | None) -> None:
-        """Keep the groups that are complete, and show each."""
         shell = self._shell  # collecting may stop this watch
         try:
             groups = self.collect(label)

@@ -7,7 +7,7 @@ from dataclasses import fields
 from functools import cache
 from importlib import import_module
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -49,7 +49,6 @@ class Value:
 
 @cache
 def _values_of(kind: Any) -> Callable[[Any], Any]:
-    """Return a function that returns the values of all fields."""
     return attrgetter(*(name for name, _ in fields_of(kind)))
 
 
@@ -85,11 +84,7 @@ class Sequenced(Displayed, Sequence[T]):
 
     _records: Sequence[T]
 
-    @overload
-    def __getitem__(self, index: int) -> T: ...
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[T]: ...
-    def __getitem__(self, index: int | slice) -> T | Sequence[T]:
+    def __getitem__(self, index: Any) -> Any:
         return self._records[index]
 
     def __len__(self) -> int:

@@ -52,8 +52,6 @@ def _sentences(found: CellFit, name: str) -> Iterator[str]:
         yield from _limits(memory)
     if any(len(memory.points) == 2 for memory in found.memories):
         yield "Two sizes always lie on a line: a run with a third one shows whether it holds."
-    for size, run in found.failed:
-        yield f"{run.label} {run.outcome()} at {name} = {size:,}, so it has no point."
 
 
 def _growth(memory: MemoryFit, name: str) -> str:
@@ -76,8 +74,6 @@ def _limits(memory: MemoryFit) -> Iterator[str]:
     """Yield what makes the size less sure."""
     if memory.ends_at is not None and memory.ends_at > _FAR * memory.points[-1].size:
         yield f"The largest that ran is {memory.points[-1].size:,}: try one in between."
-    if memory.hidden:
-        yield f"{', '.join(memory.hidden[-_LABELS:])} began with larger data in memory, which hides its need."
     if memory.device != RAM and memory.ends_at is not None:
         yield "Leave a few percent: what the allocator loses to fragmentation is not in this figure."
     if memory.at_least:

@@ -43,11 +43,6 @@ _ENDS = ("before_bytes", "after_bytes")
 _BEYOND = 2**63  # bytes, seconds or anything else that is counted: no machine has as many
 _NUMBERS = frozenset((int, float))
 _NOUNS: dict[type, str] = {int: "a whole number", float: "a number", str: "a text", bool: "true or false"}
-# The exact types of what needs no decoding.
-_PLAIN: dict[Any, tuple[type, ...]] = {
-    **{kind: (kind,) for kind in _NOUNS},
-    **{kind | None: (kind, types.NoneType) for kind in _NOUNS},
-}
 
 
 class WrongRecordError(ValueError):
@@ -98,9 +93,7 @@ def from_json(text: str | bytes) -> Any:
         return json.loads(text, parse_int=lambda digits: int(digits[:30]))
 
 
-# A decoder returns the value that a plain value stands for, or raises `WrongRecordError` with its path. The
-# decoder of a dataclass checks plain members itself, by their exact types: a record has a hundred of them,
-# and a log ten thousand records.
+# A decoder returns the value that a plain value stands for, or raises `WrongRecordError` with its path.
 _Decoder = Any  # Callable[[Any, str], Any]
 
 
@@ -127,7 +120,6 @@ def _of_dataclass(kind: Any) -> _Decoder:
     members: list[tuple[Any, ...]] = [
         (
             name,
-            _PLAIN.get(hints[name], ()),
             0 if _NEVER_NEGATIVE.fullmatch(name) or (kind in _RESIDENT and name in _ENDS) else -_BEYOND,
             _decoder(hints[name]),
             None if default is MISSING and types.NoneType in get_args(hints[name]) else default,
@@ -142,14 +134,13 @@ def _of_dataclass(kind: Any) -> _Decoder:
             hi_bytes = default_hi_bytes(values.get("quality", ""), values.get("lo_bytes", 0))
             values = {**values, "hi_bytes": hi_bytes}
         found = {}
-        for name, plain, lowest, decode_member, default in members:
+        for name, lowest, decode_member, default in members:
             value: Any = values.get(name, default)
-            if type(value) not in plain:
-                if value is MISSING:
-                    raise WrongRecordError(f"{path}.{name}", "is missing")
-                if value is not default:
-                    value = decode_member(value, f"{path}.{name}")
-            if type(value) in _NUMBERS and not lowest <= value < _BEYOND:
+            if value is MISSING:
+                raise WrongRecordError(f"{path}.{name}", "is missing")
+            if value is not default:
+                value = decode_member(value, f"{path}.{name}")
+            if type(value) in _NUMBERS and value < lowest:
                 raise ImpossibleNumberError(f"{path}.{name}")
             found[name] = value
         # Resident memory is never negative; the peak of a device, a sum of changes, may be.

@@ -194,13 +194,12 @@ def test_which_cell_is_meant():
 
 
 def test_what_failed_is_not_on_the_line():
-    """A run that failed or was interrupted needed more than its peak says: it is told beside the line."""
+    """A run that failed or was interrupted needed more than its peak says."""
     session = Session(100 * MB, 3 * MB)
     for size in (8, 16, 24):
         session.step(size)
     session.step(64, more=-100 * MB, status="error", error="OutOfMemoryError")
     found = session.fit(left=300 * MB)
-    assert [(size, run.label) for size, run in found.failed] == [(64, "In [4]")]
     assert found.memories[0].ends_at == 66
 
 
@@ -371,12 +370,12 @@ def test_which_memories_are_told(runs, told):
 
 def test_a_little_that_was_given_back_hides_nothing():
     """Up to 2 MB."""
-    for more, hidden in ((0, ()), (1, ("In [1]",))):
+    for more, sizes in ((0, [1, 2, 3]), (1, [2, 3])):
         session = Session(0, 0)
         for size, need, back in ((1, 10, 2 * MB + more), (2, 20, 0), (3, 30, 0)):
             before, session.others = session.used, session.used - back
             session.cell("f(x)", before, before + need * MB, "f", dimensions=(("x", size),))
-        assert session.fit().memories[0].hidden == hidden
+        assert [point.size for point in session.fit().memories[0].points] == sizes
 
 
 def test_runs_without_the_size_are_left_out():

@@ -51,7 +51,7 @@ def torchrun(rank):
     for _ in range(2):  # one rank late, one early
         time.sleep(0.2 * (rank == 1))
         tell("again", gather(work(rank).last))
-    tell("one not measured", gather(None if rank == 1 else work(rank)))
+    tell("one not measured", gather(None if rank == 1 else work(rank), label="work"))
     with measure("other") as m:
         pass
     tell("another label", gather(m, label="named"))

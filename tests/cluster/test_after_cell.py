@@ -79,15 +79,14 @@ def test_what_is_broken_hurts_no_cell(shell, watching, capsys, monkeypatch):
     assert (said.count("could not collect"), said.count("cannot show its tables")) == (1, 1)
 
 
-def test_the_table_comes_last(shell, watching, capsys):
-    """Below the report of a logger that was started after the watch."""
-    logger = IPyGPULogger()
-    shell.user_ns["logger"] = logger
-    run(shell, "logger.start();")
-    capsys.readouterr()
-    run(shell, "w.done += [0]")
-    shown = capsys.readouterr().out
-    assert shown.index("RAM: Consumed") < shown.index(repr(watching.records[-1]))
+def test_the_table_comes_last(shell, capsys):
+    """Below the report of a logger that was started before the watch."""
+    logger = IPyGPULogger().start()
+    with FakeWatch() as found:
+        shell.user_ns["w"] = found
+        run(shell, "w.done += [0]")
+        shown = capsys.readouterr().out
+        assert shown.index("RAM: Consumed") < shown.index(repr(found.records[-1]))
     logger.stop()
 
 

@@ -117,9 +117,6 @@ class Client:
     async def unregister_worker_plugin(self, name):
         del self.plugins[name]
 
-    async def unregister_scheduler_plugin(self, _):
-        pass
-
     async def get_events(self, _):
         return [(0.0, message) for message in self.known]
 

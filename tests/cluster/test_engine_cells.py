@@ -15,17 +15,16 @@ TRANSIENT = "block = bytearray(64 << 20); block[::4096] = b'x' * len(block[::409
 
 @pytest.fixture
 def engine(shell):
-    """The shell as an engine's; `sent` is what was published, and `client` sent the cells."""
+    """The shell as an engine's; `sent` is what was published."""
     sent = []
-    publisher = SimpleNamespace(publish_data=sent.append, parent_header={"session": "a"})
+    publisher = SimpleNamespace(publish_data=sent.append)
     shell.data_pub = publisher
     yield SimpleNamespace(shell=shell, sent=sent, publisher=publisher)
     del shell.data_pub
 
 
-def run(engine, code, client="a"):
-    """Run a cell that this client sent; return the records that were published for it."""
-    engine.publisher.parent_header = {"session": client}
+def run(engine, code):
+    """Run a cell; return the records that were published for it."""
     engine.sent.clear()
     engine.shell.run_cell(code, store_history=True)
     return [unpacked(one[engine_cells.KEY]) for one in engine.sent]
@@ -33,10 +32,10 @@ def run(engine, code, client="a"):
 
 @pytest.fixture
 def watched(engine):
-    """The same, watched by client "a"."""
-    engine_cells.begin("a")
+    """The same, watched."""
+    engine_cells.begin()
     yield engine
-    engine_cells.end("a")
+    engine_cells.end()
 
 
 def test_how_a_cell_ended(watched, capsys):
@@ -68,20 +67,18 @@ def test_what_cannot_be_sent_hurts_no_cell(watched):
 
 
 def test_clients_that_watch(engine):
-    """Each cell of theirs is measured once, whoever watches, no other's; after the last no callback remains."""
+    """However many, each cell is measured once; after one ended it no callback remains."""
     before = {event: list(found) for event, found in engine.shell.events.callbacks.items()}
-    for client in ("a", "b", "b"):
-        engine_cells.begin(client)
-    assert [len(run(engine, "x = 1", client)) for client in "abc"] == [1, 1, 0]
-    engine_cells.end("b")
-    assert [len(run(engine, "x = 1", client)) for client in "abc"] == [1, 0, 0]
-    for client in "ab":  # to end twice is no error
-        engine_cells.end(client)
+    for _ in range(2):
+        engine_cells.begin()
+    assert len(run(engine, "x = 1")) == 1
+    for _ in range(2):  # to end twice is no error
+        engine_cells.end()
     assert engine.shell.events.callbacks == before
     del engine.shell.data_pub
     try:
         with pytest.raises(RuntimeError, match="only engines of ipyparallel"):
-            engine_cells.begin("a")
+            engine_cells.begin()
     finally:
         engine.shell.data_pub = engine.publisher
 

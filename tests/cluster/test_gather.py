@@ -86,23 +86,15 @@ def test_a_silent_rank_is_missing(jobs):
 
 
 def test_what_was_not_measured_is_said(jobs):
-    """By any rank; None has the label of the call before."""
+    """By any rank, under the label of the others."""
     for one in jobs[1:]:
         one.post(step(1), "step")
     jobs[0].post(step(0), "step").wait(30)
     for one in jobs[1:]:
-        one.post(None if one is jobs[2] else step(1), None if one is jobs[2] else "step")
-    group = jobs[0].post(None, None).wait(30)
+        one.post(None if one is jobs[2] else step(1), "step")
+    group = jobs[0].post(None, "step").wait(30)
     assert [record.rank for record in group] == [1, 3]
     assert group.missing == (("rank 0", "not measured"), ("rank 2", "not measured"))
-
-
-def test_nothing_measured_and_no_label(jobs):
-    """Then nobody knows what belongs together, and nobody waits."""
-    with pytest.warns(RuntimeWarning, match="rank 1 has nothing to send"):
-        assert jobs[1].post(None, None) is None
-    group = jobs[0].post(None, None).wait(30)
-    assert (len(group), [one.who for one in group.missing]) == (0, [f"rank {one}" for one in range(RANKS)])
 
 
 @pytest.mark.parametrize(

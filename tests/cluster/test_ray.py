@@ -25,30 +25,26 @@ INIT = {
 
 
 @pytest.fixture(scope="module", autouse=True)
-def first_cell():
-    """One Ray for the file, for it takes seconds to start, under a watch that is older; what it measured.
+def started():
+    """One Ray for the file, for it takes seconds to start.
 
     A table waits for records until none came for a third of a second: on a busy machine they come late.
     """
     with pytest.MonkeyPatch.context() as patient:
         patient.setattr("ipygpulogger.cluster.ray._PAUSE_S", 0.1)
         patient.setattr("ipygpulogger.cluster.ray._LOOKS", 100)
-        with watch(ray) as watching:
-            hold = ray.remote(transient(40))
-            ray.init(**INIT)
-            ray.get(hold.remote())
-            found = watching.records[-1]
-        yield found
+        ray.init(**INIT)
+        yield
         ray.shutdown()
 
 
 @pytest.fixture
 def watching():
     """Ray, watched; and nothing of the watch left behind."""
-    own = ray.remote, ray.init, ray.shutdown
+    own = ray.remote
     with watch(ray) as found:
         yield found
-    assert own == (ray.remote, ray.init, ray.shutdown)
+    assert own is ray.remote
     assert not any(name.startswith("ipygpulogger") for name in ray.util.list_named_actors())
 
 
@@ -337,9 +333,3 @@ def test_a_table_after_each_cell_in_which_tasks_ended(shell, capsys):
         watching.stop()
     run("ray.get(hold.remote(1))")
     assert len(watching.records) == 2
-
-
-def test_a_watch_that_is_older_than_ray(first_cell):
-    """The watch may begin before Ray does; `test_ray_alone` ends Ray and starts it anew."""
-    (record,) = first_cell
-    assert record.gen.peaked_bytes == pytest.approx(40 * MB, abs=2 * MB)

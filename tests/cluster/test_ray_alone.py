@@ -32,10 +32,10 @@ def ray(monkeypatch):
 @pytest.fixture
 def watching(ray):
     """That Ray, watched."""
-    own = ray.remote, ray.init, ray.shutdown
+    own = ray.remote
     with watch(ray) as found:
         yield found
-    assert own == (ray.remote, ray.init, ray.shutdown)
+    assert own is ray.remote
     assert not ray.actors
 
 
@@ -92,7 +92,7 @@ def globals_of(code):
 
 def test_what_is_sent_to_workers_needs_no_package(ray, monkeypatch):
     """No function of ours within it uses a global name of the package: a worker without the package can run it."""
-    bases = types.SimpleNamespace(WorkerPlugin=object, SchedulerPlugin=object)
+    bases = types.SimpleNamespace(WorkerPlugin=object)
     monkeypatch.setitem(sys.modules, "distributed", bases)
 
     class Actor:
@@ -100,8 +100,7 @@ def test_what_is_sent_to_workers_needs_no_package(ray, monkeypatch):
             pass
 
     waiting, seen = [measured(one) for one in (plain, coroutine, generator, Actor)], []
-    plugins = dask_worker.worker_plugin("t"), dask_worker.scheduler_plugin("t", "c")
-    waiting += [mailbox_class(1), *map(type, plugins)]
+    waiting += [mailbox_class(1), type(dask_worker.worker_plugin("t"))]
     while waiting:
         one = waiting.pop()
         if isinstance(one, type):
@@ -143,8 +142,8 @@ def test_a_generator_that_is_left_and_a_task_that_is_cancelled(ray, watching):
     assert not any(record.notes for record in group)
 
 
-def test_stopped_begun_anew_and_restarted(ray):
-    """The same watch goes on if asked for again; functions stay measured under the next, and by a Ray started anew."""
+def test_stopped_begun_anew_and_restarted(ray, capsys):
+    """The same watch goes on if asked for again; functions stay measured under the next; it ends with Ray."""
     first = watch(ray)
     f = ray.remote(plain)
     f.remote(1)
@@ -160,11 +159,13 @@ def test_stopped_begun_anew_and_restarted(ray):
         assert second.shows
         f.remote(1)
         f.remote(1)
+        assert len(second.records[-1]) == 2
         ray.shutdown()
-        assert len(second.records[-1]) == 2  # taken before Ray ended
-        ray.init()
-        f.remote(1)
-        assert len(second.records[-1]) == 1
+        assert len(second.records) == 1
+        assert not second.is_running
+        assert "no more: it was shut down; after ray.init(), call watch(ray) again" in capsys.readouterr().err
+    with pytest.raises(ValueError, match=r"call ray\.init\(\), and then watch\(ray\)"):
+        watch(ray)
     assert len(first.records) == 1
     assert not ray.actors
 
