@@ -1,4 +1,4 @@
-"""Puts back what a run changed: containers, attributes, names, generators, settings; holds Ctrl-C back.
+"""Puts back what a run changed: containers, attributes, names, generators; holds Ctrl-C back.
 
 It interrupts the function, and never what puts everything back. Its handler runs only where the function's
 own code does, or an operator has ended: C++ code of torch that calls Python in between ends the process on
@@ -14,7 +14,7 @@ import sys
 import threading
 from collections import OrderedDict, deque
 from functools import partial
-from operator import attrgetter, is_
+from operator import is_
 from typing import TYPE_CHECKING, Any
 
 from ..runtime.objects import walk_stack
@@ -26,12 +26,6 @@ if TYPE_CHECKING:
 _OURS = __name__.partition(".")[0]
 _MISSING = object()  # nothing is there, or it cannot be read
 State = tuple["Callable[[], Any]", "Callable[[Any], Any]"]  # what reads it, and what sets it
-# Names in torch of what reads a setting, with "set" instead of "get" of what sets it, and of attributes.
-_FUNCTIONS = "get_default_dtype get_deterministic_debug_mode get_float32_matmul_precision get_num_threads"
-_ATTRIBUTES = (
-    "backends.cuda.matmul.allow_tf32 backends.cudnn.allow_tf32 backends.cudnn.enabled"
-    " backends.cudnn.benchmark backends.cudnn.deterministic"
-)
 _GENERATORS = frozenset((("numpy", "Generator"), ("numpy", "RandomState"), ("torch", "Generator")))
 
 
@@ -71,9 +65,7 @@ class Restored:
         self._undo.append((lambda _: put(old), []))
 
     def surroundings(self, torch: ModuleType) -> None:
-        """Note settings of torch, and generators that all share."""
-        for get, put in [*_settings(torch)] * 2:  # some settings change others
-            self._undo.append((partial(_set_back, get, put, _read(get)), []))
+        """Note the generators that all share."""
         devices = torch.cuda.default_generators if torch.cuda.is_initialized() else ()
         numpy = getattr(sys.modules.get("numpy"), "random", None)
         for one in filter(None, (random, numpy, torch.default_generator, *devices)):
@@ -119,8 +111,7 @@ def _fill(holder: Any, values: list[Any]) -> None:
 def _read(get: Callable[[], Any]) -> Any:
     try:
         return get()
-    # Torch raises a RuntimeError for a setting of the old kind where one of the new kind was set.
-    except (AttributeError, KeyError, TypeError, ValueError, RuntimeError):
+    except (AttributeError, KeyError, TypeError, ValueError):
         return _MISSING
 
 
@@ -138,34 +129,6 @@ def _set_attributes(kind: type, names: list[str], values: list[Any]) -> None:
     for name, value in zip(names, values, strict=True):
         if vars(kind).get(name, _MISSING) is not value:
             type.__setattr__(kind, name, value)
-
-
-def _set_back(get: Callable[[], Any], put: Callable[[Any], Any], old: Any, _: list[Any]) -> None:
-    if old is not _MISSING and _read(get) != old:
-        put(old)
-
-
-def _settings(torch: ModuleType) -> Iterator[State]:
-    yield partial(_default_device, torch), torch.set_default_device
-    yield (
-        lambda: (torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()),
-        lambda old: torch.autograd.set_detect_anomaly(*old),
-    )
-    yield torch.is_grad_enabled, torch.set_grad_enabled
-    for kind in ("cuda", "cpu"):
-        yield partial(torch.is_autocast_enabled, kind), partial(torch.set_autocast_enabled, kind)
-        yield partial(torch.get_autocast_dtype, kind), partial(torch.set_autocast_dtype, kind)
-    for name in _FUNCTIONS.split():
-        yield getattr(torch, name), getattr(torch, name.replace("get_", "set_"))
-    for path in _ATTRIBUTES.split():
-        holder, _, name = path.rpartition(".")
-        yield partial(attrgetter(path), torch), partial(setattr, attrgetter(holder)(torch), name)
-
-
-def _default_device(torch: ModuleType) -> Any:
-    """Return the device that `torch.set_default_device` was given; None if it was not called."""
-    context = getattr(getattr(torch, "_GLOBAL_DEVICE_CONTEXT", None), "device_context", None)
-    return None if context is None else context.device
 
 
 def is_generator(value: Any) -> bool:

@@ -129,6 +129,7 @@ class FakeRun:
         with interrupts.waiting(), contextlib.ExitStack() as stack:
             stack.callback(self._allocations.end)
             stack.callback(reach.restored.put_back)
+            stack.enter_context(torch.set_grad_enabled(torch.is_grad_enabled()))  # put back, however it ends
             self._reporting.follow_autocast(torch.is_autocast_enabled("cuda"))
             stack.callback(fakes.forget)
             only = stack.enter_context(patched(torch, self.operators, self._kinds.backward, fakes)).only
