@@ -147,8 +147,9 @@ class FakeRun:
             ):
                 stack.callback(register(only(hook, lambda *_: None)).remove)
             stack.enter_context(fakes.mode())
-            with interrupts.allowed():
-                result = fn(*arguments.args, **arguments.kwargs)
+            stack.callback(setattr, interrupts, "allowed", False)
+            interrupts.allowed = True
+            result = fn(*arguments.args, **arguments.kwargs)
             self._kinds.returned(result)
             self._allocations.end()
 
