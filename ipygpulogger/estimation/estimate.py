@@ -18,7 +18,6 @@ from ..records import device_id
 from ..records.estimate import BatchEstimate, Estimate, fit
 from ..records.units import clipped, parse_size, printable, shortened
 from ..runtime.errors import is_from_a_handler, named
-from ..sources import Unavailable
 from ..sources.torch import state as torch_state
 from .reach import Arguments, named_arguments
 from .values import listed
@@ -165,31 +164,17 @@ def limit_of(index: int, torch: ModuleType) -> MemoryLimit:
         machine().close()  # the driver's library, unless something is being measured
     if memory is None:
         return MemoryLimit(None, None, f"{name} is not a device of this machine, and no capacity was given")
-    reserved_bytes, reusable_bytes, limit_bytes = _of_allocator(index)
-    free_bytes = memory.free_bytes
+    reserved_bytes = reusable_bytes = 0
+    with contextlib.suppress(*torch_state.TORCH_ERRORS):  # a pluggable allocator does not say
+        reserved_bytes = torch.cuda.memory_reserved(index)
+        reusable_bytes = reserved_bytes - torch.cuda.memory_allocated(index)
+    free_bytes, limit_bytes = memory.free_bytes, torch_state.limit_bytes(index)
     if limit_bytes is not None:
         free_bytes = min(free_bytes, max(0, limit_bytes - reserved_bytes))
-    note, has_context = "", False
-    with contextlib.suppress(*torch_state.TORCH_ERRORS):
-        has_context = torch_state.accelerator() == BACKEND and torch_state.has_context(index)
-    if reserved_bytes == 0 and not has_context:
+    note = ""
+    if not torch.cuda.is_initialized():
         note = f"This process does not use {name} so far: its context will take some of what is available."
     return MemoryLimit(memory.total_bytes, free_bytes + reusable_bytes, note=note)
-
-
-def _of_allocator(index: int) -> tuple[int, int, int | None]:
-    """Return what torch's allocator has reserved on a device, what of that it can reuse, and its limit."""
-    for framework, counters in machine().frameworks.counters():
-        for counter in counters if framework.name == "torch" else ():
-            if counter.device.index == index:
-                try:
-                    readings = counter.observe().readings
-                except Unavailable:  # a pluggable allocator
-                    break
-                allocated_bytes, reserved_bytes = readings[0].current_bytes, readings[-1].current_bytes
-                reusable_bytes = reserved_bytes - allocated_bytes - (counter.pools_bytes() or 0)
-                return reserved_bytes, max(0, reusable_bytes), counter.limit_bytes()
-    return 0, 0, torch_state.limit_bytes(index)
 
 
 # -- what it is given, checked
