@@ -49,11 +49,6 @@ class Restored:
         self._note(partial(_put_at, get, put, remove), [value])
         return None if value is _MISSING else value
 
-    def attributes_of(self, kind: type) -> None:
-        """Note the attributes of a class."""
-        own = {name: value for name, value in vars(kind).items() if not name.startswith("__")}
-        self._note(partial(_set_attributes, kind, list(own)), own.values())
-
     def generator(self, value: Any) -> None:
         """Note the state of a generator of random numbers."""
         get, put = _state_of(value)
@@ -117,14 +112,6 @@ def _put_at(
     if _read(get) is not values[0]:
         with contextlib.suppress(AttributeError, TypeError):  # a slot that cannot be written
             remove() if values[0] is _MISSING else put(values[0])
-
-
-def _set_attributes(kind: type, names: list[str], values: list[Any]) -> None:
-    for name in [name for name in vars(kind) if not name.startswith("__") and name not in names]:
-        type.__delattr__(kind, name)
-    for name, value in zip(names, values, strict=True):
-        if vars(kind).get(name, _MISSING) is not value:
-            type.__setattr__(kind, name, value)
 
 
 def is_generator(value: Any) -> bool:
