@@ -71,8 +71,7 @@ def test_fused_optimizers_allocate_nothing(cuda, name):
 
 
 @pytest.mark.parametrize("whole", [False, True])
-@pytest.mark.parametrize("legacy", [False, True])
-def test_a_checkpoint_stays(tmp_path, legacy, whole):
+def test_a_checkpoint_stays(tmp_path, whole):
     """A function that saves one is refused before the file is opened."""
     model, path = torch.nn.Linear(8, 8), tmp_path / "best.pt"
     torch.save(model.state_dict(), path)
@@ -80,7 +79,7 @@ def test_a_checkpoint_stays(tmp_path, legacy, whole):
 
     def save():
         saved = {"model": model if whole else model.state_dict()}
-        torch.save(saved, path, _use_new_zipfile_serialization=not legacy)
+        torch.save(saved, path)
 
     with pytest.raises(RuntimeError, match=r"torch.save at test_let_go.py:\d+ cannot be estimated"):
         estimate(save)
