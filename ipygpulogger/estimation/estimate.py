@@ -10,7 +10,6 @@ import threading
 from collections import UserDict
 from functools import partial
 from importlib import import_module
-from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..engine.machine import machine
@@ -29,15 +28,13 @@ if TYPE_CHECKING:
     from .run import Run
 
 BACKEND = "cuda"  # whose caching allocator is simulated; torch calls ROCm's devices so as well
-_MOST_SIZES = 1000  # each is a run of the function
 _NAME = re.compile(r"(?:\w+_)?batch_?size|bsz?", re.IGNORECASE)  # as in `owners.dimensions`
 _LATER = inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction
 _ERROR = 300  # characters
 _CONTEXT = (
     "The capacity is what the function can have: a CUDA context takes a few hundred MB of a card besides."
 )
-_running = threading.RLock()  # a run puts fake tensors in the place of real ones: one at a time
-_depth = [0]  # of estimates, within one another
+_running = threading.Lock()  # a run puts fake tensors in the place of real ones: one at a time
 
 
 def estimate(
@@ -80,7 +77,7 @@ def estimate(
     Raises:
         TypeError: ``fn`` cannot be called like this.
         ValueError: The device or a size cannot be read, or no argument can be resized.
-        RuntimeError: ``fn`` calls `estimate` itself.
+        RuntimeError: ``fn`` calls `estimate` itself, or another thread does.
         ModuleNotFoundError: PyTorch is not installed.
         Exception: What the function itself raised, with the operator that caused it.
 
@@ -133,14 +130,10 @@ def estimate(
 def _run(fn: Callable[..., Any], arguments: Arguments, sizes: dict[int, int], device: str) -> Run:
     from .run import run
 
+    if _running.locked():
+        raise RuntimeError("one function at a time is estimated, and none by a function that is")
     with _running:
-        if _depth[0]:
-            raise RuntimeError("estimate cannot be called by a function that is being estimated")
-        _depth[0] = 1
-        try:
-            return run(fn, arguments.args, arguments.kwargs, device, sizes)
-        finally:
-            _depth[0] = 0
+        return run(fn, arguments.args, arguments.kwargs, device, sizes)
 
 
 class MemoryLimit(NamedTuple):
@@ -229,9 +222,9 @@ def sizes_of(batch_sizes: Any) -> tuple[int, ...]:
     """Return the batch sizes that a user gave, each once, in their order."""
     given: list[Any] = []
     with contextlib.suppress(TypeError):
-        given = [*islice(batch_sizes, _MOST_SIZES + 1)]
+        given = [*batch_sizes]
     sizes = [size for one in given if (size := whole_number(one) or 0) > 0]
-    if not 0 < len(sizes) == len(given) <= _MOST_SIZES:
+    if not 0 < len(sizes) == len(given):
         raise ValueError(f"batch_sizes takes whole numbers such as [8, 16, 32], not {shown(batch_sizes)}")
     return tuple(dict.fromkeys(sizes))
 
@@ -300,15 +293,12 @@ def batched(fn: Callable[..., Any], arguments: Arguments, torch: ModuleType) -> 
 
     1. If an int argument is named like a batch size: it, and the tensors whose first dimension equals it.
     2. Otherwise the first dimension of the first tensor, and of all tensors whose first dimension is equal.
-    3. Without tensors: the int argument, if there is only one.
     """
     named = list(named_arguments(fn, arguments))
     leaves = [(name, leaf) for _, name, value in named for leaf in _leaves(value, torch)]
     tensors = [(name, leaf) for name, leaf in leaves if _has_batch(leaf, torch)]
-    numbers = [one for one in named if type(one[2]) is int and one[2] > 0]
+    numbers = (one for one in named if type(one[2]) is int and one[2] > 0)
     number = next((one for one in numbers if _NAME.fullmatch(one[1])), None)
-    if number is None and not tensors and len(numbers) == 1:
-        number = numbers[0]
     if number is None and not tensors:
         raise ValueError(
             "batch_sizes can only vary what fn is called with: give it a tensor, or a number named batch_size"
