@@ -151,7 +151,6 @@ def _row(device: str, kind: Kind, place: Place, apart: str, blocks: list[Labelle
 _NOTABLE_SHARE = 0.001  # of the peak: rows of less stand as one
 _LARGE_BYTES = 64 << 10  # from here on it is looked up who holds a block
 _SMALL_OBJECTS = "small objects of Python"  # the line asked for the last of them
-_ELSEWHERE = ("", 0, "")  # not below code of the user's: a library's thread, for example
 
 
 def ram_rows(peak: RamPeak, shell: Any) -> tuple[AtPeak, ...]:
@@ -163,7 +162,10 @@ def ram_rows(peak: RamPeak, shell: Any) -> tuple[AtPeak, ...]:
     lines = {number: _line_that_asked(stack) for number, stack in stacks.items()}
     lines = {number: line for number, line in lines.items() if line is None or not line[0].startswith(OURS)}
     places = Places(shell)
-    place_of = {number: _place_of_line(line, stacks[number], places) for number, line in lines.items()}
+    place_of = {
+        number: Place("", OTHERS) if line is None else places.place_of(line, stacks[number])
+        for number, line in lines.items()
+    }
     blocks = [block for block in peak.blocks if block.stack in lines]
     names = _names_of_blocks(blocks, shell)
     labelled = []
@@ -178,21 +180,14 @@ def ram_rows(peak: RamPeak, shell: Any) -> tuple[AtPeak, ...]:
 
 
 def _line_that_asked(stack: list[Frame]) -> Frame | None:
-    """Return the line that asked: the innermost that is the user's or ours, else of a text or elsewhere."""
+    """Return the line that asked: the innermost that is the user's or ours, else of a text; else None."""
     user = user_frame(stack)
     for frame in stack:
         if frame is user or frame[0].startswith(OURS):
             return frame
     found = last_resort(stack)
-    if found is None or (found[0].startswith("<") and not found[0].startswith("<frozen")):
-        return found
-    return _ELSEWHERE
-
-
-def _place_of_line(line: Frame | None, stack: list[Frame], places: Places) -> Place:
-    if line is None:
-        return NO_STACK
-    return Place("", OTHERS) if line == _ELSEWHERE else places.place_of(line, stack)
+    is_text = found is not None and found[0].startswith("<") and not found[0].startswith("<frozen")
+    return found if is_text else None
 
 
 def _names_of_blocks(blocks: Iterable[RamBlock], shell: Any) -> dict[int, str]:

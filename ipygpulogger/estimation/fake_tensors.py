@@ -170,8 +170,6 @@ def _to(torch: ModuleType, indexed: Any, tensor: Any, *args: Any, copy: bool = F
     other = args[0] if args and isinstance(args[0], torch.Tensor) else kwargs.pop("other", None)
     if other is not None:
         args = other.device, other.dtype, *args[1:]
-    if len(args) > 1 and isinstance(args[-1], bool) and isinstance(args[-2], bool):
-        args, copy = args[:-1], args[-1]
     device, dtype, _, memory_format = torch._C._nn._parse_to(*args, **kwargs)
     wanted = {} if memory_format is None else {"memory_format": memory_format}
     device, dtype = tensor.device if device is None else indexed(device), dtype or tensor.dtype

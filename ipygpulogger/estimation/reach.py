@@ -234,7 +234,11 @@ class Reach:
         """Add the attributes of a class of the user's, and of those that it is made from."""
         if _is_users(_file_of(value)):
             for one in list(vars(value)):
-                at = vars(value).__getitem__, partial(type.__setattr__, value), partial(type.__delattr__, value)
+                at = (
+                    vars(value).__getitem__,
+                    partial(type.__setattr__, value),
+                    partial(type.__delattr__, value),
+                )
                 self._add(self.restored.place(*at, args=(one,)), name)
             self._all(value.__bases__, name)
 

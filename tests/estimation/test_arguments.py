@@ -24,10 +24,9 @@ GB = 2**30
 
 
 NO_DEVICES = [
-    *[(-1, "'cuda:-1' is not a device"), (10**30, "is not a device")],
-    *[("cuda:999", "'cuda:999' is not a device"), ("gpu", "'gpu' is not a device")],
-    *[("cpu", "not 'cpu': give a device such as 'cuda:0'"), (torch.device("mps"), "not 'mps'")],
-    *[(one, f"{one} is not a device") for one in (None, True, 1.0, ["cuda:0"])],
+    *[(-1, "'cuda:-1' is not a CUDA device"), (10**30, "is not a CUDA device")],
+    *[(one, f"'{one}' is not a CUDA device: give 'cuda:0'") for one in ("cuda:999", "gpu", "cpu")],
+    *[(one, f"{one} is not a CUDA device") for one in (None, True, 1.0, ["cuda:0"])],
 ]
 
 
