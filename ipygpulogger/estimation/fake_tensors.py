@@ -185,9 +185,8 @@ def _deepcopy(torch: ModuleType, tensor: Any, memo: dict[int, Any]) -> Any:
     if id(tensor) not in memo:
         with torch.no_grad():
             made = tensor.clone()
-        if isinstance(tensor, torch.nn.Parameter):  # its gradient is not copied
+        if isinstance(tensor, torch.nn.Parameter):
             memo[id(tensor)] = torch.nn.Parameter(made, tensor.requires_grad)
         else:
             memo[id(tensor)] = made.requires_grad_(tensor.requires_grad)
-            made.grad = None if tensor.grad is None else _deepcopy(torch, tensor.grad, memo)
     return memo[id(tensor)]

@@ -121,11 +121,7 @@ def _answers(torch: ModuleType, index: int, allocator: CachingAllocator) -> dict
     """Return the functions of `torch.cuda` and `torch.accelerator` by name, for the device of an index."""
     properties = types.SimpleNamespace(
         name=_NAME, major=8, minor=0, total_memory=_TOTAL_BYTES, multi_processor_count=108, warp_size=32,
-        max_threads_per_multi_processor=2048, is_integrated=False, is_multi_gpu_board=False,
-        L2_cache_size=40 << 20, shared_memory_per_block=48 << 10, shared_memory_per_block_optin=163 << 10,
-        shared_memory_per_multiprocessor=164 << 10, regs_per_multiprocessor=65536, max_threads_per_block=1024,
-        clock_rate=1410000, memory_clock_rate=1215000, memory_bus_width=5120, gcnArchName=_NAME, uuid=_NAME,
-        pci_bus_id=0, pci_device_id=0, pci_domain_id=0,
+        L2_cache_size=40 << 20, shared_memory_per_block=48 << 10, gcnArchName=_NAME, uuid=_NAME,
     )  # fmt: skip
     constants: dict[str, Any] = {
         **dict.fromkeys(("is_available", "is_bf16_supported"), True),
