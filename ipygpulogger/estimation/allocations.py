@@ -58,8 +58,6 @@ class Allocations:
     """Follows the storages of fake tensors: each is a block until nothing holds it any more."""
 
     def __init__(self) -> None:
-        # Called before the peak may rise, to free what nothing holds any more.
-        self.before: Callable[[], None] = lambda: None
         self.allocator = CachingAllocator()
         # In their order: the number of an allocation, and its requested bytes; -1 where it is freed.
         self.events: list[tuple[int, int]] = []
@@ -105,8 +103,6 @@ class Allocations:
     def allocate(self, requested_bytes: int, place: Frame | None) -> Allocation:
         """Note an allocation."""
         allocator = self.allocator
-        if allocator.allocated_bytes + requested_bytes > allocator.peak_bytes:
-            self.before()
         earlier_bytes = allocator.peak_bytes
         block = allocator.allocate(requested_bytes)
         size_bytes = 0 if block is None else block.size_bytes

@@ -14,6 +14,7 @@ import inspect
 import sys
 import types
 from collections import deque
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -48,29 +49,17 @@ class Arguments(NamedTuple):
     kwargs: dict[str, Any]
 
 
+@dataclass(slots=True, eq=False)
 class RealTensor:
-    """A tensor of the user's that takes part: the only reference that an estimate has to it."""
+    """A tensor of the user's that takes part."""
 
-    __slots__ = ("fake", "kept", "kind", "name", "of_model", "size", "tensor")
-
-    def __init__(self, tensor: Any, name: str, kind: str, *, of_model: bool, size: int | None = None) -> None:
-        self.tensor, self.size = tensor, size  # the leading dimension of its fake; None for its own
-        self.name, self.kind = name, kind  # what it was reached through; a kind of `AtPeak`
-        # Whether `.to(device)` of the model would move it, the state of its optimizer included.
-        self.of_model = of_model
-        self.fake: Callable[[], Any] = lambda: None  # returns its fake; None if nothing holds it any more
-        self.kept: Any = None  # its fake, unless something else of torch's holds that
-
-    def is_released(self) -> bool:
-        """Return whether nothing else holds the tensor any more; functions of torch must be off."""
-        return self.references() <= _ALONE and self.tensor._use_count() == 1
-
-    def references(self) -> int:
-        """Return how many references there are to the tensor, these here included."""
-        return sys.getrefcount(self.tensor)
-
-
-_ALONE = RealTensor(object(), "", "", of_model=False).references()
+    tensor: Any
+    name: str  # what it was reached through
+    kind: str  # a kind of `AtPeak`
+    of_model: bool  # whether `.to(device)` of the model would move it, the state of its optimizer included
+    size: int | None = None  # the leading dimension of its fake; None for its own
+    fake: Callable[[], Any] = lambda: None  # returns its fake; None if nothing holds it any more
+    kept: Any = None  # its fake, unless something else of torch's holds that
 
 
 class Reach:
@@ -136,10 +125,6 @@ class Reach:
     def has_accelerator(self) -> bool:
         """Whether a tensor is on a device already."""
         return any(one.tensor.device.type not in ("cpu", "meta") for one in self.held.values())
-
-    def forget_released(self) -> None:
-        """Forget the tensors that the function made and dropped."""
-        self.held = {key: one for key, one in self.held.items() if not one.is_released()}
 
     def close(self) -> None:
         """Let go of all that was reached: it is the user's to free, without a garbage collector."""
