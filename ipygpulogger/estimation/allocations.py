@@ -15,6 +15,7 @@ from ..breakdown.names import Label
 from ..breakdown.rows import LabelledBlock, rows_of
 from ..records.explained import BEFORE
 from ..runtime.shell import current_shell
+from .fake_tensors import storage_of
 from .values import is_called_by_engine
 
 if TYPE_CHECKING:
@@ -58,6 +59,8 @@ class Allocations:
     """Follows the storages of fake tensors: each is a block until nothing holds it any more."""
 
     def __init__(self) -> None:
+        # Called before the peak may rise, to free what nothing holds any more.
+        self.before: Callable[[], None] = lambda: None
         self.allocator = CachingAllocator()
         # In their order: the number of an allocation, and its requested bytes; -1 where it is freed.
         self.events: list[tuple[int, int]] = []
@@ -103,6 +106,8 @@ class Allocations:
     def allocate(self, requested_bytes: int, place: Frame | None) -> Allocation:
         """Note an allocation."""
         allocator = self.allocator
+        if allocator.allocated_bytes + requested_bytes > allocator.peak_bytes:
+            self.before()
         earlier_bytes = allocator.peak_bytes
         block = allocator.allocate(requested_bytes)
         size_bytes = 0 if block is None else block.size_bytes
@@ -184,10 +189,7 @@ class Kinds(Graphs):
         """Return the number of a tensor's allocation; None if it has none on the device."""
         if not self.is_tensor(value):
             return None
-        try:
-            made = self.allocations.allocation_of(value.untyped_storage())
-        except (RuntimeError, NotImplementedError):  # sparse
-            return None
+        made = self.allocations.allocation_of(storage_of(value))
         return None if made is None else (0, made.number)
 
     def rows(self, device: str) -> tuple[AtPeak, ...]:

@@ -20,7 +20,7 @@ _NOT_METHODS = frozenset(("__new__", "__init__", "__torch_dispatch__", "__torch_
 class FakeMap:
     """The fakes of real tensors: views of one storage have fakes that share one, tied weights one fake.
 
-    A fake is alive to the end, but that of a gradient for as long as its parameter has it.
+    A fake is alive for as long as the real tensor would be.
     """
 
     def __init__(
@@ -35,6 +35,7 @@ class FakeMap:
         self._fake, self._leaves, self._map = FakeTensor, _pytree.tree_leaves, _pytree.tree_map_only
         self._weak: Callable[[Any], Callable[[], Any]] = TensorWeakRef
         self._of_fake: dict[int, RealTensor] = {}  # by identity of the fake
+        self._loose: list[RealTensor] = []  # those that the function may let go of
         self._storages: dict[Any, Callable[[], Any]] = {}  # by storage and device: a fake that has it
         self._nodes: dict[int, Any] = {}  # by identity of a fake: what accumulates its gradient
         self.is_real = reach.is_real  # returns whether something is a tensor that has a fake
@@ -92,6 +93,8 @@ class FakeMap:
         self._of_fake[id(fake)] = real
         if (key := _key(real)[0]) is not None:
             self._storages[key, fake.fake_device] = real.fake
+        if not real.of_model:
+            self._loose.append(real)
         # The hooks of a tensor are called for its fake, with the tensor if it is what they are given.
         for hook in (getattr(tensor, "_backward_hooks", None) or {}).values():
             fake.register_hook(hook)
@@ -140,11 +143,18 @@ class FakeMap:
         if fake.is_leaf and fake.requires_grad and fake.dtype.is_floating_point:
             self._nodes[id(fake)] = self._torch.autograd.graph.get_gradient_edge(fake).node
 
+    def release(self) -> None:
+        """Let go of the fakes of tensors that nothing but an estimate holds any more."""
+        with self._torch._C.DisableTorchFunction():
+            for real in [one for one in self._loose if one.is_released()]:
+                self._loose.remove(real)
+                real.kept = None
+
     def forget(self) -> None:
         """Let go of the real tensors: they are the user's to free, without a garbage collector."""
         for real in self._of_fake.values():
             real.fake, real.kept = lambda: None, None
-        for held in (self._of_fake, self._storages, self._nodes):
+        for held in (self._of_fake, self._loose, self._storages, self._nodes):
             held.clear()
 
     def swapping(self, original: Callable[[Any, Any], None], one: Any, other: Any) -> None:

@@ -51,7 +51,7 @@ class Arguments(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class RealTensor:
-    """A tensor of the user's that takes part."""
+    """A tensor of the user's that takes part: the only reference that an estimate has to it."""
 
     tensor: Any
     name: str  # what it was reached through
@@ -60,6 +60,17 @@ class RealTensor:
     size: int | None = None  # the leading dimension of its fake; None for its own
     fake: Callable[[], Any] = lambda: None  # returns its fake; None if nothing holds it any more
     kept: Any = None  # its fake, unless something else of torch's holds that
+
+    def is_released(self) -> bool:
+        """Return whether nothing else holds the tensor any more; functions of torch must be off."""
+        return self.references() <= _ALONE and self.tensor._use_count() == 1
+
+    def references(self) -> int:
+        """Return how many references there are to the tensor, these here included."""
+        return sys.getrefcount(self.tensor)
+
+
+_ALONE = RealTensor(object(), "", "", of_model=False).references()
 
 
 class Reach:
@@ -125,6 +136,10 @@ class Reach:
     def has_accelerator(self) -> bool:
         """Whether a tensor is on a device already."""
         return any(one.tensor.device.type not in ("cpu", "meta") for one in self.held.values())
+
+    def forget_released(self) -> None:
+        """Forget the tensors that the function made and dropped."""
+        self.held = {key: one for key, one in self.held.items() if not one.is_released()}
 
     def close(self) -> None:
         """Let go of all that was reached: it is the user's to free, without a garbage collector."""

@@ -84,19 +84,13 @@ def _fill(holder: Any, values: list[Any]) -> None:
     now = _items(holder)
     if len(now) == len(values) and all(map(is_, now, values)):
         return
-    if isinstance(holder, list):
-        list.__setitem__(holder, slice(None), values)
-    elif isinstance(holder, dict):
-        kind: Any = OrderedDict if isinstance(holder, OrderedDict) else dict
-        kind.clear(holder)
+    kind: Any = next(one for one in (OrderedDict, dict, list, deque, set) if isinstance(holder, one))
+    kind.clear(holder)
+    if isinstance(holder, dict):
         for key, value in zip(values[::2], values[1::2], strict=True):
             kind.__setitem__(holder, key, value)
-    elif isinstance(holder, deque):
-        deque.clear(holder)
-        deque.extend(holder, values)
     else:
-        set.clear(holder)
-        set.update(holder, values)
+        (kind.update if kind is set else kind.extend)(holder, values)
 
 
 def _read(get: Callable[[], Any]) -> Any:

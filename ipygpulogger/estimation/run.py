@@ -105,6 +105,7 @@ class FakeRun:
 
     def is_to_run_again(self, error: Exception | None) -> bool:
         """Return whether to run again, with what took part there from the start, or all on the device."""
+        self._reach.forget_released()
         found = [one for key, one in self._reach.held.items() if key not in self._known]
         fakes = self._fakes
         self.is_late = self._reach.has_accelerator != fakes.has_accelerator or any(
@@ -135,6 +136,7 @@ class FakeRun:
             stack.enter_context(self._mode)
             for real in list(reach.held.values()):
                 fakes.of(real.tensor)
+            self._allocations.before = fakes.release
             stack.enter_context(dispatch_mode(interrupts.after(self.operators)))
             for register, hook in (
                 (register_module_forward_pre_hook, self._called),

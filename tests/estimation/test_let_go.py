@@ -39,6 +39,21 @@ def test_gradients_that_are_freed_first(cuda):
     assert not [row for row in found.at_peak if row.kind == "gradients" and row.place == "before the cell"]
 
 
+@pytest.mark.parametrize("frees", ["held.clear()", "del held['a']", "held['a'] = None", "big = None"])
+def test_tensors_that_are_freed_first(cuda, frees):
+    """Whatever held a tensor: an item that is cleared, deleted or rebound, a global of the function's."""
+    big = torch.ones(1 << 20, device="cuda")
+    names = (
+        {"torch": torch, "held": {"a": big}} if "held" in frees else {"torch": torch, "held": {}, "big": big}
+    )
+    del big
+    exec(f"def fn():\n    global big\n    {frees}\n    return torch.ones(1 << 20, device='cuda')", names)
+    before = {name: id(one) for holder in (names, names["held"]) for name, one in holder.items()}
+    found = estimate(names["fn"])
+    assert before == {name: id(one) for holder in (names, names["held"]) for name, one in holder.items()}
+    assert found.peak_bytes == really(names["fn"]) == 4 << 20
+
+
 @pytest.mark.parametrize("name", ["SGD", "Adam", "AdamW"])
 def test_fused_optimizers_allocate_nothing(cuda, name):
     """Their kernels have no implementation for fake tensors: torch would run them on real ones."""
