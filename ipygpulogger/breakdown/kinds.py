@@ -128,7 +128,6 @@ class Kinds:
         return found[-1] if sum(not one.inner for one in found) <= 1 and found else None
 
     def _observed(self, block: Block) -> Label | None:
-        """Return what was found in a block while it was alive."""
         address = self._index, block.address
         label = self._names.get(address) if block.alive else None
         until = _NEVER if block.freed is None else block.freed

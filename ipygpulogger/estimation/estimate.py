@@ -31,9 +31,7 @@ BACKEND = "cuda"  # whose caching allocator is simulated; torch calls ROCm's dev
 _NAME = re.compile(r"(?:\w+_)?batch_?size|bsz?", re.IGNORECASE)  # as in `owners.dimensions`
 _LATER = inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction
 _ERROR = 300  # characters
-_CONTEXT = (
-    "The capacity is what the function can have: a CUDA context takes a few hundred MB of a card besides."
-)
+_CONTEXT = "A CUDA context takes a few hundred MB besides."
 _running = threading.Lock()  # a run puts fake tensors in the place of real ones: one at a time
 
 
@@ -164,9 +162,7 @@ def limit_of(index: int, torch: ModuleType) -> MemoryLimit:
     free_bytes, limit_bytes = memory.free_bytes, torch_state.limit_bytes(index)
     if limit_bytes is not None:
         free_bytes = min(free_bytes, max(0, limit_bytes - reserved_bytes))
-    note = ""
-    if not torch.cuda.is_initialized():
-        note = f"This process does not use {name} so far: its context will take some of what is available."
+    note = "" if torch.cuda.is_initialized() else _CONTEXT
     return MemoryLimit(memory.total_bytes, free_bytes + reusable_bytes, note=note)
 
 

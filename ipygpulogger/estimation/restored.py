@@ -116,7 +116,6 @@ def is_generator(value: Any) -> bool:
 
 
 def _state_of(generator: Any) -> State:
-    """Return what reads a generator's state, and what sets it."""
     for get, put in (("getstate", "setstate"), ("get_state", "set_state")):
         if hasattr(generator, get):
             return getattr(generator, get), getattr(generator, put)

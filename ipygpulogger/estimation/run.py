@@ -195,7 +195,6 @@ class FakeRun:
         )
 
     def _notes(self) -> Iterator[str]:
-        """Yield what the estimate leaves out or takes for granted."""
         lines, started = self.operators.values.lines, self.operators.started
         if self._fakes.all_on_device:
             yield (
