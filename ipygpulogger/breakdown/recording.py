@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 M = TypeVar("M", bound=Measurement)
 
 _MOST_BYTES = MAX_EVENTS * EVENT_BYTES  # more than recording and reading take
-_NOT_ADDING_UP = "torch's memory history does not add up to it"
 _MANY_EVENTS = 1 << 14  # of torch's history: from here on it may explain a figure of general RAM
 _HISTORY = "torch's memory history took general RAM while this was measured: 25 to 65 MB where it is full."
 
@@ -229,7 +228,7 @@ class DeviceRecording(Measuring):
                 rows = self._rows(watched, moment)
                 self._peaks[watched.device.index] = _Peak(device, moment.time_us, rows)
             return
-        why = _NOT_ADDING_UP
+        why = "torch's memory history does not add up to it"
         if moment.size_bytes < peak.lo_bytes and not replay.whole and watched.still:
             count = len(replay.events)
             why = f"it came before the events that torch still has, which are the last {count:,}"

@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 _MOST_ROWS = 100  # of one device
 _NAMES = 3  # in one row
 _NAMELESS, _FREED = "no name found", "freed since"
-_EARLIER = Place(BEFORE, "")
-NO_STACK = Place("", "allocated without a Python stack")
 HELD = "held"  # `LabelledBlock.apart` of what names hold, in a row that is called after them
 _BY_LINE = "activations", "temporaries", "gradients"  # named after the line that made them
 
@@ -114,10 +112,10 @@ def _line(block: Block, stack: list[Frame], kinds: Kinds) -> Frame | None:
 
 def _place(block: Block, line: Frame | None, stack: list[Frame], places: Places) -> Place:
     if block.before:
-        return _EARLIER
+        return Place(BEFORE, "")
     if line is not None:
         return places.place_of(line, stack)
-    return Place(UNRECORDED, "") if block.lost else NO_STACK
+    return Place(UNRECORDED, "") if block.lost else Place("", "allocated without a Python stack")
 
 
 def rows_of(device: str, blocks: Iterable[LabelledBlock], least_bytes: float = 0.0) -> tuple[AtPeak, ...]:

@@ -206,7 +206,6 @@ class Training:
             self._safely(self._read_optimizer, values, optimizer)
 
     def _read_optimizer(self, values: Values, optimizer: Any) -> None:
-        """Read what an optimizer holds, unless that is known."""
         if not values.is_new(optimizer):
             return
         torch = values.torch
