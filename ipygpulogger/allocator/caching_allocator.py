@@ -201,7 +201,11 @@ class CachingAllocator:
             return None
         rounded_bytes = round_bytes(requested_bytes)
         small = rounded_bytes <= SMALL_BYTES
-        block = self._found(rounded_bytes, small) or self._reserved(rounded_bytes, small)
+        free = self._free[small]
+        at = bisect_left(
+            free, (rounded_bytes,)
+        )  # the smallest that is large enough, the lowest address first
+        block = free.pop(at)[2] if at < len(free) else self._reserved(rounded_bytes, small)
         size_bytes = block_bytes(rounded_bytes, block.size_bytes, _SETTINGS)
         if size_bytes < block.size_bytes:
             self._split(block, size_bytes)
@@ -235,14 +239,7 @@ class CachingAllocator:
                     self._take_out(block)
                     self.reserved_bytes -= block.size_bytes
 
-    def _found(self, rounded_bytes: int, small: bool) -> Block | None:
-        """Return the smallest free block that is large enough, the one with the lowest address first."""
-        free = self._free[small]
-        at = bisect_left(free, (rounded_bytes,))
-        return free.pop(at)[2] if at < len(free) else None
-
     def _reserved(self, rounded_bytes: int, small: bool) -> Block:
-        """Return a new segment."""
         size_bytes = segment_bytes(rounded_bytes)
         limit_bytes = self._limit_bytes
         if limit_bytes is not None and self.reserved_bytes + size_bytes > limit_bytes:

@@ -88,10 +88,6 @@ class Graphs:
         """Return whether a tensor is a module's parameter."""
         return issubclass(type(tensor), self._parameter)
 
-    def is_leaf(self, tensor: Any) -> bool:
-        """Return whether no operation of autograd made a tensor."""
-        return self._gradient_node(tensor) is None
-
     def address_of(self, value: Any) -> Address | None:
         """Return where a tensor's memory is; None if it has none on a device."""
         if not issubclass(type(value), self._tensor):

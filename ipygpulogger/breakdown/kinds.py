@@ -10,30 +10,31 @@ import os
 import re
 from bisect import bisect_right
 from collections import deque
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..allocator.places import user_frame
 from .names import Label, Labels, surer
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from ..allocator.places import Frame
     from ..allocator.replay import Block
 
 
+@dataclass(slots=True, eq=False)
 class BackwardPass:
     """One backward pass."""
 
-    __slots__ = ("begin", "end", "inner", "leaves", "retained", "stack", "walked", "whole")
-
-    def __init__(self, stack: tuple[Frame, ...], *, retained: bool, inner: bool) -> None:
-        self.stack = stack  # the Python stack that waits for it, innermost first
-        self.retained, self.inner = retained, inner  # its graph stays for another; it is within another
-        self.begin: dict[int, int] = {}  # by device, the position at which it began
-        self.end: dict[int, int] | None = None  # the same for its end; None while it runs
-        self.walked = self.whole = False  # whether its graph was, and all that it keeps was found
-        self.leaves: list[Any] = []  # while it runs, the tensors whose gradients were not read yet
+    stack: tuple[Frame, ...]  # the Python stack that waits for it, innermost first
+    retained: bool  # its graph stays for another
+    inner: bool  # it is within another
+    begin: dict[int, int] = field(default_factory=dict)  # by device, the position at which it began
+    end: dict[int, int] | None = None  # the same for its end; None while it runs
+    walked: bool = False  # whether its graph was
+    whole: bool = False  # whether all that it keeps was found
+    leaves: Sequence[Any] = ()  # while it runs, the tensors whose gradients were not read yet
 
 
 class LabelSnapshot(NamedTuple):
@@ -127,7 +128,6 @@ class Kinds:
         return found[-1] if sum(not one.inner for one in found) <= 1 and found else None
 
     def _observed(self, block: Block) -> Label | None:
-        """Return what was found in a block while it was alive."""
         address = self._index, block.address
         label = self._names.get(address) if block.alive else None
         until = _NEVER if block.freed is None else block.freed

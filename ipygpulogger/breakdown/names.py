@@ -77,7 +77,6 @@ class Search:
                         break
 
     def _visit(self, name: str, label: str, value: Any) -> Iterator[tuple[str, Any, Holding]]:
-        """Yield the memory behind a value, and queue what it leads to."""
         if type(value) is Root:
             name, value, label = value.name, value.value, value.label or value.name
         kind = type(value)
@@ -148,11 +147,11 @@ class _Reader:
 
     def may_hold(self, kind: type) -> bool:
         """Return whether values of a class are tensors, nodes of graphs or optimizers."""
-        return tensors.may_hold(kind, self._torch) or self._values.is_optimizer(kind)
+        return tensors.may_hold(kind, self._torch) or issubclass(kind, self._values.optimizer)
 
     def holding(self, value: Any) -> Holding | None:
         """Return the memory behind a value; torch functions and dispatch modes must be off."""
-        if self._values.is_optimizer(type(value)):
+        if issubclass(type(value), self._values.optimizer):
             self._values.of_optimizer(self.labels, "", value)
             return None
         found = tensors.holding(value, self._torch)
@@ -227,7 +226,9 @@ class Values:
 
     def __init__(self, torch: ModuleType) -> None:
         self.torch, self.graphs = torch, Graphs(torch)
-        self._lasting = torch.optim.Optimizer, torch.nn.Module
+        self._is_leaf: Callable[[Any], bool] = torch._C.TensorBase.is_leaf.__get__
+        self.optimizer = torch.optim.Optimizer
+        self._lasting = self.optimizer, torch.nn.Module
         # By id, and whether a name was known, what was looked at, and how much of it there was.
         self._known: dict[tuple[int, bool], tuple[weakref.ref[Any], int]] = {}
 
@@ -237,7 +238,7 @@ class Values:
         if parameter or graphs.is_parameter(tensor):
             one = Label("parameters", name)
         else:
-            one = Label("variables", name, computed=not graphs.is_leaf(tensor))
+            one = Label("variables", name, computed=not self._is_leaf(tensor))
         add(labels, graphs.addresses_of(tensor), one)
         add(labels, graphs.addresses_of(graphs.gradient_of(tensor)), Label("gradients", name))
 
@@ -284,12 +285,8 @@ class Values:
             self._known[key] = weakref.ref(value), count
         return True
 
-    def is_optimizer(self, kind: type) -> bool:
-        """Return whether a class is of optimizers."""
-        return issubclass(kind, self._lasting[0])
-
     def _of_lasting(self, labels: Labels, name: str, value: Any) -> None:
-        if self.is_optimizer(type(value)):
+        if issubclass(type(value), self.optimizer):
             self.of_optimizer(labels, name, value)
             return
         for tensor in tensors_of(value):

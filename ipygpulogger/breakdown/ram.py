@@ -1,7 +1,6 @@
 """General RAM at its peak, from the allocations that memray recorded: what was asked for counts.
 
-A mapping (mmap) reserves addresses, which become memory as they are used: it counts as far as it is resident
-at the end.
+A mapping (mmap) reserves addresses, which become memory as they are used: it is not in the table.
 """
 
 from __future__ import annotations
@@ -10,7 +9,6 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..engine.machine import importing, machine
-from ..owners.address_space import page_table_bytes
 from ..records.units import MB, rounded_mb
 from ..runtime.collector import undisturbed
 from ..runtime.errors import is_from_a_handler, named
@@ -20,14 +18,12 @@ from ..sources.system.memray import ABSENT, UNKNOWN, Window, calls_of_memray
 from .rows import ram_rows
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from memray import AllocationRecord as Event
 
     from ..records import AtPeak, Measurement
     from ..sources.system.memray import Calls
-
-    Range = tuple[int, int]  # of addresses: start, end
 
 ARENA_BYTES = 1 << 20
 
@@ -36,7 +32,7 @@ class RamBlock(NamedTuple):
     """Memory that one call asked for and that was not freed at the peak."""
 
     address: int  # where it begins
-    size_bytes: int  # what was asked for; of a mapping, for how much it counts
+    size_bytes: int  # what was asked for
     stack: int  # A number that is equal for equal stacks, see `RamPeak.askers`
     is_arena: bool  # whether Python mapped it for small objects, of whatever line
     alive: bool  # whether it was still not freed at the end
@@ -50,32 +46,26 @@ class RamPeak(NamedTuple):
     askers: dict[int, Event]  # by `RamBlock.stack`, an event that has this stack
 
 
-def peak_of(
-    events: Callable[[], Iterable[Event]], calls: Calls, counts: Callable[[list[Range]], int]
-) -> RamPeak:
-    """Return what was alive when most was asked for; `counts`: for how much the ranges of a mapping do."""
+def peak_of(events: Iterable[Event], calls: Calls) -> RamPeak:
+    """Return what was alive when most was asked for."""
     free, mmap, munmap = calls
-    counted = {number: counts(ranges) for number, ranges in _mapped_at_end(events(), calls).items()}
     blocks: dict[int, tuple[int, RamBlock]] = {}  # by address, with the number of its event
     freed: list[tuple[int, RamBlock]] = []  # since the peak, of what was alive then
     askers: dict[int, Event] = {}
     total_bytes = peak_bytes = peak_at = 0
-    for number, event in enumerate(events(), 1):
+    for number, event in enumerate(events, 1):
         kind, address, size_bytes = event.allocator, event.address, event.size
-        key, is_arena = address, size_bytes == ARENA_BYTES and kind in (mmap, munmap)
-        if kind in (mmap, munmap) and not is_arena:
-            # Of a mapping counts what is there at the end, by a key that is nothing else's address.
-            key, size_bytes = -number, counted.get(number, 0)
-            if not size_bytes:
-                continue
-        elif (gone := blocks.pop(address, None)) is not None:  # freed, or memray missed that it was
+        is_arena = kind in (mmap, munmap)
+        if is_arena and size_bytes != ARENA_BYTES:
+            continue
+        if (gone := blocks.pop(address, None)) is not None:  # freed, or memray missed that it was
             born, block = gone
             total_bytes -= block.size_bytes
             if born <= peak_at:
                 freed.append((born, block._replace(alive=False)))
         if kind in (free, munmap):
             continue
-        blocks[key] = number, RamBlock(address, size_bytes, event.stack_id, is_arena, alive=True)
+        blocks[address] = number, RamBlock(address, size_bytes, event.stack_id, is_arena, alive=True)
         askers.setdefault(event.stack_id, event)
         total_bytes += size_bytes
         if total_bytes > peak_bytes:
@@ -83,25 +73,6 @@ def peak_of(
             freed.clear()
     found = sorted(freed + [one for one in blocks.values() if one[0] <= peak_at])
     return RamPeak(peak_bytes, [block for _, block in found if block.size_bytes], askers)
-
-
-def _mapped_at_end(events: Iterable[Event], calls: Calls) -> dict[int, list[Range]]:
-    """Return what is left at the end of each mapping, by the number of its event; without arenas."""
-    left: dict[int, tuple[int, int]] = {}  # by start address, the end and the number of the event
-    for number, event in enumerate(events, 1):
-        if event.allocator not in (calls.mmap, calls.munmap):
-            continue
-        start, end = event.address, event.address + event.size
-        # A mapping may replace others, and a part of one may be unmapped.
-        for first, (last, born) in [one for one in left.items() if one[0] < end and start < one[1][0]]:
-            del left[first]
-            left |= {begin: (until, born) for begin, until in ((first, start), (end, last)) if begin < until}
-        if event.allocator == calls.mmap and event.size != ARENA_BYTES:
-            left[start] = end, number
-    found: dict[int, list[Range]] = {}
-    for start, (end, number) in left.items():
-        found.setdefault(number, []).append((start, end))
-    return found
 
 
 _UNSEEN_BYTES, _UNSEEN = 32 * MB, 0.25  # of the rise: from here on it is said; memray takes up to 16 MB
@@ -133,7 +104,7 @@ class RamRecording:
             with self._noted():
                 if self._window is not None:
                     self._window.end()
-                    found = peak_of(self._window.events, calls_of_memray(), page_table_bytes)
+                    found = peak_of(self._window.events(), calls_of_memray())
                     rows = ram_rows(found, current_shell() if self._shell is None else self._shell)
                     rise_bytes = measurement.gen.peak.lo_bytes - measurement.gen.before_bytes
                     self.notes += _unseen(rows, rise_bytes)
@@ -173,5 +144,5 @@ def _unseen(rows: Sequence[AtPeak], rise_bytes: int) -> list[str]:
         return []
     rise, unseen = (f"{rounded_mb(size_bytes)} MB" for size_bytes in (rise_bytes, unseen_bytes))
     where = f"Of the {rise} by which RAM rose to its highest, at least {unseen} are not in the table"
-    why = "memray does not see the code of libraries, nor what ctypes allocates; ended mappings do not count"
+    why = "memray does not see the code of libraries, nor what ctypes allocates; mappings (mmap) do not count"
     return [f"{where}: {why}."]

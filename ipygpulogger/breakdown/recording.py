@@ -16,7 +16,6 @@ from ..runtime import clock
 from ..runtime.collector import undisturbed
 from ..runtime.errors import is_from_a_handler, named
 from ..sources import Unavailable
-from ..sources.system.memray import installed
 from ..sources.torch.history import TorchHistory
 from ..sources.torch.snapshot import EVENT_BYTES, MAX_EVENTS, Position, position
 from .kinds import workspaces
@@ -35,12 +34,8 @@ if TYPE_CHECKING:
 M = TypeVar("M", bound=Measurement)
 
 _MOST_BYTES = MAX_EVENTS * EVENT_BYTES  # more than recording and reading take
-_NO_EVENTS = 'torch keeps no events in a recording of mode "state"'
-_NOT_ADDING_UP = "torch's memory history does not add up to it"
 _MANY_EVENTS = 1 << 14  # of torch's history: from here on it may explain a figure of general RAM
 _HISTORY = "torch's memory history took general RAM while this was measured: 25 to 65 MB where it is full."
-
-_NO_RAM = "Beside a GPU general RAM is recorded on request alone, because memray slows training: --peak=all."
 
 
 class _Watched(NamedTuple):
@@ -233,10 +228,10 @@ class DeviceRecording(Measuring):
                 rows = self._rows(watched, moment)
                 self._peaks[watched.device.index] = _Peak(device, moment.time_us, rows)
             return
-        why = _NOT_ADDING_UP
+        why = "torch's memory history does not add up to it"
         if moment.size_bytes < peak.lo_bytes and not replay.whole and watched.still:
-            too_early = "it came before the events that torch still has, which are the last"
-            why = f"{too_early} {len(replay.events):,}" if replay.events else _NO_EVENTS
+            count = len(replay.events)
+            why = f"it came before the events that torch still has, which are the last {count:,}"
         self._unknown(why, watched.device, f" ({size_text(peak.lo_bytes)})")
 
     def _rows(self, watched: _Watched, moment: Moment) -> tuple[AtPeak, ...]:
@@ -282,9 +277,7 @@ class PeakRecording:
         if self._ram is None:
             return
         if self._devices.in_use and not self._ram_beside_gpus:
-            self._ram = None
-            if installed() and machine().notes.is_new(_NO_RAM):
-                self._devices.notes.append(_NO_RAM)
+            self._ram = None  # because memray slows training
             return
         self._ram.begin()  # last, so that what the other part allocates is not in it
 

@@ -159,13 +159,11 @@ class Training:
         return one
 
     def _may_walk(self) -> bool:
-        """Return whether there is time to walk a graph."""
         if self._walks < (_SURE_AT_PEAKS if self._rose else _SURE):
             return True
         return self._spent_s <= _SHARE * (clock.monotonic_s() - self._began_s)
 
     def _walk(self, values: Values, one: BackwardPass, outputs: Any, frame: FrameType) -> None:
-        """Note where a pass begins, and what its graph and the user's variables hold."""
         graphs = values.graphs
         found = graphs.walk(outputs)
         labels: Labels = {}
@@ -208,7 +206,6 @@ class Training:
             self._safely(self._read_optimizer, values, optimizer)
 
     def _read_optimizer(self, values: Values, optimizer: Any) -> None:
-        """Read what an optimizer holds, unless that is known."""
         if not values.is_new(optimizer):
             return
         torch = values.torch

@@ -15,6 +15,7 @@ from ..breakdown.names import Label
 from ..breakdown.rows import LabelledBlock, rows_of
 from ..records.explained import BEFORE
 from ..runtime.shell import current_shell
+from .fake_tensors import storage_of
 from .values import is_called_by_engine
 
 if TYPE_CHECKING:
@@ -188,10 +189,7 @@ class Kinds(Graphs):
         """Return the number of a tensor's allocation; None if it has none on the device."""
         if not self.is_tensor(value):
             return None
-        try:
-            made = self.allocations.allocation_of(value.untyped_storage())
-        except (RuntimeError, NotImplementedError):  # sparse
-            return None
+        made = self.allocations.allocation_of(storage_of(value))
         return None if made is None else (0, made.number)
 
     def rows(self, device: str) -> tuple[AtPeak, ...]:

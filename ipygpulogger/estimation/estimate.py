@@ -10,7 +10,6 @@ import threading
 from collections import UserDict
 from functools import partial
 from importlib import import_module
-from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..engine.machine import machine
@@ -18,7 +17,6 @@ from ..records import device_id
 from ..records.estimate import BatchEstimate, Estimate, fit
 from ..records.units import clipped, parse_size, printable, shortened
 from ..runtime.errors import is_from_a_handler, named
-from ..sources import Unavailable
 from ..sources.torch import state as torch_state
 from .reach import Arguments, named_arguments
 from .values import listed
@@ -30,15 +28,11 @@ if TYPE_CHECKING:
     from .run import Run
 
 BACKEND = "cuda"  # whose caching allocator is simulated; torch calls ROCm's devices so as well
-_MOST_SIZES = 1000  # each is a run of the function
 _NAME = re.compile(r"(?:\w+_)?batch_?size|bsz?", re.IGNORECASE)  # as in `owners.dimensions`
 _LATER = inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction
 _ERROR = 300  # characters
-_CONTEXT = (
-    "The capacity is what the function can have: a CUDA context takes a few hundred MB of a card besides."
-)
-_running = threading.RLock()  # a run puts fake tensors in the place of real ones: one at a time
-_depth = [0]  # of estimates, within one another
+_CONTEXT = "A CUDA context takes a few hundred MB besides."
+_running = threading.Lock()  # a run puts fake tensors in the place of real ones: one at a time
 
 
 def estimate(
@@ -81,7 +75,7 @@ def estimate(
     Raises:
         TypeError: ``fn`` cannot be called like this.
         ValueError: The device or a size cannot be read, or no argument can be resized.
-        RuntimeError: ``fn`` calls `estimate` itself.
+        RuntimeError: ``fn`` calls `estimate` itself, or another thread does.
         ModuleNotFoundError: PyTorch is not installed.
         Exception: What the function itself raised, with the operator that caused it.
 
@@ -134,14 +128,10 @@ def estimate(
 def _run(fn: Callable[..., Any], arguments: Arguments, sizes: dict[int, int], device: str) -> Run:
     from .run import run
 
+    if _running.locked():
+        raise RuntimeError("one function at a time is estimated, and none by a function that is")
     with _running:
-        if _depth[0]:
-            raise RuntimeError("estimate cannot be called by a function that is being estimated")
-        _depth[0] = 1
-        try:
-            return run(fn, arguments.args, arguments.kwargs, device, sizes)
-        finally:
-            _depth[0] = 0
+        return run(fn, arguments.args, arguments.kwargs, device, sizes)
 
 
 class MemoryLimit(NamedTuple):
@@ -165,31 +155,15 @@ def limit_of(index: int, torch: ModuleType) -> MemoryLimit:
         machine().close()  # the driver's library, unless something is being measured
     if memory is None:
         return MemoryLimit(None, None, f"{name} is not a device of this machine, and no capacity was given")
-    reserved_bytes, reusable_bytes, limit_bytes = _of_allocator(index)
-    free_bytes = memory.free_bytes
+    reserved_bytes = reusable_bytes = 0
+    with contextlib.suppress(*torch_state.TORCH_ERRORS):  # a pluggable allocator does not say
+        reserved_bytes = torch.cuda.memory_reserved(index)
+        reusable_bytes = reserved_bytes - torch.cuda.memory_allocated(index)
+    free_bytes, limit_bytes = memory.free_bytes, torch_state.limit_bytes(index)
     if limit_bytes is not None:
         free_bytes = min(free_bytes, max(0, limit_bytes - reserved_bytes))
-    note, has_context = "", False
-    with contextlib.suppress(*torch_state.TORCH_ERRORS):
-        has_context = torch_state.accelerator() == BACKEND and torch_state.has_context(index)
-    if reserved_bytes == 0 and not has_context:
-        note = f"This process does not use {name} so far: its context will take some of what is available."
+    note = "" if torch.cuda.is_initialized() else _CONTEXT
     return MemoryLimit(memory.total_bytes, free_bytes + reusable_bytes, note=note)
-
-
-def _of_allocator(index: int) -> tuple[int, int, int | None]:
-    """Return what torch's allocator has reserved on a device, what of that it can reuse, and its limit."""
-    for framework, counters in machine().frameworks.counters():
-        for counter in counters if framework.name == "torch" else ():
-            if counter.device.index == index:
-                try:
-                    readings = counter.observe().readings
-                except Unavailable:  # a pluggable allocator
-                    break
-                allocated_bytes, reserved_bytes = readings[0].current_bytes, readings[-1].current_bytes
-                reusable_bytes = reserved_bytes - allocated_bytes - (counter.pools_bytes() or 0)
-                return reserved_bytes, max(0, reusable_bytes), counter.limit_bytes()
-    return 0, 0, torch_state.limit_bytes(index)
 
 
 # -- what it is given, checked
@@ -218,13 +192,9 @@ def device_index(device: Any, torch: ModuleType) -> int:
     named = None
     with contextlib.suppress(RuntimeError, TypeError, ValueError):
         named = torch.device(device)
-    if named is None or str(named) != str(device):  # torch makes cuda:-25 of cuda:999
-        raise ValueError(f"{shown(device)} is not a device: give 'cuda:0', a torch.device or an index")
-    if named.type != BACKEND:
-        raise ValueError(
-            f"estimate knows the allocator of CUDA devices only, not {named.type!r}: give a device such as"
-            " 'cuda:0'; the machine needs none"
-        )
+    # torch makes cuda:-25 of cuda:999.
+    if named is None or str(named) != str(device) or named.type != BACKEND:
+        raise ValueError(f"{shown(device)} is not a CUDA device: give 'cuda:0', a torch.device or an index")
     return int(named.index if named.index is not None else torch_state.current_index() or 0)
 
 
@@ -244,9 +214,9 @@ def sizes_of(batch_sizes: Any) -> tuple[int, ...]:
     """Return the batch sizes that a user gave, each once, in their order."""
     given: list[Any] = []
     with contextlib.suppress(TypeError):
-        given = [*islice(batch_sizes, _MOST_SIZES + 1)]
+        given = [*batch_sizes]
     sizes = [size for one in given if (size := whole_number(one) or 0) > 0]
-    if not 0 < len(sizes) == len(given) <= _MOST_SIZES:
+    if not 0 < len(sizes) == len(given):
         raise ValueError(f"batch_sizes takes whole numbers such as [8, 16, 32], not {shown(batch_sizes)}")
     return tuple(dict.fromkeys(sizes))
 
@@ -285,10 +255,7 @@ def label_of(fn: Any) -> str:
 
 def shown(value: Any) -> str:
     """Return a value as an error shows it."""
-    try:
-        return clipped(printable(repr(value)), 60)
-    except Exception:  # a `repr` of the user's
-        return f"a {type(value).__name__}"
+    return clipped(printable(repr(value)), 60)
 
 
 class Batched(NamedTuple):
@@ -315,15 +282,12 @@ def batched(fn: Callable[..., Any], arguments: Arguments, torch: ModuleType) -> 
 
     1. If an int argument is named like a batch size: it, and the tensors whose first dimension equals it.
     2. Otherwise the first dimension of the first tensor, and of all tensors whose first dimension is equal.
-    3. Without tensors: the int argument, if there is only one.
     """
     named = list(named_arguments(fn, arguments))
     leaves = [(name, leaf) for _, name, value in named for leaf in _leaves(value, torch)]
     tensors = [(name, leaf) for name, leaf in leaves if _has_batch(leaf, torch)]
-    numbers = [one for one in named if type(one[2]) is int and one[2] > 0]
+    numbers = (one for one in named if type(one[2]) is int and one[2] > 0)
     number = next((one for one in numbers if _NAME.fullmatch(one[1])), None)
-    if number is None and not tensors and len(numbers) == 1:
-        number = numbers[0]
     if number is None and not tensors:
         raise ValueError(
             "batch_sizes can only vary what fn is called with: give it a tensor, or a number named batch_size"

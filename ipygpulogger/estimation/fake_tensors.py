@@ -170,8 +170,6 @@ def _to(torch: ModuleType, indexed: Any, tensor: Any, *args: Any, copy: bool = F
     other = args[0] if args and isinstance(args[0], torch.Tensor) else kwargs.pop("other", None)
     if other is not None:
         args = other.device, other.dtype, *args[1:]
-    if len(args) > 1 and isinstance(args[-1], bool) and isinstance(args[-2], bool):
-        args, copy = args[:-1], args[-1]
     device, dtype, _, memory_format = torch._C._nn._parse_to(*args, **kwargs)
     wanted = {} if memory_format is None else {"memory_format": memory_format}
     device, dtype = tensor.device if device is None else indexed(device), dtype or tensor.dtype
@@ -187,9 +185,8 @@ def _deepcopy(torch: ModuleType, tensor: Any, memo: dict[int, Any]) -> Any:
     if id(tensor) not in memo:
         with torch.no_grad():
             made = tensor.clone()
-        if isinstance(tensor, torch.nn.Parameter):  # its gradient is not copied
+        if isinstance(tensor, torch.nn.Parameter):
             memo[id(tensor)] = torch.nn.Parameter(made, tensor.requires_grad)
         else:
             memo[id(tensor)] = made.requires_grad_(tensor.requires_grad)
-            made.grad = None if tensor.grad is None else _deepcopy(torch, tensor.grad, memo)
     return memo[id(tensor)]

@@ -100,8 +100,7 @@ def patched(
         _replace_loaders(patches, torch, device if operators.all_on_device else "cpu")
         patches.replace(threading.Thread, "start", _started, operators.started)
         patches.replace(futures.ThreadPoolExecutor, "submit", _started, operators.started)
-        for name in ("_open_zipfile_writer", "_open_file_like"):
-            patches.replace(torch.serialization, name, _unsaved)
+        patches.answer(torch.serialization, "_open_zipfile_writer", _unsaved)
         yield patches
 
 
@@ -122,11 +121,7 @@ def _answers(torch: ModuleType, index: int, allocator: CachingAllocator) -> dict
     """Return the functions of `torch.cuda` and `torch.accelerator` by name, for the device of an index."""
     properties = types.SimpleNamespace(
         name=_NAME, major=8, minor=0, total_memory=_TOTAL_BYTES, multi_processor_count=108, warp_size=32,
-        max_threads_per_multi_processor=2048, is_integrated=False, is_multi_gpu_board=False,
-        L2_cache_size=40 << 20, shared_memory_per_block=48 << 10, shared_memory_per_block_optin=163 << 10,
-        shared_memory_per_multiprocessor=164 << 10, regs_per_multiprocessor=65536, max_threads_per_block=1024,
-        clock_rate=1410000, memory_clock_rate=1215000, memory_bus_width=5120, gcnArchName=_NAME, uuid=_NAME,
-        pci_bus_id=0, pci_device_id=0, pci_domain_id=0,
+        L2_cache_size=40 << 20, shared_memory_per_block=48 << 10, gcnArchName=_NAME, uuid=_NAME,
     )  # fmt: skip
     constants: dict[str, Any] = {
         **dict.fromkeys(("is_available", "is_bf16_supported"), True),
@@ -161,18 +156,11 @@ def _answers(torch: ModuleType, index: int, allocator: CachingAllocator) -> dict
 def _replace_for_fakes(
     patches: Patches, torch: ModuleType, fakes: FakeMap, backward: Callable[..., Any]
 ) -> None:
-    """Replace what does not ask Python before it takes a tensor, and what would change torch's allocator."""
+    """Replace what does not ask Python before it takes a tensor."""
     from torch._functorch import eager_transforms, vmap
     from torch._subclasses.fake_tensor import FakeTensor
     from torch.optim import optimizer
 
-    for holder, name in (
-        (torch.cuda.memory, "_record_memory_history"),
-        (torch.cuda.memory, "_set_allocator_settings"),
-        (torch._C, "_accelerator_setAllocatorSettings"),
-        (torch._C, "_cuda_cudaCachingAllocator_set_allocator_settings"),
-    ):
-        patches.answer(holder, name, lambda *_, **__: None)
     patches.replace(torch.autograd, "_engine_run_backward", fakes.engine, backward)
     patches.replace(torch._C, "_group_tensors_by_device_and_dtype", fakes.mapping)
     patches.answer(torch, "as_subclass", lambda tensor, _: tensor.view_as(tensor))
@@ -253,14 +241,12 @@ def _fetch(torch: ModuleType, place: Any, original: Callable[..., Any], fetcher:
     return _pytree.tree_map_only(torch.Tensor, faked, batch)
 
 
-def _unsaved(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Open a file for `torch.load`, and none for `torch.save`: it would be emptied."""
-    if original.__name__ == "_open_zipfile_writer" or "w" in args[1]:
-        raise EstimateError(
-            f"torch.save at {written(user_line())} cannot be estimated: the tensors have no values to"
-            " write, and the file is left as it is"
-        )
-    return original(*args, **kwargs)
+def _unsaved(*_: Any) -> Any:
+    """Open no file for `torch.save`: it would be emptied."""
+    raise EstimateError(
+        f"torch.save at {written(user_line())} cannot be estimated: the tensors have no values to"
+        " write, and the file is left as it is"
+    )
 
 
 def _started(lines: list[Frame], original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

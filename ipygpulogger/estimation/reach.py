@@ -14,6 +14,7 @@ import inspect
 import sys
 import types
 from collections import deque
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -48,18 +49,17 @@ class Arguments(NamedTuple):
     kwargs: dict[str, Any]
 
 
+@dataclass(slots=True, eq=False)
 class RealTensor:
     """A tensor of the user's that takes part: the only reference that an estimate has to it."""
 
-    __slots__ = ("fake", "kept", "kind", "name", "of_model", "size", "tensor")
-
-    def __init__(self, tensor: Any, name: str, kind: str, *, of_model: bool, size: int | None = None) -> None:
-        self.tensor, self.size = tensor, size  # the leading dimension of its fake; None for its own
-        self.name, self.kind = name, kind  # what it was reached through; a kind of `AtPeak`
-        # Whether `.to(device)` of the model would move it, the state of its optimizer included.
-        self.of_model = of_model
-        self.fake: Callable[[], Any] = lambda: None  # returns its fake; None if nothing holds it any more
-        self.kept: Any = None  # its fake, unless something else of torch's holds that
+    tensor: Any
+    name: str  # what it was reached through
+    kind: str  # a kind of `AtPeak`
+    of_model: bool  # whether `.to(device)` of the model would move it, the state of its optimizer included
+    size: int | None = None  # the leading dimension of its fake; None for its own
+    fake: Callable[[], Any] = lambda: None  # returns its fake; None if nothing holds it any more
+    kept: Any = None  # its fake, unless something else of torch's holds that
 
     def is_released(self) -> bool:
         """Return whether nothing else holds the tensor any more; functions of torch must be off."""
@@ -233,8 +233,13 @@ class Reach:
     def _visit_class(self, value: type, name: str) -> None:
         """Add the attributes of a class of the user's, and of those that it is made from."""
         if _is_users(_file_of(value)):
-            self.restored.attributes_of(value)
-            self._all(vars(value).values(), name)
+            for one in list(vars(value)):
+                at = (
+                    vars(value).__getitem__,
+                    partial(type.__setattr__, value),
+                    partial(type.__delattr__, value),
+                )
+                self._add(self.restored.place(*at, args=(one,)), name)
             self._all(value.__bases__, name)
 
     def _visit_object(self, value: Any, name: str) -> None:

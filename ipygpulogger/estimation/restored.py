@@ -1,8 +1,7 @@
-"""Puts back what a run changed: containers, attributes, names, generators, settings; holds Ctrl-C back.
+"""Puts back what a run changed: containers, attributes, names, generators; holds Ctrl-C back.
 
-It interrupts the function, and never what puts everything back. Its handler runs only where the function's
-own code does, or an operator has ended: C++ code of torch that calls Python in between ends the process on
-an error. The handlers of other signals run as ever.
+It interrupts the function where an operator has ended, and never what puts everything back: C++ code of torch
+that calls Python in between ends the process on an error. The handlers of other signals run as ever.
 """
 
 from __future__ import annotations
@@ -14,24 +13,15 @@ import sys
 import threading
 from collections import OrderedDict, deque
 from functools import partial
-from operator import attrgetter, is_
+from operator import is_
 from typing import TYPE_CHECKING, Any
-
-from ..runtime.objects import walk_stack
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from types import FrameType, ModuleType
+    from types import ModuleType
 
-_OURS = __name__.partition(".")[0]
 _MISSING = object()  # nothing is there, or it cannot be read
 State = tuple["Callable[[], Any]", "Callable[[Any], Any]"]  # what reads it, and what sets it
-# Names in torch of what reads a setting, with "set" instead of "get" of what sets it, and of attributes.
-_FUNCTIONS = "get_default_dtype get_deterministic_debug_mode get_float32_matmul_precision get_num_threads"
-_ATTRIBUTES = (
-    "backends.cuda.matmul.allow_tf32 backends.cudnn.allow_tf32 backends.cudnn.enabled"
-    " backends.cudnn.benchmark backends.cudnn.deterministic"
-)
 _GENERATORS = frozenset((("numpy", "Generator"), ("numpy", "RandomState"), ("torch", "Generator")))
 
 
@@ -59,11 +49,6 @@ class Restored:
         self._note(partial(_put_at, get, put, remove), [value])
         return None if value is _MISSING else value
 
-    def attributes_of(self, kind: type) -> None:
-        """Note the attributes of a class."""
-        own = {name: value for name, value in vars(kind).items() if not name.startswith("__")}
-        self._note(partial(_set_attributes, kind, list(own)), own.values())
-
     def generator(self, value: Any) -> None:
         """Note the state of a generator of random numbers."""
         get, put = _state_of(value)
@@ -71,9 +56,7 @@ class Restored:
         self._undo.append((lambda _: put(old), []))
 
     def surroundings(self, torch: ModuleType) -> None:
-        """Note settings of torch, and generators that all share."""
-        for get, put in [*_settings(torch)] * 2:  # some settings change others
-            self._undo.append((partial(_set_back, get, put, _read(get)), []))
+        """Note the generators that all share."""
         devices = torch.cuda.default_generators if torch.cuda.is_initialized() else ()
         numpy = getattr(sys.modules.get("numpy"), "random", None)
         for one in filter(None, (random, numpy, torch.default_generator, *devices)):
@@ -101,26 +84,19 @@ def _fill(holder: Any, values: list[Any]) -> None:
     now = _items(holder)
     if len(now) == len(values) and all(map(is_, now, values)):
         return
-    if isinstance(holder, list):
-        list.__setitem__(holder, slice(None), values)
-    elif isinstance(holder, dict):
-        kind: Any = OrderedDict if isinstance(holder, OrderedDict) else dict
-        kind.clear(holder)
+    kind: Any = next(one for one in (OrderedDict, dict, list, deque, set) if isinstance(holder, one))
+    kind.clear(holder)
+    if isinstance(holder, dict):
         for key, value in zip(values[::2], values[1::2], strict=True):
             kind.__setitem__(holder, key, value)
-    elif isinstance(holder, deque):
-        deque.clear(holder)
-        deque.extend(holder, values)
     else:
-        set.clear(holder)
-        set.update(holder, values)
+        (kind.update if kind is set else kind.extend)(holder, values)
 
 
 def _read(get: Callable[[], Any]) -> Any:
     try:
         return get()
-    # Torch raises a RuntimeError for a setting of the old kind where one of the new kind was set.
-    except (AttributeError, KeyError, TypeError, ValueError, RuntimeError):
+    except (AttributeError, KeyError, TypeError, ValueError):
         return _MISSING
 
 
@@ -132,42 +108,6 @@ def _put_at(
             remove() if values[0] is _MISSING else put(values[0])
 
 
-def _set_attributes(kind: type, names: list[str], values: list[Any]) -> None:
-    for name in [name for name in vars(kind) if not name.startswith("__") and name not in names]:
-        type.__delattr__(kind, name)
-    for name, value in zip(names, values, strict=True):
-        if vars(kind).get(name, _MISSING) is not value:
-            type.__setattr__(kind, name, value)
-
-
-def _set_back(get: Callable[[], Any], put: Callable[[Any], Any], old: Any, _: list[Any]) -> None:
-    if old is not _MISSING and _read(get) != old:
-        put(old)
-
-
-def _settings(torch: ModuleType) -> Iterator[State]:
-    yield partial(_default_device, torch), torch.set_default_device
-    yield (
-        lambda: (torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()),
-        lambda old: torch.autograd.set_detect_anomaly(*old),
-    )
-    yield torch.is_grad_enabled, torch.set_grad_enabled
-    for kind in ("cuda", "cpu"):
-        yield partial(torch.is_autocast_enabled, kind), partial(torch.set_autocast_enabled, kind)
-        yield partial(torch.get_autocast_dtype, kind), partial(torch.set_autocast_dtype, kind)
-    for name in _FUNCTIONS.split():
-        yield getattr(torch, name), getattr(torch, name.replace("get_", "set_"))
-    for path in _ATTRIBUTES.split():
-        holder, _, name = path.rpartition(".")
-        yield partial(attrgetter(path), torch), partial(setattr, attrgetter(holder)(torch), name)
-
-
-def _default_device(torch: ModuleType) -> Any:
-    """Return the device that `torch.set_default_device` was given; None if it was not called."""
-    context = getattr(getattr(torch, "_GLOBAL_DEVICE_CONTEXT", None), "device_context", None)
-    return None if context is None else context.device
-
-
 def is_generator(value: Any) -> bool:
     """Return whether an object is a generator of random numbers: of Python's, of numpy's or of torch's."""
     kind = type(value)
@@ -176,7 +116,6 @@ def is_generator(value: Any) -> bool:
 
 
 def _state_of(generator: Any) -> State:
-    """Return what reads a generator's state, and what sets it."""
     for get, put in (("getstate", "setstate"), ("get_state", "set_state")):
         if hasattr(generator, get):
             return getattr(generator, get), getattr(generator, put)
@@ -188,12 +127,13 @@ class Interrupts:
     """Ctrl-C while a function is estimated, on the main thread."""
 
     def __init__(self) -> None:
+        self.allowed = False  # whether the function runs, rather than what prepares it or puts all back
         self._handler: Any = None
-        self._arrived = self._allowed = False
+        self._arrived = False
 
     @contextlib.contextmanager
     def waiting(self) -> Iterator[None]:
-        """Have the handler of SIGINT run only where it is `allowed`, or at the end."""
+        """Have the handler of SIGINT run at the end of an operator, or of all; at a second signal at once."""
         self._handler = signal.getsignal(signal.SIGINT)
         if not callable(self._handler) or threading.current_thread() is not threading.main_thread():
             yield
@@ -202,56 +142,29 @@ class Interrupts:
             signal.signal(signal.SIGINT, self._handle)
             yield
         finally:
-            self._allowed = False
             if signal.getsignal(signal.SIGINT) == self._handle:  # else the function has set another one
                 signal.signal(signal.SIGINT, self._handler)
             self._run()
 
-    @contextlib.contextmanager
-    def allowed(self) -> Iterator[None]:
-        """Have the handler run within: the user's function is called here."""
-        self._allowed = True
-        try:
-            self._run()
-            yield
-        finally:
-            self._allowed = False
-
     def after(self, handler: Callable[..., Any]) -> Callable[..., Any]:
-        """Return a function that handles an operator, with an interrupt waiting for its end.
-
-        In the middle of one torch's own state must not be left as it is.
-        """
+        """Return a function that handles an operator, with an interrupt waiting for its end."""
 
         def handled(func: Any, *args: Any) -> Any:
             try:
                 return handler(func, *args)
             finally:
-                if self._allowed and func.namespace != "prim":  # which reads the device, size or strides
+                if self.allowed and func.namespace != "prim":  # which reads the device, size or strides
                     self._run()
 
         return handled
 
-    def _handle(self, _: int, frame: FrameType | None) -> None:
-        self._arrived = True
-        if self._allowed and not _is_in_torch(frame):
-            self._run(frame)
+    def _handle(self, *_: Any) -> None:
+        is_second, self._arrived = self._arrived, True
+        if is_second and self.allowed:
+            self._run()
 
-    def _run(self, frame: FrameType | None = None) -> None:
+    def _run(self) -> None:
         if self._arrived:
-            self._arrived = False
-            allowed, self._allowed = self._allowed, False  # if it raises, all is put back undisturbed
-            self._handler(signal.SIGINT, frame)
-            self._allowed = allowed
-
-
-def _is_in_torch(frame: FrameType | None) -> bool:
-    """Return whether code of torch or of this package runs, or what that called of Python's own modules."""
-    for one in walk_stack(frame):
-        module = str(one.f_globals.get("__name__", ""))
-        root = module.partition(".")[0]
-        if root == "torch":
-            return not module.startswith("torch.utils.data")  # which waits for other processes
-        if root not in sys.stdlib_module_names:
-            return root == _OURS
-    return True
+            self._arrived = self.allowed = False  # if it raises, all is put back undisturbed
+            self._handler(signal.SIGINT, None)
+            self.allowed = True

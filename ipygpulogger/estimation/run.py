@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..allocator.caching_allocator import fits_within
 from ..records.units import MB, rounded_mb
-from ..runtime.errors import named
 from .allocations import Allocations, Kinds
 from .fake_map import FakeMap
 from .fake_tensors import DeviceReporting, dispatch_mode, fake_mode
@@ -70,7 +69,7 @@ def run(
     import torch
 
     arguments = Arguments(tuple(args), dict(kwargs))
-    all_on_device, earlier = False, ""
+    all_on_device = False
     with contextlib.closing(Reach(torch, sizes or {})) as reach:
         reach.walk(fn, arguments)
         for runs_left in reversed(range(_MOST_RUNS)):
@@ -81,9 +80,8 @@ def run(
                 if not (runs_left and one.is_to_run_again(error)):
                     if one.operators.refusal is not None:
                         raise one.operators.refusal from error
-                    one.explain(error, earlier)
+                    one.explain(error)
                     raise
-                earlier = earlier or named(error)
             else:
                 if not (runs_left and one.is_to_run_again(None)):
                     break
@@ -129,6 +127,7 @@ class FakeRun:
         with interrupts.waiting(), contextlib.ExitStack() as stack:
             stack.callback(self._allocations.end)
             stack.callback(reach.restored.put_back)
+            stack.enter_context(torch.set_grad_enabled(torch.is_grad_enabled()))  # put back, however it ends
             self._reporting.follow_autocast(torch.is_autocast_enabled("cuda"))
             stack.callback(fakes.forget)
             only = stack.enter_context(patched(torch, self.operators, self._kinds.backward, fakes)).only
@@ -146,8 +145,9 @@ class FakeRun:
             ):
                 stack.callback(register(only(hook, lambda *_: None)).remove)
             stack.enter_context(fakes.mode())
-            with interrupts.allowed():
-                result = fn(*arguments.args, **arguments.kwargs)
+            stack.callback(setattr, interrupts, "allowed", False)
+            interrupts.allowed = True
+            result = fn(*arguments.args, **arguments.kwargs)
             self._kinds.returned(result)
             self._allocations.end()
 
@@ -157,8 +157,8 @@ class FakeRun:
         self.operators.names |= known & {kind.__name__ for kind in type(module).__mro__}
         self._reach.meet_module(module)
 
-    def explain(self, error: Exception, earlier: str) -> None:
-        """Add notes to an error: the operator that raised it, made-up values, how the first call ended."""
+    def explain(self, error: Exception) -> None:
+        """Add notes to an error: the operator that raised it, made-up values."""
         failed = self.operators.failed
         notes = self._plain()
         if failed is not None and failed[0] is error:
@@ -167,8 +167,6 @@ class FakeRun:
             )
         if lines := self.operators.values.lines:
             notes.append(f"1.0 stood for values of tensors, which an estimate does not compute{_at(lines)}.")
-        if earlier and earlier != named(error):
-            notes.append(f"It was called more than once to be estimated; the first call ended with {earlier}")
         for text in notes:
             if hasattr(error, "add_note"):
                 error.add_note(text)
@@ -197,7 +195,6 @@ class FakeRun:
         )
 
     def _notes(self) -> Iterator[str]:
-        """Yield what the estimate leaves out or takes for granted."""
         lines, started = self.operators.values.lines, self.operators.started
         if self._fakes.all_on_device:
             yield (

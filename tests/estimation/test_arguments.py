@@ -1,7 +1,6 @@
 """What `estimate` is asked for: devices, capacities, batch sizes, functions; and one sentence for bad input."""
 
 import functools
-import itertools
 from collections import UserDict
 from typing import Any, NamedTuple
 
@@ -25,10 +24,9 @@ GB = 2**30
 
 
 NO_DEVICES = [
-    *[(-1, "'cuda:-1' is not a device"), (10**30, "is not a device")],
-    *[("cuda:999", "'cuda:999' is not a device"), ("gpu", "'gpu' is not a device")],
-    *[("cpu", "not 'cpu': give a device such as 'cuda:0'"), (torch.device("mps"), "not 'mps'")],
-    *[(one, f"{one} is not a device") for one in (None, True, 1.0, ["cuda:0"])],
+    *[(-1, "'cuda:-1' is not a CUDA device"), (10**30, "is not a CUDA device")],
+    *[(one, f"'{one}' is not a CUDA device: give 'cuda:0'") for one in ("cuda:999", "gpu", "cpu")],
+    *[(one, f"{one} is not a CUDA device") for one in (None, True, 1.0, ["cuda:0"])],
 ]
 
 
@@ -48,7 +46,7 @@ def test_devices(cuda):
 
 
 NO_CAPACITIES = ["16", "many", "", "0GB", "-1GB", 0, -5, True, 1.5, [], b"1GB"]
-NO_SIZES = [[], 8, "8", None, [0], [-8], [1.5], [True], ["8"], [8, None], itertools.count(1)]
+NO_SIZES = [[], 8, "8", None, [0], [-8], [1.5], [True], ["8"], [8, None]]
 
 
 def test_sizes():
@@ -109,7 +107,6 @@ def named(batch, labels=None, *rest, batch_size=1, **more):
          "the leading dimension 8 of argument 3"),
         ((W, X), {"batch_size": 8}, [(5, 2), (32, 3), 32], "batch_size and the leading dimension 8 of labels"),
         ((W, X), {"batch_size": 4}, [(5, 2), (8, 3), 32], "batch_size"),
-        ((None, 7), {}, [None, 32], "labels"),
         ((X, Y, X), {}, [(32, 3), (32,), (32, 3)],
          "the leading dimension 8 of batch, labels and argument 3"),
     ],
@@ -142,7 +139,7 @@ def test_a_resized_tensor_is_like_the_given_one(cuda):
 
 def test_nothing_to_replace():
     """What cannot be varied is refused in one sentence."""
-    for args in [(), ("x", 1, 2), (None,), (True,), (torch.tensor(1.0),), (nn.Linear(2, 2),)]:
+    for args in [(), ("x", 1, 2), (None, 7), (True,), (torch.tensor(1.0),), (nn.Linear(2, 2),)]:
         with pytest.raises(ValueError, match="batch_sizes can only vary what fn is called with"):
             batched(print, Arguments(args, {}), torch)
 

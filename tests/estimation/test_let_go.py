@@ -1,4 +1,4 @@
-"""Memory that a function frees before its peak, and what a function may not leave behind: files, settings."""
+"""Memory that a function frees before its peak, and what a function may not leave behind: files."""
 
 import gc
 
@@ -71,8 +71,7 @@ def test_fused_optimizers_allocate_nothing(cuda, name):
 
 
 @pytest.mark.parametrize("whole", [False, True])
-@pytest.mark.parametrize("legacy", [False, True])
-def test_a_checkpoint_stays(tmp_path, legacy, whole):
+def test_a_checkpoint_stays(tmp_path, whole):
     """A function that saves one is refused before the file is opened."""
     model, path = torch.nn.Linear(8, 8), tmp_path / "best.pt"
     torch.save(model.state_dict(), path)
@@ -80,7 +79,7 @@ def test_a_checkpoint_stays(tmp_path, legacy, whole):
 
     def save():
         saved = {"model": model if whole else model.state_dict()}
-        torch.save(saved, path, _use_new_zipfile_serialization=not legacy)
+        torch.save(saved, path)
 
     with pytest.raises(RuntimeError, match=r"torch.save at test_let_go.py:\d+ cannot be estimated"):
         estimate(save)
@@ -88,53 +87,6 @@ def test_a_checkpoint_stays(tmp_path, legacy, whole):
     assert torch.load(path)
     save()
     assert path.read_bytes() != before
-
-
-def settings():
-    c = torch.backends
-    return (
-        *(torch.get_default_dtype(), torch.get_default_device(), torch.get_num_threads()),
-        *(torch.are_deterministic_algorithms_enabled(), torch.get_float32_matmul_precision()),
-        *(c.cuda.matmul.allow_tf32, c.cudnn.benchmark, torch.is_anomaly_enabled()),
-        *(torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cuda")),
-        torch.cuda.memory._snapshot()["allocator_settings"],
-    )
-
-
-def test_settings_stay(cuda):
-    """What a function sets for all of torch is set back."""
-
-    def fn(x):
-        torch.set_default_dtype(torch.float16)
-        torch.set_default_device("cuda")
-        torch.use_deterministic_algorithms(True)
-        torch.set_float32_matmul_precision("high")
-        torch.backends.cudnn.benchmark = True
-        torch.set_autocast_enabled("cpu", True)
-        torch.set_autocast_dtype("cuda", torch.bfloat16)
-        torch.autograd.set_detect_anomaly(True)
-        torch.set_num_threads(3)
-        torch.cuda.memory._set_allocator_settings("max_split_size_mb:64")
-        torch.cuda.memory._record_memory_history()
-        return x + 1
-
-    before = settings()
-    estimate(fn, torch.ones(4))
-    assert settings() == before
-
-
-def test_settings_of_the_new_kind():
-    """Where one is set, torch refuses to tell those of the old kind."""
-    if not hasattr(torch.backends, "fp32_precision"):
-        pytest.skip("this torch has no torch.backends.fp32_precision, so the two kinds cannot be mixed")
-    matmul = torch.backends.cuda.matmul
-    try:
-        matmul.fp32_precision = "tf32"
-        assert estimate(torch.ones(4).cuda).peak_bytes
-        assert matmul.fp32_precision == "tf32"
-    finally:
-        torch.set_float32_matmul_precision("highest")
-        matmul.fp32_precision = torch.backends.mkldnn.matmul.fp32_precision = "none"
 
 
 def test_within_inference_mode(cuda):

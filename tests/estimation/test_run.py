@@ -98,14 +98,8 @@ def test_what_depends_on_data(decides, named):
 
 
 def test_errors(net, monkeypatch):
-    """Notes say the operator, the line that got 1.0 and how the first call ended; an endless loop is refused."""
+    """Notes say the operator, and the line that got 1.0; an endless loop is refused."""
     assert refused(lambda x: net(x.T), X)[1].startswith("aten.addmm.default raised it, at test_run.py:")
-    errors = iter((ValueError("first"), KeyError("second")))
-
-    def fails(_):
-        raise next(errors)
-
-    assert "the first call ended with ValueError: first" in refused(fails, X, kind=KeyError)[-1]
     told = refused(lambda _: [5][int(torch.rand(()).item())], X, kind=IndexError)
     assert any(one.startswith("1.0 stood for values of tensors") and "test_run.py:" in one for one in told)
     monkeypatch.setattr(values, "_MOST_READS", 20)
@@ -176,7 +170,7 @@ def test_a_device_that_was_chosen_here(net):
 
 def test_torch_cuda(net):
     """Functions of torch.cuda answer as where the device is there, streams, events and properties included."""
-    asked = [one for one in dir(torch._C._CudaDeviceProperties) if not one.startswith("_")]
+    asked = ("name", "major", "minor", "total_memory", "multi_processor_count")
 
     def step(x):
         assert torch.cuda.is_available()
