@@ -55,9 +55,6 @@ class Sharing(NamedTuple):
     inherited_bytes: int  # of the rest, certainly anonymous memory, as of its parent or its own forks
     proportional_bytes: int  # the rest, each page divided by the number of processes that share it (Pss)
     mapped_bytes: int  # resident files and shared memory, shared or not
-    anonymous_bytes: int = 0  # all anonymous memory, shared or not
-    anonymous_pss_bytes: int | None = 0  # the same in proportion; None before Linux 5.4
-    private_anonymous_bytes: int = 0  # private and written to
 
 
 def sharing(rollup: dict[str, int], mapped_bytes: int) -> Sharing:
@@ -69,9 +66,6 @@ def sharing(rollup: dict[str, int], mapped_bytes: int) -> Sharing:
         max(0, rollup.get("Anonymous", 0) - private_bytes),
         max(0, rollup.get("Pss", 0) - private_bytes),
         mapped_bytes,
-        rollup.get("Anonymous", 0),
-        rollup.get("Pss_Anon"),
-        min(rollup["Private_Dirty"], rollup.get("Anonymous", 0)),
     )
 
 
