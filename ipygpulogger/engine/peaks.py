@@ -324,7 +324,7 @@ class PeakTracker:
         if not interval.reset_elsewhere:
             return ""
         counter = self.counter.describe()
-        return f"Something else resets or switches off {counter}: peaks are then at least what was seen."
+        return f"Something else resets {counter}: peaks are then at least what was seen."
 
     def _reset(self, reset: Callable[[], None], before: Observation) -> Observation:
         """Reset after an observation, and return the next; what may be lost between widens the open ones."""

@@ -524,15 +524,6 @@ lines()
 assert all(usage.peak.quality != "exact" for line in lines.lines for usage in line.gpus)
 at_least(told(transient, on)[0])
 exact(told(transient)[0])
-usage, notes = told(off, transient, on)
-assert at_least(usage) and "switches off" in notes[0], notes
-outer = Scope().open()
-exact(told(transient)[0])
-off(), on()
-exact(told(transient)[0])
-outer.close()
-(usage,) = outer.result(Measurement, "").gpus
-assert at_least(usage).peak.lo_bytes >= usage.before_bytes + 150 * MB
 """
 
 

@@ -119,19 +119,19 @@ class ChildProcess(Mark):
     @property
     def faults(self) -> int:
         """How often a page was mapped until the last observation, or until it left its figures."""
-        if self.card is not None and self.card["ended_ns"]:
+        if self.card is not None and self.card["ended"]:
             return self.card["faults"]
         return sum(self._stat.faults) if self._stat else 0
 
     def leave(self) -> bool:
         """Take the figures that it left at its end, if it did, as those of the next and last observation."""
         card = self.card
-        if card is None or not card["ended_ns"]:
+        if card is None or not card["ended"]:
             return False
         self.inherited_bytes = card["birth_bytes"] - card["birth_mapped_bytes"]
         self.mapped_bytes, self.children = card["mapped_bytes"], ()
         self.forked = self.left = True
-        self.name = card.called()
+        self.name = self.name or linux.read("/proc/self/comm").strip().decode(errors="replace")
         if card["shared_bytes"]:
             self.shares = Sharing(
                 card["private_bytes"], card["shared_bytes"], card["inherited_bytes"], 0, self.mapped_bytes

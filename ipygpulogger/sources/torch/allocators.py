@@ -29,8 +29,6 @@ from . import state, tensors
 from .state import TORCH_ERRORS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from ..contract import Holding
     from ..frameworks import Stats
 
@@ -53,7 +51,6 @@ class TorchCounter(DeviceCounter):
         self.device = device
         self._source = source
         self._last: Stats = {}  # of the last observation
-        self._switches = source.switches
 
     def observe(self) -> Observation:
         """Read the allocator's statistics, with its counts of allocations as the stamp."""
@@ -63,11 +60,9 @@ class TorchCounter(DeviceCounter):
         # torch counts allocations under the same lock, so the stamp is as old as the readings. Its
         # asynchronous backend (cudaMallocAsync) counts none: then a loss at a reset cannot be detected.
         allocations = stats["allocation"]["all"]["allocated"]
-        switches = self._source.switches  # what was allocated while caching was off is in no peak
-        switched, self._switches = switches != self._switches, switches
         if not allocations and readings[0].current_bytes:
-            return Observation(readings, (), switched)
-        return Observation(readings, (allocations, allocated["allocated"], reserved["allocated"]), switched)
+            return Observation(readings, ())
+        return Observation(readings, (allocations, allocated["allocated"], reserved["allocated"]))
 
     def reset(self) -> None:
         """Reset the peaks, and keep for the user what they would have read."""
@@ -136,9 +131,7 @@ class Torch(ResettableFramework):
 
     def __init__(self) -> None:
         super().__init__()
-        self.switches = 0  # how often the user switched the caching allocator on or off, if that was seen
         self._counters: dict[int, TorchCounter] = {}
-        self._makers["_cuda_cudaCachingAllocator_enable"] = self._switch_wrapper
         self._pinned = PinnedCounter()
         self._import_error = ""  # of `load`; not the exception, whose frames would stay alive
 
@@ -230,13 +223,6 @@ class Torch(ResettableFramework):
 
     def _device_of(self, device: int | None = None) -> int | None:
         return device
-
-    def _switch_wrapper(self, original: Callable[[bool], None]) -> Callable[[bool], None]:
-        def enable(value: bool) -> None:
-            self.switches += 1
-            original(value)
-
-        return enable
 
     def may_hold(self, kind: type) -> bool:
         """As in `tensors`."""
