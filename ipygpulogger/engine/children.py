@@ -9,6 +9,7 @@ is bounded.
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterable
 from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -17,17 +18,12 @@ from ..records.units import MB
 from ..sources import Unavailable
 from ..sources.system import linux
 from ..sources.system.child_process import ChildProcess, Descendants
-from ..sources.system.forked import forks
-from ..sources.system.process import children_ended
-from .peaks import PeakTracker
+from ..sources.system.forked import Card, Sharing, forks
+from ..sources.system.process import Ended, children_ended
+from .peaks import Interval, PeakTracker
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from ..sources.system.forked import Card, Sharing
-    from ..sources.system.process import Ended
     from .machine import Machine
-    from .peaks import Interval
 
 _NEARLY_BYTES = MB  # if what a child shared at an end is known as well as that, nothing is said
 LARGEST = 4  # children that are named

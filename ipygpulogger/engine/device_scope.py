@@ -7,23 +7,18 @@ change.
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import TYPE_CHECKING
 
 from ..records import DeviceUsage, Metric, Peak
 from ..records.units import MB
-from ..sources import Unavailable
-from ..sources.nvidia.nvml import ENERGY_RESOLVES_S
-from .ledger import ALLOCATED, RESERVED
-from .peaks import peak_of_sum
+from ..sources import Device, Unavailable
+from ..sources.nvidia.nvml import ENERGY_RESOLVES_S, Nvml
+from .ledger import ALLOCATED, RESERVED, DeviceSnapshot
+from .peaks import Interval, PeakTracker, peak_of_sum
 
 if TYPE_CHECKING:
-    from datetime import datetime
-
     from ..records import Timeline
-    from ..sources import Device
-    from ..sources.nvidia.nvml import Nvml
-    from .ledger import DeviceSnapshot
-    from .peaks import Interval, PeakTracker
 
 METRICS = {"energy": "J", "utilization": "%"}  # each name, with its unit
 

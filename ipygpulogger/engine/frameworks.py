@@ -10,7 +10,8 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from contextlib import contextmanager, nullcontext, suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from functools import cache, partial
 from importlib import import_module
 from operator import itemgetter, methodcaller
@@ -22,8 +23,6 @@ from ..runtime.errors import is_from_a_handler, named
 from ..sources import DeviceCounter, Framework, Unavailable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-    from contextlib import AbstractContextManager
     from importlib.metadata import EntryPoint
 
     from ..sources.contract import Notes

@@ -11,16 +11,12 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
+from collections.abc import Callable, Iterator, Sequence
+from typing import Generic, NamedTuple, TypeVar
 
 from ..records import Peak
 from ..runtime.errors import is_from_a_handler, named
-from ..sources import Unavailable
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from ..sources import Counter, Observation, Reading
+from ..sources import Counter, Observation, Reading, Unavailable
 
 QUIET_TRIES = 4  # attempts to read and reset without a change of the stamp by other threads
 SEGMENT_SLACK_BYTES = 2**18  # a peak this little above what is in use needs no reset, if the precision allows

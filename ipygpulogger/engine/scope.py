@@ -6,6 +6,7 @@ the peaks are read before anything is settled.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Container, Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -16,18 +17,14 @@ from ..sources.system.forked import forks
 from ..sources.system.process import children_ended
 from .device_scope import METRICS, DeviceScope, TimeSeries, metric
 from .ledger import NOTHING, uses
-from .machine import machine
-from .peaks import peak_of_sum
+from .machine import Machine, machine
+from .peaks import Interval, PeakTracker, peak_of_sum
 from .sampler import Measuring
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Iterable
-
     from ..records import ChildrenUsage, DeviceUsage
     from ..runtime.wrappers import Call
     from .children import Children
-    from .machine import Machine
-    from .peaks import Interval, PeakTracker
 
 M = TypeVar("M", bound=Measurement)
 

@@ -7,9 +7,10 @@ threads held is never released.
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ...records import CPU, device_id
 from ...runtime.objects import bases_of, namespace_of
@@ -24,9 +25,6 @@ from ..contract import (
     Unavailable,
 )
 from ..nvidia import driver
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 _GPUS = {"gpu", "cuda", "rocm"}  # jaxlib says "gpu" for CUDA and ROCm
 _SERIES = (("bytes_in_use", "peak_bytes_in_use"), ("pool_bytes", "peak_pool_bytes"))

@@ -7,20 +7,18 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from types import ModuleType
+from typing import Any, TypeVar
 
 from ...records import DRIVER, Diagnosis
 from ...runtime import clock
 from ...runtime.errors import call_uninterrupted, is_from_a_handler
 from ..contract import Device, DeviceMemory, Notes, Unavailable
 from . import driver
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from types import ModuleType
 
 T = TypeVar("T")
 

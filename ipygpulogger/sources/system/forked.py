@@ -12,15 +12,13 @@ import os
 import sys
 import threading
 from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from ...runtime.clock import monotonic_s
 from ...runtime.wrappers import Wrappers
 from . import linux
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 _CARDS = 256  # for the children that were forked last
 _LEFT_CARDS = 64  # of those that left their last figures; each may take a moment to end after that

@@ -14,6 +14,7 @@ import os
 import sys
 import tempfile
 import threading
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -24,8 +25,6 @@ from ...runtime.errors import call_uninterrupted, named
 from ..contract import Unavailable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
     from memray import AllocationRecord as Event
 
 UNKNOWN = "What was alive at the peak in general RAM is not known"

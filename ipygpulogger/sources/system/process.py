@@ -11,6 +11,7 @@ import errno
 import os
 import sys
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
@@ -24,8 +25,6 @@ from .forked import forks
 from .linux import gil_held, high_water_precision_bytes, largest_fault_bytes, resident_precision_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from ...records import Heap
 
 _IN_MODIFY = 2

@@ -8,18 +8,16 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from ...records import Diagnosis
 from ...records.units import size_text
 from ...runtime.errors import write_file
 from .linux import gil_held, resource
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
 
 SCARCE = 0.05  # of a limit: less is little
 

@@ -10,7 +10,7 @@ import sys
 from contextlib import suppress
 from importlib import import_module
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from ...records import Diagnosis, device_id
 from ...runtime.errors import first_line
@@ -19,18 +19,15 @@ from ..contract import (
     Device,
     DeviceCounter,
     DeviceMemory,
+    Holding,
     Observation,
     PeakClass,
     Reading,
     Unavailable,
 )
-from ..frameworks import ResettableFramework
+from ..frameworks import ResettableFramework, Stats
 from . import state, tensors
 from .state import TORCH_ERRORS
-
-if TYPE_CHECKING:
-    from ..contract import Holding
-    from ..frameworks import Stats
 
 # By type of accelerator, "" for any other. Which of them exist depends on the build.
 _READS = {"cuda": "_cuda_memoryStats", "xpu": "_xpu_memoryStats", "": "_accelerator_getDeviceStats"}
