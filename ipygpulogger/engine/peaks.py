@@ -28,8 +28,6 @@ T = TypeVar("T")
 class WeakIdentitySet(Generic[T]):
     """Objects for as long as something else refers to them; `weakref.WeakSet` takes six times as long."""
 
-    __slots__ = ("_references",)
-
     def __init__(self) -> None:
         self._references: set[weakref.ref[T]] = set()  # each removes itself as its object dies
 
@@ -66,8 +64,6 @@ class Segment(NamedTuple):
 class _Series:
     """One series of an interval: what was in use at its beginning, and the bounds of its peak."""
 
-    __slots__ = ("before_bytes", "hi_bytes", "lo_bytes", "older_peak_bytes", "sampled")
-
     def __init__(self, reading: Reading, fresh: bool) -> None:
         self.before_bytes = self.lo_bytes = self.hi_bytes = reading.current_bytes
         self.sampled = reading.peak_bytes is None
@@ -98,8 +94,6 @@ class Interval:
         reset_elsewhere: Whether something other than the tracker may have reset the counter meanwhile.
         ended: Whether its peak is final.
     """
-
-    __slots__ = ("__weakref__", "_precision_bytes", "_series", "ended", "reset_elsewhere")
 
     def __init__(self, observation: Observation, *, fresh: bool, precision_bytes: int) -> None:
         self.reset_elsewhere = self.ended = False

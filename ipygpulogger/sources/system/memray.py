@@ -14,6 +14,7 @@ import os
 import sys
 import tempfile
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
@@ -66,7 +67,7 @@ class Window:
     """One recording, which begins when it is made, or says why not (`Unavailable`)."""
 
     def __init__(self) -> None:
-        self._run = run = _Run()
+        self._run = run = _Run(weakref.ref(self))
         with _lock:
             _check_unused()
             try:
@@ -86,20 +87,6 @@ class Window:
         """End it and give up its events. Doing it again changes nothing."""
         with _lock:
             self._run.end()
-
-    def __del__(self) -> None:
-        run: _Run | None = getattr(self, "_run", None)  # the caller was interrupted, or forgot it
-        if run is None or sys.is_finalizing():  # then the tracker has stopped, and the file is closed
-            return
-        run.is_forgotten = True
-        if not _lock.acquire(blocking=False):  # its holder may wait for the thread that collects this
-            return
-        try:
-            run.end()
-        except Exception:  # a finalizer has no caller to raise to
-            pass
-        finally:
-            _lock.release()
 
     def events(self) -> Iterator[Event]:
         """Yield its events in their order, once it has ended; raises `Unavailable`."""
@@ -121,8 +108,8 @@ def _mark() -> None:
 class _Run:
     """The tracker of one recording, and its file, which on Linux never has a name."""
 
-    def __init__(self) -> None:
-        self.is_forgotten = False  # the recording is garbage, but could not be ended then
+    def __init__(self, window: weakref.ref[Window]) -> None:
+        self.window = window  # None once the caller was interrupted, or forgot it
         self.lost = ""  # a sentence, once something else than the end of the recording has stopped it
         self._tracker: Any = None
         self._put_back: Callable[[], object] = bool  # nothing
@@ -251,7 +238,7 @@ class _Run:
         """Stop the tracker before its file fills the disk, or if its recording was forgotten meanwhile."""
         while not self._stopped.wait(_INTERVAL_S):
             with _lock:
-                if self.is_forgotten:
+                if self.window() is None:
                     self.end()
                 elif self._file is not None and os.fstat(self._file.fileno()).st_size > _TOO_MANY_BYTES:
                     self.stop(_TOO_MUCH)
@@ -280,7 +267,7 @@ def _check_unused() -> None:
     """Raise `Unavailable` where memray is absent, or it or another profiler is in use."""
     if not installed():
         raise Unavailable(ABSENT)
-    if _run is not None and _run.is_forgotten:
+    if _run is not None and _run.window() is None:
         _run.end()
     if _run is not None:
         raise Unavailable(f"{UNKNOWN}, because it is recorded for another measurement that is open.")
