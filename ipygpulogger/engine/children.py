@@ -11,14 +11,14 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from ..records import ChildrenUsage, ChildUsage, Peak
 from ..records.units import MB
 from ..sources import Unavailable
-from ..sources.system import linux
 from ..sources.system.child_process import ChildProcess, Descendants
-from ..sources.system.forked import Card, Sharing, forks
+from ..sources.system.forked import Sharing, forks
 from ..sources.system.process import Ended, children_ended
 from .peaks import Interval, PeakTracker
 
@@ -127,7 +127,7 @@ class ChildPeaks:
             if child.leave():
                 with suppress(Unavailable):
                     (self._trackers.get(child) or self._tracker_of(child)).observe()
-            elif _is_alive(card):
+            elif Path(f"/proc/{pid}").exists():
                 continue
             forks.forget(pid)
 
@@ -140,14 +140,6 @@ class ChildPeaks:
             if limit_s >= 0:
                 with suppress(OSError, ValueError, Unavailable):  # it ended, or that is not allowed
                     child.walk()
-
-
-def _is_alive(card: Card) -> bool:
-    """Return whether the child of a card may still say something; one that was killed does not."""
-    try:
-        return linux.read(f"/proc/{card['pid']}/stat").rpartition(b")")[2].split()[0] not in (b"Z", b"X")
-    except (OSError, IndexError):
-        return False
 
 
 class _ChildMemory(NamedTuple):
