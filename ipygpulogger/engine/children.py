@@ -184,7 +184,6 @@ class Children:
             self.intervals = {}  # nothing is folded into them any more
 
     def _peaks(self) -> dict[ChildProcess, Peak]:
-        """Return the peaks so far, or the final ones."""
         return {child: interval.peak() for child, interval in dict(self.intervals).items()} or self._final
 
     def usage(self, time_s: float) -> ChildrenUsage | None:

@@ -57,8 +57,6 @@ class TimeSeries:
         self, before_bytes: int | None, after_bytes: int | None, end_s: float
     ) -> tuple[tuple[float, int], ...]:
         """Return the points between the scope's two ends; nothing where nothing was sampled."""
-        if not self._points:
-            return ()
         inner = [(min(at, end_s), size) for at, size in tuple(self._points.values()) if at > 0]
         if not inner:
             return ()
@@ -153,7 +151,6 @@ class DeviceScope:
         )
 
     def _other_ends_bytes(self, after: DeviceSnapshot) -> list[int]:
-        """Return what was in use outside the allocators at both ends, where that is known."""
         ends_bytes = self.before and self.before.other, after.other
         return [size_bytes for size_bytes in ends_bytes if size_bytes is not None]
 

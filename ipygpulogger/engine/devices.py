@@ -117,6 +117,5 @@ class Devices:
         return uuid not in uuids
 
     def _counters(self, index: int) -> list[DeviceCounter]:
-        """Return the frameworks' counters on the device with this index."""
         answers = self._frameworks.counters()
         return [counter for _, counters in answers for counter in counters if counter.device.index == index]

@@ -67,7 +67,6 @@ def _may_be_offered() -> bool:
 
 
 def _adapter(name: str) -> type[Framework]:
-    """Import the adapter of a framework."""
     module, _, kind = _ADAPTERS[name].partition(":")
     adapter: type[Framework] = getattr(import_module(f"..sources.{module}", __package__), kind)
     return adapter
@@ -182,7 +181,6 @@ class Frameworks:
         self.loaded = tuple(sorted(loaded, key=lambda one: ranks.get(one.name, len(ranks))))
 
     def _of_others(self) -> Iterator[Framework]:
-        """Yield the frameworks that other distributions offer."""
         try:
             entries = _offered()
         except Exception as error:  # no descriptors left, a broken distribution

@@ -179,7 +179,6 @@ def _reserved(trackers: Iterable[PeakTracker]) -> tuple[int, list[tuple[int, ...
 
 
 def _levels(trackers: Iterable[PeakTracker]) -> AllocatorLevels:
-    """Return what each allocator holds now, by series."""
     return [[reading.current_bytes for reading in tracker.observe().readings] for tracker in trackers]
 
 

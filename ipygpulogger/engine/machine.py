@@ -204,7 +204,6 @@ class Machine:
             self.sampler.close(although_wanted=True)
 
     def _sample_children(self) -> None:
-        """Look at the children of the open scopes while they last."""
         for scope in self.scopes:
             if scope.sees_children:
                 self.sampler.start(scope)
@@ -223,7 +222,6 @@ class Machine:
         return [children for scope in self.scopes if (children := scope.with_children()) is not None]
 
     def _end_orphans(self) -> None:
-        """Close the scopes whose call has ended."""
         for scope in self.scopes:
             if scope.orphaned():
                 scope.close()

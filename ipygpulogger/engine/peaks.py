@@ -311,10 +311,8 @@ class PeakTracker:
 
     def loss(self, interval: Interval) -> str:
         """Return a sentence for the user on what an interval could not see; empty if nothing."""
-        if not interval.reset_elsewhere:
-            return ""
-        counter = self.counter.describe()
-        return f"Something else resets {counter}: peaks are then at least what was seen."
+        said = f"Something else resets {self.counter.describe()}: peaks are then at least what was seen."
+        return said if interval.reset_elsewhere else ""
 
     def _reset(self, reset: Callable[[], None], before: Observation) -> Observation:
         """Reset after an observation, and return the next; what may be lost between widens the open ones."""

@@ -120,7 +120,6 @@ _inherited: list[Any] = []  # a fork's parent's clients
 
 
 def _clients() -> list[Any]:
-    """Return the clients of the backends that JAX has initialised."""
     backends = getattr(sys.modules.get("jax._src.xla_bridge"), "_backends", None)
     # Not JAX's own `backends_are_initialized`: it waits while another thread initialises one.
     return list(backends.values()) if isinstance(backends, dict) else []

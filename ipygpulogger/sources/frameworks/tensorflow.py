@@ -115,7 +115,6 @@ def _any_context() -> Any:
 
 
 def _context() -> Any:
-    """Return the eager context; raises `Unavailable`."""
     context = _any_context()
     if any(context is one for one in _inherited) or not getattr(context, "_initialized", False):
         raise Unavailable("TensorFlow uses no device")

@@ -214,7 +214,6 @@ class Nvml:
         return float(sum(values) / len(values))
 
     def _read(self, uuid: str | None, question: Callable[[ModuleType, Any], Any]) -> Any:
-        """Return the driver's answer about a device; raises `Unavailable`."""
         with self._use() as module:
             handle = self._handles.get(_bare(uuid))
             if module is None or handle is None:

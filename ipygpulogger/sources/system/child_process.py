@@ -163,9 +163,6 @@ class ChildProcess(Mark):
             if self.card is not None:
                 self.card["reset_bytes"] = 0
             self._resets.take()  # this one was ours
-        except PermissionError as error:
-            self.peak_class = "monotone"
-            raise Unavailable(f"{self.describe()} may not be reset: {error}") from error
         except (OSError, ValueError) as error:
             raise Unavailable(f"{self.describe()} cannot be reset: {error}") from error
         self._reset_faults = faults
@@ -257,7 +254,6 @@ class Descendants:
         found: dict[int, ChildProcess],
         read: Callable[[ChildProcess], object],
     ) -> None:
-        """Add every descendant that is not found yet."""
         waiting: list[tuple[ChildProcess | None, tuple[int, ...]]] = [(None, own)]
         seen: set[int] = set()
         while waiting:

@@ -164,9 +164,7 @@ class _Run:
             _run = None
 
     def _stop(self) -> None:
-        """Stop it. memray takes off all profile functions; those that the user's code has set go on."""
-        profile, threads_profile = (None if _is_memrays(one) else one for one in _profiles())
-        enable = getattr(profile, "enable", None)  # of cProfile, in C, before Python 3.12
+        """Stop it. memray takes off all profile functions, also one that was set meanwhile."""
 
         def stop() -> None:
             tracker, self._tracker = self._tracker, None
@@ -175,11 +173,7 @@ class _Run:
 
         _mark()
         sys.setprofile(None)
-        try:
-            call_uninterrupted(stop)
-        finally:
-            enable() if enable else sys.setprofile(profile)
-            threading.setprofile(threads_profile)
+        call_uninterrupted(stop)
 
     def read(self) -> Iterator[Event]:
         """Yield the events between the two marks; raises `Unavailable`."""
@@ -278,12 +272,10 @@ def _check_unused() -> None:
 
 
 def _profiles() -> tuple[Any, Any]:
-    """Return the profile functions of this thread and of threads that begin."""
     return sys.getprofile(), getattr(threading, "_profile_hook", None)
 
 
 def _is_memrays(profile: Any) -> bool:
-    """Return whether a profile function is one that memray sets."""
     memray = sys.modules.get("memray")
     return memray is not None and (
         profile is memray.start_thread_trace or type(profile).__module__.startswith("memray.")

@@ -231,7 +231,6 @@ class RamLimits:
             yield MemoryLimit(f"{group.name} limit", source, limit_bytes, used_bytes)
 
     def _own_limits(self) -> Iterator[MemoryLimit]:
-        """Yield the limit of this process's address space."""
         number = getattr(resource, "RLIMIT_AS", None)
         soft_bytes = -1 if number is None else resource.getrlimit(number)[0]
         if not 0 <= soft_bytes < _NO_LIMIT_BYTES:  # RLIM_INFINITY is -1, or very large
@@ -242,7 +241,6 @@ class RamLimits:
         yield MemoryLimit("RLIMIT_AS", "RLIMIT_AS", soft_bytes, used_bytes, "Address space")
 
     def _machines_limit(self) -> Iterator[MemoryLimit]:
-        """Yield the machine's RAM, if it is known: on Linux."""
         source = "/proc/meminfo"
         with suppress(OSError, ValueError):
             sizes_kb = re.findall(rb"^Mem(?:Total|Available): *(\d+) kB$", self.read(source), re.MULTILINE)

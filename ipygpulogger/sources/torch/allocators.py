@@ -263,15 +263,10 @@ class Torch(ResettableFramework):
         if self._import_error:
             says = f"installed, but import torch fails: {self._import_error}"
             return "absent", says, f"{sys.executable} -c 'import torch' shows where it fails"
-        # Python forgets a package whose import failed, but not the submodules it had imported by then.
-        if any(name.startswith("torch.") for name in tuple(sys.modules)):
-            says = "installed, but import torch failed in this process"
-            return "absent", says, "import torch again to see the error"
         return "not imported yet", "installed; measured from the cell on that imports it", None
 
 
 def _describe(backend: str, index: int) -> Device:
-    """Return a device as torch describes it."""
     if backend != "cuda":
         return Device(backend, index, device_id(backend, index))
     properties = state.module().cuda.get_device_properties(index)

@@ -160,7 +160,6 @@ class _Shared:
         self._users, self.recording, self._calling = 0, False, False
 
     def _call(self, function: Callable[[ModuleType], None], torch: ModuleType) -> None:
-        """Begin or end our own recording, past our wrappers."""
         self._calling = True
         try:
             function(torch)

@@ -133,7 +133,6 @@ def position(index: int) -> Position:
 
 
 def _positions(torch: ModuleType) -> dict[int, Position]:
-    """Return where the allocator of each device with a context stands now."""
     devices = range(torch.cuda.device_count())
     return {index: position(index) for index in devices if torch._C._cuda_hasPrimaryContext(index)}
 
