@@ -1,33 +1,29 @@
 """The child processes of this process: their peaks, what they have in one scope, and what forked ones share.
 
 A `PeakTracker` does for each child what another does for this process. Of a program of its own everything
-counts. A forked child counts without the pages that it shares, which its mark includes: what was shared at
-both ends of the scope is subtracted. Where that is not known exactly, the peak is bounded.
+counts. A forked child counts without the pages that it shares with any other process, which its mark
+includes: what was shared at both ends of the scope is subtracted. Where that is not known exactly, the peak
+is bounded.
 """
 
 from __future__ import annotations
 
-import os
 import threading
+from collections.abc import Iterable
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from ..records import ChildrenUsage, ChildUsage, Peak
 from ..records.units import MB
 from ..sources import Unavailable
-from ..sources.system import linux
 from ..sources.system.child_process import ChildProcess, Descendants
-from ..sources.system.forked import WALK_S_PER_BYTE, forks, sharing
-from ..sources.system.process import children_ended
-from .peaks import PeakTracker
+from ..sources.system.forked import Sharing, forks
+from ..sources.system.process import Ended, children_ended
+from .peaks import Interval, PeakTracker
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from ..sources.system.forked import Card, Sharing
-    from ..sources.system.process import Ended
     from .machine import Machine
-    from .peaks import Interval
 
 _NEARLY_BYTES = MB  # if what a child shared at an end is known as well as that, nothing is said
 LARGEST = 4  # children that are named
@@ -131,12 +127,12 @@ class ChildPeaks:
             if child.leave():
                 with suppress(Unavailable):
                     (self._trackers.get(child) or self._tracker_of(child)).observe()
-            elif _is_alive(card):
+            elif Path(f"/proc/{pid}").exists():
                 continue
             forks.forget(pid)
 
-    def walk(self, living: Iterable[ChildProcess], limit_s: float) -> int | None:
-        """Walk the pages of forks, small ones first; return what they share with each other, if known."""
+    def walk(self, living: Iterable[ChildProcess], limit_s: float) -> None:
+        """Walk the pages of forks, small ones first, as long as that takes no longer."""
         forked = [child for child in living if child.forked]
         for child in sorted(forked, key=lambda child: child.current_bytes):
             child.is_walked = False
@@ -144,37 +140,6 @@ class ChildPeaks:
             if limit_s >= 0:
                 with suppress(OSError, ValueError, Unavailable):  # it ended, or that is not allowed
                     child.walk()
-        return _shared_bytes(forked, limit_s)
-
-
-def _shared_bytes(forked: list[ChildProcess], limit_s: float) -> int | None:
-    """Return what forks share with each other but not with this process; None where it is unknown.
-
-    Of a page that n processes share each has 1/n (Pss). Summed over this process and all its forks each page
-    counts once: without what this process has, it is what its forks have.
-    """
-    if len(forked) <= 1:
-        return 0
-    walked = [child.shares for child in forked if child.shares is not None and child.is_walked]
-    ours = all(child.parent is None or child.parent.forked for child in forked)  # not of another program
-    if not ours or len(walked) < len(forked):
-        return None
-    with suppress(OSError, ValueError):
-        if linux.resident_bytes() * WALK_S_PER_BYTE <= limit_s:
-            own = sharing(linux.rollup_bytes(os.getpid()), 0)
-            in_proportion = [one.anonymous_pss_bytes for one in (own, *walked)]
-            if None not in in_proportion:  # before Linux 5.4
-                private_bytes = sum(one.private_anonymous_bytes for one in walked)
-                return max(0, sum(filter(None, in_proportion)) - own.anonymous_bytes - private_bytes)
-    return None
-
-
-def _is_alive(card: Card) -> bool:
-    """Return whether the child of a card may still say something; one that was killed does not."""
-    try:
-        return linux.read(f"/proc/{card['pid']}/stat").rpartition(b")")[2].split()[0] not in (b"Z", b"X")
-    except (OSError, IndexError):
-        return False
 
 
 class _ChildMemory(NamedTuple):
@@ -201,7 +166,6 @@ class Children:
         self.together_bytes, self.ended = 0, False
         self._final: dict[ChildProcess, Peak] = {}  # the peaks at the end of the scope
         self._before: dict[ChildProcess, _ChildMemory] | None = {}
-        self._shared_bytes: int | None = 0  # by forked ones with each other, as the scope opened
 
     def begin(self, *, reset: bool) -> None:
         """Record what those have that are there as the scope opens; `reset` their marks, if that may be."""
@@ -209,7 +173,7 @@ class Children:
         if living is None:
             self._before = None
         else:
-            self._shared_bytes = self._on.child_peaks.walk(living, WALK_S)
+            self._on.child_peaks.walk(living, WALK_S)
             self._before = {child: _memory_of(child) for child in living}
 
     def close(self) -> None:
@@ -220,7 +184,6 @@ class Children:
             self.intervals = {}  # nothing is folded into them any more
 
     def _peaks(self) -> dict[ChildProcess, Peak]:
-        """Return the peaks so far, or the final ones."""
         return {child: interval.peak() for child, interval in dict(self.intervals).items()} or self._final
 
     def usage(self, time_s: float) -> ChildrenUsage | None:
@@ -229,7 +192,7 @@ class Children:
         if before is None or living is None:
             return None
         peaks = self._peaks()
-        shared_bytes = self._on.child_peaks.walk(living, min(max(WALK_S, _WALK_SHARE * time_s), _WALK_MOST_S))
+        self._on.child_peaks.walk(living, min(max(WALK_S, _WALK_SHARE * time_s), _WALK_MOST_S))
         after = {child: _memory_of(child) for child in living}
         found = {
             child: _usage_of(child, peaks.get(child), before.get(child), after.get(child))
@@ -245,25 +208,24 @@ class Children:
             return None
         # By pid, which a child that calls exec keeps.
         ended_count = len({child.pid for child in found} - {child.pid for child in after})
-        before_bytes = sum(held.own_bytes for held in before.values()) + (self._shared_bytes or 0)
-        after_bytes = sum(held.own_bytes for held in after.values()) + (shared_bytes or 0)
-        began_unknown, all_seen = self._shared_bytes is None, self._all_seen(before, found)
+        before_bytes = sum(held.own_bytes for held in before.values())
+        after_bytes = sum(held.own_bytes for held in after.values())
+        all_seen = self._all_seen(before, found)
         lowest = (usage.peak.lo_bytes for usage in found.values())
         peak = Peak.within(max(before_bytes, after_bytes, self.together_bytes, *lowest), None)
         highest = [usage.peak.hi_bytes for usage in found.values()]
-        if all_seen and shared_bytes is not None and None not in highest:
-            hi_bytes = sum(filter(None, highest)) + max(shared_bytes, self._shared_bytes or 0)
+        if all_seen and None not in highest:
+            hi_bytes = sum(filter(None, highest))
             precision_bytes = sum(child.precision_bytes for child in found)
             peak = Peak.within(peak.lo_bytes, max(peak.lo_bytes, hi_bytes), precision_bytes)
         forked = [held for child, held in after.items() if child.forked]
         in_proportion_bytes = sum(held.shares.proportional_bytes for held in forked if held.shares)
-        at_least = any(_is_at_least(before.get(child), after.get(child)) for child in found)
         return ChildrenUsage(
             before_bytes,
             after_bytes,
             peak,
             count=len(after),
-            at_least=at_least or shared_bytes is None or (began_unknown and shared_bytes > _NEARLY_BYTES),
+            at_least=any(_is_at_least(before.get(child), after.get(child)) for child in found),
             ended=ended_count if all_seen else max(1, ended_count),
             shared_bytes=in_proportion_bytes if forked and all(held.fresh for held in forked) else None,
             largest=tuple(largest_first(shown)[:LARGEST]),

@@ -1,4 +1,4 @@
-"""One device in one scope: its memory, energy and utilization, and the figures over time.
+"""One device in one scope: its memory and utilization, and the figures over time.
 
 This process's memory is what the allocators count, and what it holds outside them where the driver reports
 it. The context is reported, but not consumed. The peak is exact if memory outside the allocators did not
@@ -7,41 +7,28 @@ change.
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import TYPE_CHECKING
 
 from ..records import DeviceUsage, Metric, Peak
 from ..records.units import MB
-from ..sources import Unavailable
-from ..sources.nvidia.nvml import ENERGY_RESOLVES_S
-from .ledger import ALLOCATED, RESERVED
-from .peaks import peak_of_sum
+from ..sources import Device, Unavailable
+from .ledger import ALLOCATED, RESERVED, DeviceSnapshot
+from .peaks import Interval, PeakTracker, peak_of_sum
 
 if TYPE_CHECKING:
-    from datetime import datetime
-
     from ..records import Timeline
-    from ..sources import Device
     from ..sources.nvidia.nvml import Nvml
-    from .ledger import DeviceSnapshot
-    from .peaks import Interval, PeakTracker
 
-METRICS = {"energy": "J", "utilization": "%"}  # each name, with its unit
+METRICS = {"utilization": "%"}  # each name, with its unit
 
 
-def metric(name: str, nvml: Nvml, on: DeviceScope, began: datetime, time_s: float) -> Metric:
+def metric(name: str, nvml: Nvml, on: DeviceScope, began: datetime) -> Metric:
     """Return one of `METRICS` of a scope that ends now: a value, or the reason why there is none."""
-    uuid, unit = on.device.uuid, METRICS[name]
     try:
-        if name == "utilization":
-            return Metric(name, nvml.utilization_percent(uuid, began.timestamp()), unit)
-        if isinstance(on.energy_j, Unavailable):
-            raise on.energy_j
-        used_j = nvml.energy_j(uuid) - on.energy_j
+        return Metric(name, nvml.utilization_percent(on.device.uuid, began.timestamp()), METRICS[name])
     except Unavailable as reason:
-        return Metric(name, None, unit, str(reason))
-    if time_s < ENERGY_RESOLVES_S or not used_j:
-        return Metric(name, None, unit, "too short for the driver's counter")
-    return Metric(name, used_j, unit)
+        return Metric(name, None, METRICS[name], str(reason))
 
 
 POINTS = 62  # with the scope's two ends, at most 64 in a record
@@ -70,8 +57,6 @@ class TimeSeries:
         self, before_bytes: int | None, after_bytes: int | None, end_s: float
     ) -> tuple[tuple[float, int], ...]:
         """Return the points between the scope's two ends; nothing where nothing was sampled."""
-        if not self._points:
-            return ()
         inner = [(min(at, end_s), size) for at, size in tuple(self._points.values()) if at > 0]
         if not inner:
             return ()
@@ -96,19 +81,11 @@ class DeviceScope:
         self.highest_used_bytes = self.highest_other_bytes = 0
         self.lowest_other_bytes: int | None = None
         self.series = TimeSeries()  # of the whole device
-        self.energy_j: float | Unavailable = Unavailable("first used within this scope")  # at the beginning
         self.metrics: tuple[Metric, ...] = ()
-
-    def begin_energy(self, nvml: Nvml) -> None:
-        """Read the driver's energy counter, or why it cannot be read."""
-        try:
-            self.energy_j = nvml.energy_j(self.device.uuid)
-        except Unavailable as reason:
-            self.energy_j = reason
 
     def inherit(self, raw: DeviceScope) -> None:
         """Take over what was seen of the same device while no framework used it yet."""
-        self.neighbours_before_bytes, self.energy_j = raw.neighbours_before_bytes, raw.energy_j
+        self.neighbours_before_bytes = raw.neighbours_before_bytes
         self.series, self.highest_used_bytes = raw.series, raw.highest_used_bytes
 
     def leave_allocators(self) -> None:
@@ -174,7 +151,6 @@ class DeviceScope:
         )
 
     def _other_ends_bytes(self, after: DeviceSnapshot) -> list[int]:
-        """Return what was in use outside the allocators at both ends, where that is known."""
         ends_bytes = self.before and self.before.other, after.other
         return [size_bytes for size_bytes in ends_bytes if size_bytes is not None]
 

@@ -6,6 +6,7 @@ initialised to find out which is which.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from operator import methodcaller
 from typing import TYPE_CHECKING, cast
@@ -14,8 +15,6 @@ from ..sources.nvidia import driver
 from .peaks import PeakTracker
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from ..sources import Counter, Device, DeviceCounter, DeviceMemory, Framework
     from ..sources.nvidia.nvml import Nvml
     from .frameworks import Frameworks
@@ -118,6 +117,5 @@ class Devices:
         return uuid not in uuids
 
     def _counters(self, index: int) -> list[DeviceCounter]:
-        """Return the frameworks' counters on the device with this index."""
         answers = self._frameworks.counters()
         return [counter for _, counters in answers for counter in counters if counter.device.index == index]

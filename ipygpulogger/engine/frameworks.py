@@ -10,7 +10,8 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from contextlib import contextmanager, nullcontext, suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from functools import cache, partial
 from importlib import import_module
 from operator import itemgetter, methodcaller
@@ -22,8 +23,6 @@ from ..runtime.errors import is_from_a_handler, named
 from ..sources import DeviceCounter, Framework, Unavailable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-    from contextlib import AbstractContextManager
     from importlib.metadata import EntryPoint
 
     from ..sources.contract import Notes
@@ -68,7 +67,6 @@ def _may_be_offered() -> bool:
 
 
 def _adapter(name: str) -> type[Framework]:
-    """Import the adapter of a framework."""
     module, _, kind = _ADAPTERS[name].partition(":")
     adapter: type[Framework] = getattr(import_module(f"..sources.{module}", __package__), kind)
     return adapter
@@ -183,7 +181,6 @@ class Frameworks:
         self.loaded = tuple(sorted(loaded, key=lambda one: ranks.get(one.name, len(ranks))))
 
     def _of_others(self) -> Iterator[Framework]:
-        """Yield the frameworks that other distributions offer."""
         try:
             entries = _offered()
         except Exception as error:  # no descriptors left, a broken distribution

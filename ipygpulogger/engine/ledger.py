@@ -6,22 +6,18 @@ only if memory outside the allocators changed.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple, TypeVar, cast
 
 from ..records import DRIVER
 from ..runtime import clock
-from ..sources import Unavailable
+from ..sources import Device, DeviceCounter, DeviceMemory, Unavailable
 from ..sources.nvidia import driver
-from .peaks import QUIET_TRIES
+from .peaks import QUIET_TRIES, PeakTracker
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable
-
-    from ..sources import Device, DeviceCounter, DeviceMemory
     from ..sources.nvidia.nvml import Nvml
-    from .peaks import PeakTracker
 
 ALLOCATED = 0  # the first series of a device's counter: held by live arrays
 RESERVED = -1  # the last one: what the allocator took from the device
@@ -183,7 +179,6 @@ def _reserved(trackers: Iterable[PeakTracker]) -> tuple[int, list[tuple[int, ...
 
 
 def _levels(trackers: Iterable[PeakTracker]) -> AllocatorLevels:
-    """Return what each allocator holds now, by series."""
     return [[reading.current_bytes for reading in tracker.observe().readings] for tracker in trackers]
 
 

@@ -10,12 +10,14 @@ import contextlib
 import os
 import sys
 import threading
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
 from functools import cached_property
 from operator import methodcaller
 from typing import TYPE_CHECKING
 
 from ..records import DRIVER, Diagnosis
-from ..sources import Unavailable
+from ..sources import Device, DeviceMemory, Framework, Unavailable
 from ..sources.contract import Notes
 from ..sources.nvidia.nvml import Nvml
 from ..sources.system import linux
@@ -26,17 +28,12 @@ from .devices import Devices
 from .frameworks import Frameworks, OwnImports, Settling
 from .ledger import Ledger, allowance
 from .peaks import PeakTracker
-from .sampler import OpenScopes, Sampler
+from .sampler import Measuring, OpenScopes, Sampler
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-    from contextlib import AbstractContextManager
-
-    from ..sources import Device, DeviceMemory, Framework
     from ..sources.torch.snapshot import SnapshotFile
     from .children import ChildPeaks, Children
     from .device_scope import DeviceScope
-    from .sampler import Measuring
 
 
 class Machine:
@@ -207,7 +204,6 @@ class Machine:
             self.sampler.close(although_wanted=True)
 
     def _sample_children(self) -> None:
-        """Look at the children of the open scopes while they last."""
         for scope in self.scopes:
             if scope.sees_children:
                 self.sampler.start(scope)
@@ -226,7 +222,6 @@ class Machine:
         return [children for scope in self.scopes if (children := scope.with_children()) is not None]
 
     def _end_orphans(self) -> None:
-        """Close the scopes whose call has ended."""
         for scope in self.scopes:
             if scope.orphaned():
                 scope.close()

@@ -11,16 +11,12 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
+from collections.abc import Callable, Iterator, Sequence
+from typing import Generic, NamedTuple, TypeVar
 
 from ..records import Peak
 from ..runtime.errors import is_from_a_handler, named
-from ..sources import Unavailable
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from ..sources import Counter, Observation, Reading
+from ..sources import Counter, Observation, Reading, Unavailable
 
 QUIET_TRIES = 4  # attempts to read and reset without a change of the stamp by other threads
 SEGMENT_SLACK_BYTES = 2**18  # a peak this little above what is in use needs no reset, if the precision allows
@@ -31,8 +27,6 @@ T = TypeVar("T")
 
 class WeakIdentitySet(Generic[T]):
     """Objects for as long as something else refers to them; `weakref.WeakSet` takes six times as long."""
-
-    __slots__ = ("_references",)
 
     def __init__(self) -> None:
         self._references: set[weakref.ref[T]] = set()  # each removes itself as its object dies
@@ -70,8 +64,6 @@ class Segment(NamedTuple):
 class _Series:
     """One series of an interval: what was in use at its beginning, and the bounds of its peak."""
 
-    __slots__ = ("before_bytes", "hi_bytes", "lo_bytes", "older_peak_bytes", "sampled")
-
     def __init__(self, reading: Reading, fresh: bool) -> None:
         self.before_bytes = self.lo_bytes = self.hi_bytes = reading.current_bytes
         self.sampled = reading.peak_bytes is None
@@ -102,8 +94,6 @@ class Interval:
         reset_elsewhere: Whether something other than the tracker may have reset the counter meanwhile.
         ended: Whether its peak is final.
     """
-
-    __slots__ = ("__weakref__", "_precision_bytes", "_series", "ended", "reset_elsewhere")
 
     def __init__(self, observation: Observation, *, fresh: bool, precision_bytes: int) -> None:
         self.reset_elsewhere = self.ended = False
@@ -321,10 +311,8 @@ class PeakTracker:
 
     def loss(self, interval: Interval) -> str:
         """Return a sentence for the user on what an interval could not see; empty if nothing."""
-        if not interval.reset_elsewhere:
-            return ""
-        counter = self.counter.describe()
-        return f"Something else resets or switches off {counter}: peaks are then at least what was seen."
+        said = f"Something else resets {self.counter.describe()}: peaks are then at least what was seen."
+        return said if interval.reset_elsewhere else ""
 
     def _reset(self, reset: Callable[[], None], before: Observation) -> Observation:
         """Reset after an observation, and return the next; what may be lost between widens the open ones."""

@@ -9,19 +9,17 @@ from __future__ import annotations
 import contextlib
 import threading
 import weakref
+from collections.abc import Callable
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING
 
 from ..runtime import clock
-from .peaks import WeakIdentitySet
+from .peaks import PeakTracker, WeakIdentitySet
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from ..sources import Device
     from .children import Children
     from .device_scope import DeviceScope
-    from .peaks import PeakTracker
 
 
 class Measuring:

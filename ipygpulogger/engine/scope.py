@@ -6,6 +6,7 @@ the peaks are read before anything is settled.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Container, Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -16,18 +17,14 @@ from ..sources.system.forked import forks
 from ..sources.system.process import children_ended
 from .device_scope import METRICS, DeviceScope, TimeSeries, metric
 from .ledger import NOTHING, uses
-from .machine import machine
-from .peaks import peak_of_sum
+from .machine import Machine, machine
+from .peaks import Interval, PeakTracker, peak_of_sum
 from .sampler import Measuring
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Iterable
-
     from ..records import ChildrenUsage, DeviceUsage
     from ..runtime.wrappers import Call
     from .children import Children
-    from .machine import Machine
-    from .peaks import Interval, PeakTracker
 
 M = TypeVar("M", bound=Measurement)
 
@@ -261,7 +258,7 @@ class Scope(Measuring):
             found = [self._read_peak(*pair, final=final) for pair in one.intervals.items()]
             if final and not all(found):
                 one.leave_allocators()
-            one.metrics = tuple(metric(name, on.nvml, one, self.started_at, self.time_s) for name in wanted)
+            one.metrics = tuple(metric(name, on.nvml, one, self.started_at) for name in wanted)
 
     def _read_peak(self, tracker: PeakTracker, interval: Interval, *, final: bool) -> bool:
         known = True
@@ -293,8 +290,6 @@ class Scope(Measuring):
         except Unavailable as reason:
             self._note(reason)
             return
-        if "energy" in self._metrics:
-            device_scope.begin_energy(self._machine.nvml)
         self._device_scopes[_raw_key(device) if device.backend == DRIVER else device.key] = device_scope
 
     def _begin_raw(self, listed: Iterable[Device]) -> None:

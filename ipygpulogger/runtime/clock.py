@@ -9,11 +9,8 @@ from __future__ import annotations
 import functools
 import threading
 import time
+from collections.abc import Callable
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 monotonic_s: Callable[[], float]
 wall_s: Callable[[], float]  # seconds since the epoch, by the system's clock

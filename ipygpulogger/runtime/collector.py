@@ -9,14 +9,11 @@ from __future__ import annotations
 import gc
 import os
 import sys
+from collections.abc import Iterator
 from contextlib import contextmanager
 from threading import get_ident
-from typing import TYPE_CHECKING
 
 from . import clock
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 # More containers than any work of ours creates. Not 0, which means "never": another thread that reads the
 # threshold now and restores it later would turn the collector off for good. Odd, to be recognised as ours.

@@ -8,14 +8,11 @@ import os
 import re
 import sys
 import sysconfig
-from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from types import FrameType, ModuleType
+from typing import Any
 
 from .objects import walk_stack
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from types import FrameType
 
 _SOURCE_CHARACTERS = 120
 

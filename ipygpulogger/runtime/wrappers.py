@@ -6,14 +6,12 @@ import functools
 import inspect
 import sys
 import threading
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from types import FrameType
+from typing import Any
 
 from .objects import walk_stack
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from contextlib import AbstractContextManager
-    from types import FrameType
 
 _ORIGINAL = "_ipygpulogger_original"  # marks a wrapper of ours, and holds the function that it wraps
 

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import sys
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 from ..records import Diagnosis, device_id
 from ..records.value import Value
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterable
 
 PeakClass = Literal["resettable", "monotone", "sampled"]
 UNREADABLE = "the memory of this process cannot be read"  # how the reason begins where RAM has no counter

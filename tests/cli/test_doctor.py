@@ -82,13 +82,10 @@ def test_torch_whose_import_fails(tmp_path, name, message, more):
 
 
 def test_torch_that_the_kernel_did_not_import(tmp_path):
-    """The magic imports nothing: torch is installed; once the user's own import failed, it says that it failed."""
+    """The magic imports nothing: torch is installed."""
     env = torch_that("OSError('libcudart.so.12')", tmp_path)
     said = diagnosed(MAGIC % "", env=env)
     assert "not imported yet installed; measured from the cell on that imports it" in said
-    said = diagnosed(MAGIC % "try: import torch\nexcept OSError: pass", env=env)
-    assert "installed, but import torch failed in this process\n" in said
-    assert "-> import torch again to see the error" in said
 
 
 @pytest.mark.parametrize("step", ["load", "preload", "counters", "diagnose"])

@@ -106,65 +106,6 @@ def test_a_shell_line_says_nothing():
     )
 
 
-def test_what_children_share_with_each_other_counts_once():
-    """Of a worker's 60 MB that its own two forks have too; of 40 that two workers have and we no longer."""
-    in_a_new_process(
-        """
-        from ipygpulogger.engine import children as engine
-        engine.WALK_S = 10
-        kept, dropped = Block(50), Block(40)
-
-        def sleeps(pipe):
-            pipe.send(None)
-            pipe.recv()
-
-        def forks(pipe):
-            own, pipes = Block(60), [multiprocessing.Pipe() for _ in range(2)]
-            for _, theirs in pipes:
-                if os.fork() == 0:
-                    sleeps(theirs)
-                    os._exit(0)
-            [ours.recv() for ours, _ in pipes]
-            sleeps(pipe)
-            [ours.send(None) for ours, _ in pipes]
-            [os.wait() for _ in pipes]
-
-        def started(work):
-            ours, theirs = multiprocessing.Pipe()
-            process = multiprocessing.get_context("fork").Process(target=work, args=(theirs,), daemon=True)
-            process.start()
-            ours.recv()
-            return process, ours
-
-        def ended(*workers):
-            for process, pipe in workers:
-                pipe.send(None)
-                process.join()
-
-        with measure() as m:
-            worker = started(forks)
-        for _ in range(2):
-            found = m.last.children
-            assert found.count == 3 and not found.at_least
-            assert 60 * MB <= found.after_bytes < 80 * MB and found.peak.lo_bytes >= 60 * MB, found
-            with measure() as m:
-                pass
-        with measure() as m:
-            ended(worker)
-        assert m.last.children.before_bytes > 60 * MB and m.last.children.count == 0
-        with measure() as m:
-            two = [started(sleeps) for _ in range(2)]
-        assert m.last.children.after_bytes < 10 * MB and not m.last.children.at_least
-        with measure() as m:
-            dropped.free()
-        found = m.last.children
-        assert 40 * MB <= found.after_bytes < 55 * MB and not found.at_least, found
-        assert 40 * MB <= found.peak.lo_bytes <= found.peak.hi_bytes < 60 * MB, found.peak
-        ended(*two)
-        """
-    )
-
-
 @pytest.fixture
 def waiting():
     """Three forked children that do nothing; their pids."""

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Callable, Iterator
+from typing import Any, ClassVar
 
 from ...runtime.wrappers import Wrappers
 from ..contract import Framework, Unavailable
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 NOT_OURS = -1  # in place of the index of a device
 

@@ -7,9 +7,10 @@ threads held is never released.
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ...records import CPU, device_id
 from ...runtime.objects import bases_of, namespace_of
@@ -24,9 +25,6 @@ from ..contract import (
     Unavailable,
 )
 from ..nvidia import driver
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 _GPUS = {"gpu", "cuda", "rocm"}  # jaxlib says "gpu" for CUDA and ROCm
 _SERIES = (("bytes_in_use", "peak_bytes_in_use"), ("pool_bytes", "peak_pool_bytes"))
@@ -122,7 +120,6 @@ _inherited: list[Any] = []  # a fork's parent's clients
 
 
 def _clients() -> list[Any]:
-    """Return the clients of the backends that JAX has initialised."""
     backends = getattr(sys.modules.get("jax._src.xla_bridge"), "_backends", None)
     # Not JAX's own `backends_are_initialized`: it waits while another thread initialises one.
     return list(backends.values()) if isinstance(backends, dict) else []

@@ -8,15 +8,13 @@ one cannot be read. So while the user has pushed, which wrappers count, the coun
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 from ...runtime.errors import first_line
 from ...runtime.wrappers import Wrappers
 from ..contract import Device, DeviceCounter, FrameworkByDevice, Observation, PeakClass, Reading, Unavailable
 from ..nvidia import driver
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 _RISING = "total_count", "total_bytes", "peak_count", "peak_bytes"  # they go down only when the user pushes
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from ...runtime.errors import first_line
@@ -24,8 +25,6 @@ from ..nvidia import driver
 from . import NOT_OURS, ResettableFramework
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from . import Stats
 
 # "GPU:1", "/gpu:1", "/job:localhost/replica:0/task:0/device:GPU:1"; the star matches one GPU or is an error.
@@ -116,7 +115,6 @@ def _any_context() -> Any:
 
 
 def _context() -> Any:
-    """Return the eager context; raises `Unavailable`."""
     context = _any_context()
     if any(context is one for one in _inherited) or not getattr(context, "_initialized", False):
         raise Unavailable("TensorFlow uses no device")

@@ -10,17 +10,15 @@ import ctypes
 import os
 import sys
 import uuid as uuids
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cache
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ...records import device_id
 from ..contract import Device
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 
 def absent() -> bool:

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from types import ModuleType
+from typing import Any, TypeVar
 
 from ...records import DRIVER, Diagnosis
 from ...runtime import clock
@@ -18,14 +20,8 @@ from ...runtime.errors import call_uninterrupted, is_from_a_handler
 from ..contract import Device, DeviceMemory, Notes, Unavailable
 from . import driver
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from types import ModuleType
-
 T = TypeVar("T")
 
-# The energy counter moves in steps of some tens of milliseconds: it shows nothing of a shorter cell.
-ENERGY_RESOLVES_S = 0.1
 NO_DRIVER = "no NVIDIA driver"
 NOT_INSTALLED = "nvidia-ml-py is not installed"
 _MISMATCH = "the driver's library and kernel module differ"
@@ -201,11 +197,6 @@ class Nvml:
         """Return whether the driver's last answer to this question was an error."""
         return what in self._missing
 
-    def energy_j(self, uuid: str | None) -> float:
-        """Return the joules that a device used since the driver was loaded; not before Volta, MIG or WSL."""
-        energy_mj: int = self._read(uuid, lambda nvml, one: nvml.nvmlDeviceGetTotalEnergyConsumption(one))
-        return energy_mj / 1000
-
     def utilization_percent(self, uuid: str | None, since_s: float) -> float:
         """Return the share of time in which any kernel ran: the mean of the driver's samples since then."""
 
@@ -223,7 +214,6 @@ class Nvml:
         return float(sum(values) / len(values))
 
     def _read(self, uuid: str | None, question: Callable[[ModuleType, Any], Any]) -> Any:
-        """Return the driver's answer about a device; raises `Unavailable`."""
         with self._use() as module:
             handle = self._handles.get(_bare(uuid))
             if module is None or handle is None:

@@ -7,16 +7,14 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from ..contract import Observation, Reading, Unavailable
 from . import linux
 from .forked import WALK_S_PER_BYTE, Card, Sharing, forks, sharing
 from .process import Mark
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 _FORK_NO_EXEC = 0x40  # of a process's flags, proc_pid_stat(5): forked, and no exec since (PF_FORKNOEXEC)
 _TICKS = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100  # a second
@@ -119,19 +117,19 @@ class ChildProcess(Mark):
     @property
     def faults(self) -> int:
         """How often a page was mapped until the last observation, or until it left its figures."""
-        if self.card is not None and self.card["ended_ns"]:
+        if self.card is not None and self.card["ended"]:
             return self.card["faults"]
         return sum(self._stat.faults) if self._stat else 0
 
     def leave(self) -> bool:
         """Take the figures that it left at its end, if it did, as those of the next and last observation."""
         card = self.card
-        if card is None or not card["ended_ns"]:
+        if card is None or not card["ended"]:
             return False
         self.inherited_bytes = card["birth_bytes"] - card["birth_mapped_bytes"]
         self.mapped_bytes, self.children = card["mapped_bytes"], ()
         self.forked = self.left = True
-        self.name = card.called()
+        self.name = self.name or linux.read("/proc/self/comm").strip().decode(errors="replace")
         if card["shared_bytes"]:
             self.shares = Sharing(
                 card["private_bytes"], card["shared_bytes"], card["inherited_bytes"], 0, self.mapped_bytes
@@ -165,9 +163,6 @@ class ChildProcess(Mark):
             if self.card is not None:
                 self.card["reset_bytes"] = 0
             self._resets.take()  # this one was ours
-        except PermissionError as error:
-            self.peak_class = "monotone"
-            raise Unavailable(f"{self.describe()} may not be reset: {error}") from error
         except (OSError, ValueError) as error:
             raise Unavailable(f"{self.describe()} cannot be reset: {error}") from error
         self._reset_faults = faults
@@ -259,7 +254,6 @@ class Descendants:
         found: dict[int, ChildProcess],
         read: Callable[[ChildProcess], object],
     ) -> None:
-        """Add every descendant that is not found yet."""
         waiting: list[tuple[ChildProcess | None, tuple[int, ...]]] = [(None, own)]
         seen: set[int] = set()
         while waiting:

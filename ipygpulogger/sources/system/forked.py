@@ -1,7 +1,7 @@
 """Children that Python code forks while something is measured: each leaves its figures where we read them.
 
 A card in shared memory has what the child had at its birth, and at its end: `os._exit`, with which the
-workers of `multiprocessing` end too, `os.execv`, `os.execve`, or the end of the interpreter.
+workers of `multiprocessing` end too, or the end of the interpreter.
 """
 
 from __future__ import annotations
@@ -11,38 +11,32 @@ import mmap
 import os
 import sys
 import threading
-import time
 from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
+from ...runtime.clock import monotonic_s
 from ...runtime.wrappers import Wrappers
 from . import linux
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 _CARDS = 256  # for the children that were forked last
 _LEFT_CARDS = 64  # of those that left their last figures; each may take a moment to end after that
 _FIELDS = (
     "pid",
     "began",  # the time of its start in the kernel's clock ticks, which tells it from another one of this pid
-    "born_ns",
     "birth_bytes",  # resident as it was forked
     "birth_mapped_bytes",  # the part of it that is files and shared memory
     "reset_bytes",  # its highest mark before it reset that itself, since our last reset
-    "ended_ns",  # when it left these last figures; 0 before
+    "ended",  # 1 once it has left these last figures
     "mark_bytes",
     "faults",
     "mapped_bytes",
     "private_bytes",  # as in `Sharing`; 0 where it was too large to look through its pages
     "shared_bytes",
     "inherited_bytes",
-    "name",  # the first and the last 8 bytes of what it is called in ``/proc/<pid>/comm``
-    "name_end",
 )
 _AT = {name: at for at, name in enumerate(_FIELDS)}
-_ENDS = "_exit", "execv", "execve"
 _WALK_S, _WALK_SHARE = 0.002, 0.01  # so long, or so much of its life, a child may look through its pages
 WALK_S_PER_BYTE = 14e-3 / 2**30  # with pages of 4 kB (measured); huge pages take a tenth
 
@@ -55,9 +49,6 @@ class Sharing(NamedTuple):
     inherited_bytes: int  # of the rest, certainly anonymous memory, as of its parent or its own forks
     proportional_bytes: int  # the rest, each page divided by the number of processes that share it (Pss)
     mapped_bytes: int  # resident files and shared memory, shared or not
-    anonymous_bytes: int = 0  # all anonymous memory, shared or not
-    anonymous_pss_bytes: int | None = 0  # the same in proportion; None before Linux 5.4
-    private_anonymous_bytes: int = 0  # private and written to
 
 
 def sharing(rollup: dict[str, int], mapped_bytes: int) -> Sharing:
@@ -69,15 +60,7 @@ def sharing(rollup: dict[str, int], mapped_bytes: int) -> Sharing:
         max(0, rollup.get("Anonymous", 0) - private_bytes),
         max(0, rollup.get("Pss", 0) - private_bytes),
         mapped_bytes,
-        rollup.get("Anonymous", 0),
-        rollup.get("Pss_Anon"),
-        min(rollup["Private_Dirty"], rollup.get("Anonymous", 0)),
     )
-
-
-def now_ns() -> int:
-    """Return the time since the machine was started, by which the kernel tells when a process began."""
-    return time.clock_gettime_ns(time.CLOCK_BOOTTIME)
 
 
 class Card:
@@ -92,11 +75,6 @@ class Card:
     def __setitem__(self, name: str, value: int) -> None:
         self._words[_AT[name]] = value
 
-    def called(self) -> str:
-        """Return the name of the process as it left."""
-        name = self["name"].to_bytes(8, "little") + self["name_end"].to_bytes(8, "little")
-        return name.rstrip(b"\0").decode(errors="replace")
-
 
 class Forks:
     """The forks by Python code of this process."""
@@ -109,6 +87,7 @@ class Forks:
         self._forking = threading.local()  # in each thread the card for the child
         self.living: deque[Card] = deque(maxlen=_CARDS)  # of children that may still say something
         self._left: deque[Card] = deque(maxlen=_LEFT_CARDS)
+        self._born_s = 0.0
         self._ends = Wrappers(lambda: os)
 
     def before(self) -> None:
@@ -139,7 +118,7 @@ class Forks:
     def has_left(self, pid: int, began: int) -> bool:
         """Return whether a process of this pid and start has left its last figures, and has yet to end."""
         left = tuple(self._left)
-        return any(card["pid"] == pid and card["began"] == began and card["ended_ns"] for card in left)
+        return any(card["pid"] == pid and card["began"] == began and card["ended"] for card in left)
 
     def in_child(self) -> None:
         """Begin the card of this process, which has just been forked."""
@@ -151,14 +130,14 @@ class Forks:
         if card is None:
             return
         with suppress(Exception):
-            card["born_ns"] = now_ns()
+            self._born_s = monotonic_s()
             sizes = linux.read("/proc/self/statm").split()
             card["birth_bytes"] = int(sizes[1]) * linux.PAGE_BYTES
             card["birth_mapped_bytes"] = int(sizes[2]) * linux.PAGE_BYTES
             card["began"] = int(linux.read("/proc/self/stat").rpartition(b")")[2].split()[19])
             card["pid"] = os.getpid()
             self.mine = card
-            ends.put_on(dict.fromkeys(_ENDS, self._leaving))
+            ends.put_on({"_exit": self._leaving})
             atexit.register(self.leave)
 
     def reset_follows(self) -> None:
@@ -172,27 +151,20 @@ class Forks:
         if card is None or card["pid"] != os.getpid():
             return
         with suppress(BaseException):  # nothing may keep it from ending
-            left_ns = now_ns()
             sizes = linux.read("/proc/self/statm").split()
-            limit_s = max(_WALK_S, (left_ns - card["born_ns"]) / 1e9 * _WALK_SHARE)
+            limit_s = max(_WALK_S, (monotonic_s() - self._born_s) * _WALK_SHARE)
             if int(sizes[1]) * linux.PAGE_BYTES * WALK_S_PER_BYTE <= limit_s:
                 shares = sharing(linux.rollup_bytes("self"), 0)
                 card["private_bytes"], card["shared_bytes"] = shares.private_bytes, shares.shared_bytes
                 card["inherited_bytes"] = shares.inherited_bytes
             faults, card["mark_bytes"] = linux.faults_and_mark()
             card["mapped_bytes"], card["faults"] = int(sizes[2]) * linux.PAGE_BYTES, sum(faults)
-            name = linux.read("/proc/self/comm").strip()
-            card["name"], card["name_end"] = (int.from_bytes(part, "little") for part in (name[:8], name[8:]))
-            card["ended_ns"] = left_ns  # last: now they are complete
+            card["ended"] = 1  # last: now they are complete
 
     def _leaving(self, end: Callable[..., Any]) -> Callable[..., Any]:
         def leave_first(*args: Any, **kwargs: Any) -> Any:
             forks.leave()
-            try:
-                return end(*args, **kwargs)
-            finally:  # exec failed, and it goes on
-                if forks.mine is not None:
-                    forks.mine["ended_ns"] = 0
+            return end(*args, **kwargs)
 
         return leave_first
 

@@ -10,14 +10,12 @@ import errno
 import os
 import re
 import sys
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 from ...records import Heap
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 try:
     import resource as resource  # noqa: PLC0414 - for others, too

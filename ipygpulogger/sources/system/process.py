@@ -11,9 +11,10 @@ import errno
 import os
 import sys
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from functools import cache, cached_property
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ...records import Diagnosis
 from ...records.units import MB, in_mb
@@ -24,8 +25,6 @@ from .forked import forks
 from .linux import gil_held, high_water_precision_bytes, largest_fault_bytes, resident_precision_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from ...records import Heap
 
 _IN_MODIFY = 2
@@ -233,25 +232,23 @@ class RisingPeak(Counter):
 _WALK_BYTES = 180 * MB
 _HEAP_S = 0.001  # malloc is asked for all that it keeps as long as that takes less
 
-_T = TypeVar("_T")
-
 _SKIPPED_FIRST = 64
 _SKIPPED_MOST = 16384
 
 
-class Paced(Generic[_T]):
+class Paced:
     """A read whose cost grows with what the process holds.
 
     After a read that took over `limit_s` of CPU time the next 64 are skipped, and twice as many each time
     it is slow again. The first read does not count, as it may load what it needs.
     """
 
-    def __init__(self, read: Callable[[], _T], limit_s: float) -> None:
+    def __init__(self, read: Callable[[], Heap | None], limit_s: float) -> None:
         self._read, self._limit_s = read, limit_s
         self._to_skip = self._skipped = 0
         self._is_first = True
 
-    def __call__(self) -> _T | None:
+    def __call__(self) -> Heap | None:
         """Return what the read returns; None if it is skipped."""
         if self._to_skip:
             self._to_skip -= 1

@@ -8,18 +8,16 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from ...records import Diagnosis
 from ...records.units import size_text
 from ...runtime.errors import write_file
 from .linux import gil_held, resource
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
 
 SCARCE = 0.05  # of a limit: less is little
 
@@ -233,7 +231,6 @@ class RamLimits:
             yield MemoryLimit(f"{group.name} limit", source, limit_bytes, used_bytes)
 
     def _own_limits(self) -> Iterator[MemoryLimit]:
-        """Yield the limit of this process's address space."""
         number = getattr(resource, "RLIMIT_AS", None)
         soft_bytes = -1 if number is None else resource.getrlimit(number)[0]
         if not 0 <= soft_bytes < _NO_LIMIT_BYTES:  # RLIM_INFINITY is -1, or very large
@@ -244,7 +241,6 @@ class RamLimits:
         yield MemoryLimit("RLIMIT_AS", "RLIMIT_AS", soft_bytes, used_bytes, "Address space")
 
     def _machines_limit(self) -> Iterator[MemoryLimit]:
-        """Yield the machine's RAM, if it is known: on Linux."""
         source = "/proc/meminfo"
         with suppress(OSError, ValueError):
             sizes_kb = re.findall(rb"^Mem(?:Total|Available): *(\d+) kB$", self.read(source), re.MULTILINE)

@@ -10,7 +10,7 @@ import sys
 from contextlib import suppress
 from importlib import import_module
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from ...records import Diagnosis, device_id
 from ...runtime.errors import first_line
@@ -19,20 +19,15 @@ from ..contract import (
     Device,
     DeviceCounter,
     DeviceMemory,
+    Holding,
     Observation,
     PeakClass,
     Reading,
     Unavailable,
 )
-from ..frameworks import ResettableFramework
+from ..frameworks import ResettableFramework, Stats
 from . import state, tensors
 from .state import TORCH_ERRORS
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from ..contract import Holding
-    from ..frameworks import Stats
 
 # By type of accelerator, "" for any other. Which of them exist depends on the build.
 _READS = {"cuda": "_cuda_memoryStats", "xpu": "_xpu_memoryStats", "": "_accelerator_getDeviceStats"}
@@ -53,7 +48,6 @@ class TorchCounter(DeviceCounter):
         self.device = device
         self._source = source
         self._last: Stats = {}  # of the last observation
-        self._switches = source.switches
 
     def observe(self) -> Observation:
         """Read the allocator's statistics, with its counts of allocations as the stamp."""
@@ -63,11 +57,9 @@ class TorchCounter(DeviceCounter):
         # torch counts allocations under the same lock, so the stamp is as old as the readings. Its
         # asynchronous backend (cudaMallocAsync) counts none: then a loss at a reset cannot be detected.
         allocations = stats["allocation"]["all"]["allocated"]
-        switches = self._source.switches  # what was allocated while caching was off is in no peak
-        switched, self._switches = switches != self._switches, switches
         if not allocations and readings[0].current_bytes:
-            return Observation(readings, (), switched)
-        return Observation(readings, (allocations, allocated["allocated"], reserved["allocated"]), switched)
+            return Observation(readings, ())
+        return Observation(readings, (allocations, allocated["allocated"], reserved["allocated"]))
 
     def reset(self) -> None:
         """Reset the peaks, and keep for the user what they would have read."""
@@ -136,9 +128,7 @@ class Torch(ResettableFramework):
 
     def __init__(self) -> None:
         super().__init__()
-        self.switches = 0  # how often the user switched the caching allocator on or off, if that was seen
         self._counters: dict[int, TorchCounter] = {}
-        self._makers["_cuda_cudaCachingAllocator_enable"] = self._switch_wrapper
         self._pinned = PinnedCounter()
         self._import_error = ""  # of `load`; not the exception, whose frames would stay alive
 
@@ -231,13 +221,6 @@ class Torch(ResettableFramework):
     def _device_of(self, device: int | None = None) -> int | None:
         return device
 
-    def _switch_wrapper(self, original: Callable[[bool], None]) -> Callable[[bool], None]:
-        def enable(value: bool) -> None:
-            self.switches += 1
-            original(value)
-
-        return enable
-
     def may_hold(self, kind: type) -> bool:
         """As in `tensors`."""
         return tensors.may_hold(kind, state.module())
@@ -280,15 +263,10 @@ class Torch(ResettableFramework):
         if self._import_error:
             says = f"installed, but import torch fails: {self._import_error}"
             return "absent", says, f"{sys.executable} -c 'import torch' shows where it fails"
-        # Python forgets a package whose import failed, but not the submodules it had imported by then.
-        if any(name.startswith("torch.") for name in tuple(sys.modules)):
-            says = "installed, but import torch failed in this process"
-            return "absent", says, "import torch again to see the error"
         return "not imported yet", "installed; measured from the cell on that imports it", None
 
 
 def _describe(backend: str, index: int) -> Device:
-    """Return a device as torch describes it."""
     if backend != "cuda":
         return Device(backend, index, device_id(backend, index))
     properties = state.module().cuda.get_device_properties(index)

@@ -7,22 +7,18 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from types import ModuleType
+from typing import Any
 
 from ...runtime.collector import undisturbed
 from ...runtime.errors import is_from_a_handler
 from ...runtime.wrappers import Wrappers
 from ..contract import Unavailable
-from .snapshot import file_of, is_on, start, stop, take, why_not
+from .snapshot import AllocatorState, Event, SnapshotFile, file_of, is_on, start, stop, take, why_not
 from .state import TORCH_ERRORS, accelerator, module
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from types import ModuleType
-
-    from .snapshot import AllocatorState, Event, SnapshotFile
 
 _RECORDS = "_cuda_record_memory_history", "_cuda_record_memory_history_legacy"
 
@@ -164,7 +160,6 @@ class _Shared:
         self._users, self.recording, self._calling = 0, False, False
 
     def _call(self, function: Callable[[ModuleType], None], torch: ModuleType) -> None:
-        """Begin or end our own recording, past our wrappers."""
         self._calling = True
         try:
             function(torch)

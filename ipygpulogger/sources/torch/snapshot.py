@@ -5,19 +5,16 @@ from __future__ import annotations
 import gzip
 import pickle
 import sys
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from types import ModuleType, SimpleNamespace
+from typing import Any, NamedTuple
 
 from ...runtime.collector import undisturbed
 from ...runtime.errors import first_line
 from ..contract import Unavailable
 from .state import TORCH_ERRORS, accelerator, caches, let_others_go_on, module
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from types import ModuleType
 
 # How many events torch keeps: 200 training steps of 200 allocations each. An event takes half a KB, its stack
 # included, and 1.5 KB for the moment in which it is read: so 65 MB, then 200 MB. If older events are lost,
@@ -136,7 +133,6 @@ def position(index: int) -> Position:
 
 
 def _positions(torch: ModuleType) -> dict[int, Position]:
-    """Return where the allocator of each device with a context stands now."""
     devices = range(torch.cuda.device_count())
     return {index: position(index) for index in devices if torch._C._cuda_hasPrimaryContext(index)}
 

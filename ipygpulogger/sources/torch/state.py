@@ -9,14 +9,12 @@ import os
 import sys
 import threading
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from types import CodeType, ModuleType
+from typing import Any
 
 from ...runtime.clock import monotonic_s
 from ..system.linux import read
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from types import CodeType, ModuleType
 
 # What torch raises for a device in an error state, a pluggable allocator, a build without CUDA.
 TORCH_ERRORS = (RuntimeError, AttributeError, AssertionError)

@@ -6,15 +6,13 @@ No code of the user's runs: no method of a subclass, torch function, dispatch mo
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from types import ModuleType
+from typing import Any
 
 from ...records import CPU
 from ...runtime.objects import bases_of, is_made_in_python, namespace_of
 from ..contract import Holding
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from types import ModuleType
 
 _GETSET = type(vars(BaseException)["args"])
 _device_names: dict[Any, str] = {}
