@@ -151,9 +151,7 @@ def _ram_snapshot(error: BaseException | None, shell: Any) -> OomSnapshot | None
     limit, message = machine().limits.refusing(), read_message(message_of(cause))
     left_bytes = None if limit is None else limit.left_bytes
     if message.requested_bytes is None:
-        asked_bytes = asked_of_ram(cause, shell)
-        # Where so much is left, it is not what failed: a name has been bound anew.
-        message = OomMessage(asked_bytes if (asked_bytes or 0) > (left_bytes or 0) else None)
+        message = OomMessage(asked_of_ram(cause))
     found = owners_in(shell, array_readers(), error)
     said = "" if limit is None else f"the limit is {size_text(limit.limit_bytes)} ({limit.name})"
     given = CPU, message, _large(found, CPU), found.complete
