@@ -11,10 +11,10 @@ from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 from ..runtime.shell import is_shell_code, is_users_file
-from .referents import exception_chain, frames_of, locals_of, module_name, own_attribute
+from .referents import exception_chain, frames_of, locals_of, own_attribute
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from ..sources import Framework
 
@@ -78,35 +78,30 @@ _SETTINGS = 1000  # names: a larger dict holds no settings
 _KEPT = 12  # of a cell
 _NAMES = 200  # that are looked up
 _CHARACTERS = 60  # of a name
-_COUNT = re.compile(r"n|size|rows|length|(?:n|num)_\w+|\w+_(?:size|len|length)|seq_?len", re.IGNORECASE)
-_TABLES = {"pandas.DataFrame", "pandas.Series", "pyarrow.Table", "polars.DataFrame", "polars.Series"}
-_name_of: Callable[[Any], str] = vars(type)["__name__"].__get__  # past any metaclass of the user's
 _NO_DATA = (type(None), bool, str, float, complex, type, ModuleType, FunctionType)
 
 
 def dimensions_of(code: str, names: Mapping[str, Any], frameworks: Sequence[Framework]) -> tuple[Found, ...]:
-    """Return at most 12 names and sizes: batch sizes, leading dimensions of arrays, numbers named like sizes.
+    """Return at most 12 names and sizes: batch sizes, leading dimensions of arrays, numbers in calls.
 
     None of the user's code is run.
     """
     batches: dict[str, int] = {}
     arrays: dict[str, int] = {}
-    counts: dict[str, int] = {}
+    calls: dict[str, int] = {}
     for name, number in _numbers(code, names):
-        (batches if is_a_batch_size(name) else counts).setdefault(name, number)
+        (batches if is_a_batch_size(name) else calls).setdefault(name, number)
     used = dict.fromkeys(text.partition(".")[0] for kind, text in _tokens(code) if kind == "name")
     for name in [one for one in used if one in names and one.strip("_")][:_NAMES]:
         value = names[name]
         if type(value) is int:
             if value > 0 and is_a_batch_size(name):
                 batches.setdefault(name, value)
-            elif value > 0 and _COUNT.fullmatch(name):
-                counts.setdefault(name, value)
         elif not issubclass(type(value), _NO_DATA):
             batches |= _settings(name, value)
             if (rows := _leading(value, frameworks)) is not None:
                 arrays[name] = rows
-    found = {name[:_CHARACTERS]: size for name, size in (batches | arrays | counts).items()}
+    found = {name[:_CHARACTERS]: size for name, size in (batches | arrays | calls).items()}
     return tuple(islice(found.items(), _KEPT))
 
 
@@ -153,11 +148,9 @@ def _batch_sizes(names: Iterable[tuple[Any, Any]]) -> Iterator[Found]:
 
 
 def _leading(value: Any, frameworks: Sequence[Framework]) -> int | None:
-    """Return the number of rows of an array or a table; None for any other value, and for an empty one."""
+    """Return the number of rows of an array; None for any other value, and for an empty one."""
     kind, numpy = type(value), sys.modules.get("numpy")
     with suppress(Exception):  # a broken array, of which nothing can be said
-        if f"{module_name(kind).partition('.')[0]}.{_name_of(kind)}" in _TABLES:
-            return len(value) or None
         if numpy is not None and issubclass(kind, numpy.ndarray):
             return next(iter(own_attribute(value, "shape")), None) or None
         for framework in frameworks:
