@@ -249,7 +249,7 @@ def test_the_batch_is_found_nearest_to_the_failure(shell, capsys):
         shell.run_cell(source, store_history=True)
         return find_batch(shell.last_execution_result.error_in_exec, shell)
 
-    assert batch("outer(args)") == ("bs", 5)
+    assert batch("outer(args)") == ("args.bs", 5)
     assert batch("inner()") == ("batch_size", 7)
     assert batch("def train(batch):\n    bs = 64\n    1 / 0\ntrain(3)") == (
         "bs",
