@@ -6,7 +6,6 @@ lines of functions that it calls run meanwhile, so its figures contain theirs.
 
 from __future__ import annotations
 
-import functools
 import inspect
 import linecache
 import os
@@ -35,13 +34,7 @@ if hasattr(os, "register_at_fork"):
 
 def code_of(function: Any) -> CodeType | None:
     """Return the code that the user wrote, below any other decorators; None if it is not Python."""
-    found: Any = function.fget if isinstance(function, property) else function
-    found = inspect.unwrap(found)
-    if isinstance(found, functools.partial):
-        found = inspect.unwrap(found.func)
-    if not inspect.isroutine(found):
-        found = type(found).__call__
-    code = getattr(found, "__code__", None)
+    code = getattr(inspect.unwrap(function), "__code__", None)
     return code if isinstance(code, CodeType) else None
 
 
