@@ -13,7 +13,7 @@ import os
 import sys
 import weakref
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from ..engine.machine import machine
 from ..records import Measurement
@@ -132,12 +132,6 @@ class IPyExperiments:
                     self.finish()
             except Exception as error:
                 say(printable(f"ipygpulogger could not finish an experiment: {named(error)}"), aside=True)
-
-    def __reduce_ex__(self, _protocol: Any) -> Any:
-        raise TypeError("an experiment cannot be copied or pickled, as it ends once; copy exp.data instead")
-
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__}: {'running' if self._running else 'finished'}>"
 
     @property
     def data(self) -> IPyExperimentData:
