@@ -35,7 +35,6 @@ _SIZES = {  # by field of `OomMessage`, how torch, JAX and CuPy say it
     "live_bytes": rf"(?:Of the allocated memory|allocated so far:) {_SIZE}",
     "cached_bytes": rf"{_SIZE} is reserved by PyTorch but unallocated",
 }
-_NEIGHBOUR = re.compile(rf"Process \d+ has {_SIZE} memory in use")
 _INDEX = re.compile(r"\bGPU[ _:](\d+)|\b(?:cuda|xpu|hip|mps):(\d+)")
 _SETTING = re.compile(r"(PYTORCH_\w*ALLOC_CONF)=expandable_segments")
 _SAME_BYTES = 6 * MB  # a figure that differs by more than a message's rounding has changed since
@@ -49,7 +48,6 @@ class OomMessage(NamedTuple):
     live_bytes: int | None = None  # held by the framework's arrays
     cached_bytes: int | None = None  # held by its allocator, unused
     device_index: int | None = None  # the framework's index of the device
-    neighbours_bytes: int | None = None  # held by other processes that the message names
     setting: str | None = None  # the environment variable that switches on expandable segments
 
 
@@ -60,7 +58,6 @@ def read_message(message: str) -> OomMessage:
     return OomMessage(
         **{field: _size_in(found) for field, found in said.items() if found},
         device_index=int(index[1] or index[2]) if index else None,
-        neighbours_bytes=sum(map(_size_in, _NEIGHBOUR.finditer(message))) or None,
         setting=setting[1] if setting else None,
     )
 
@@ -196,7 +193,6 @@ def out_of_memory(snapshot: OomSnapshot, usages: Sequence[DeviceUsage]) -> OutOf
     """Return what to report of an error, now that the cell's use of its devices is known."""
     usage = next((one for one in usages if one.id == snapshot.device), None)
     neighbours = usage.neighbours_bytes if usage else None
-    neighbours = snapshot.message.neighbours_bytes if neighbours is None else neighbours
     return OutOfMemory(
         snapshot.device,
         snapshot.message.requested_bytes,
