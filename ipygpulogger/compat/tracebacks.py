@@ -90,28 +90,20 @@ def is_in_colab() -> bool:
     return is_in_ipython() and "google.colab" in sys.modules
 
 
-class _Guard(AbstractContextManager[None]):
+class _Guard(AbstractContextManager[object]):
     """Releases the memory of a failed block if `wanted` returns true; one guard may be entered many times."""
 
     def __init__(self, wanted: Callable[[BaseException], bool]) -> None:
         self._wanted = wanted
-        self._handled: list[set[int]] = []
-
-    def __enter__(self) -> None:
-        # Exceptions that are being handled already did not fail in this block. By id, to keep none alive.
-        self._handled.append({id(error) for error in exception_chain(sys.exc_info()[1])})
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        handled = self._handled.pop()
         if error is None or issubclass(type(error), GeneratorExit):
             return  # GeneratorExit: the generator was closed, its code did not fail
         try:
             if self._wanted(error):
-                empty_frames(
-                    [one for one in exception_chain(error) if one is error or id(one) not in handled]
-                )
+                empty_frames(exception_chain(error))
                 gc.collect()
                 machine().settling.settle(gc_collect=False, clear_cache=True)
         except BaseException:  # the user's exception goes on, even if this was interrupted
