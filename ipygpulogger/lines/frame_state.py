@@ -189,16 +189,15 @@ class CodeFrames:
 
     def _skip(self, state: FrameState, line: Line, first: Line | None) -> None:
         """Note that a line is only counted; within a line that is measured as a whole nothing is missed."""
-        if line is not first and not (self._inline and line.memory.held_by_others(state)):
+        by_others = line.memory.holders > (state.held is line.memory)
+        if line is not first and not (self._inline and by_others):
             line.skipped = True
 
     def _attribute(self, state: FrameState, line: Line | None, *, continues: bool = False) -> None:
         """Read the counters, and attribute what the frame uses from here on to a line; None for none."""
-        if line is None:
-            self._memory.hold(state, None)
-        else:
+        if line is not None:
             line.boundaries += 1
-            self._memory.hold(state, line.memory, continues=continues)
+        self._memory.hold(state, None if line is None else line.memory, continues=continues)
 
     def _count(self, code: CodeType) -> None:
         """Count one more boundary; after the last the lines are only counted."""

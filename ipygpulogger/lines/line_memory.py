@@ -74,10 +74,6 @@ class LineMemory:
         self.holders = 0  # how many frames' memory is attributed to it now
         self.sums: list[_Sum] = []  # for each counter; shorter where no later counter was read
 
-    def held_by_others(self, holder: FrameState) -> bool:
-        """Return whether the memory of any other frame is attributed to this line now."""
-        return self.holders > (holder.held is self)
-
 
 class LineMemories(Measuring):
     """Every counter, and the lines that are open; the machine treats it as an open scope."""

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import FrameType
 
-    from ..engine.machine import Machine
     from .frame_state import CodeFrames
     from .tracing import TracingBackend
 
@@ -41,12 +40,10 @@ def code_of(function: Any) -> CodeType | None:
 class LineProfiler:
     """Measures lines from `start` to `stop`."""
 
-    def __init__(
-        self, wants: Callable[[FrameType], bool], *, on: Machine | None = None, reset_peaks: bool = True
-    ) -> None:
+    def __init__(self, wants: Callable[[FrameType], bool], *, reset_peaks: bool = True) -> None:
         # `wants` is called once for each code object, when it first runs: whether to measure it.
         self._wants = wants
-        self._memory = LineMemories(on or machine(), self.lost, reset_peaks=reset_peaks)
+        self._memory = LineMemories(machine(), self.lost, reset_peaks=reset_peaks)
         self._table = LineTable(self._memory)
         self._lost: list[str] = []
         self._running = self._measured = False
