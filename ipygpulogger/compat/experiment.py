@@ -222,7 +222,6 @@ class IPyExperiments:
         return None
 
     def _settle(self) -> None:
-        """Empty the framework's cache, where there is one."""
         if self._device is not None:
             machine().settling.settle(gc_collect=False, clear_cache=True)
 
@@ -253,7 +252,6 @@ class IPyExperiments:
         )
 
     def _newer(self) -> list[IPyExperiments]:
-        """Return the experiments of this shell that began later and have not ended."""
         return [e for e in _unfinished if e._shell is self._shell and e._number > self._number]
 
     def _abandon(self) -> None:

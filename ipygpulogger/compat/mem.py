@@ -271,7 +271,6 @@ def reduce_mem_usage(df: Any) -> Any:
 
 
 def _smaller(column: Any) -> Any:
-    """Return the column in a smaller type; None if there is none."""
     import numpy as np
     import pandas as pd
 

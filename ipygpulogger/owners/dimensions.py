@@ -34,7 +34,6 @@ def _tokens(code: str) -> list[tuple[str, str]]:
 
 
 def _whole(number: str) -> int | None:
-    """Return a whole number; None for any other."""
     digits = number.replace("_", "")
     return int(digits) if digits.isdecimal() and len(digits) < 19 else None
 
@@ -119,7 +118,6 @@ def _numbers(code: str, names: Mapping[str, Any]) -> Iterator[Found]:
 
 
 def _is_batch_size(name: Any, value: Any) -> bool:
-    """Return whether a variable or a setting holds a batch size."""
     return type(value) is int and value > 0 and type(name) is str and _BATCH_SIZE.fullmatch(name) is not None
 
 

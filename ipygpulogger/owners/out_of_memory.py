@@ -63,7 +63,6 @@ def read_message(message: str) -> OomMessage:
 
 
 def _size_in(found: re.Match[str]) -> int:
-    """Return the size that a message names, in bytes."""
     unit = found["unit"]
     unit_bytes = 1 if unit == "bytes" else int(1024 ** " KMGT".index(unit[0]))
     return round(float(found["number"].replace(",", "")) * unit_bytes)
@@ -245,12 +244,10 @@ class _Advice:
         in_one_piece = max(0, reserved - allocated - (snapshot.unused_in_pieces or 0))
         left = allocated - min(before, max(0, allocated - self._hidden))
         left = self._hidden if snapshot.device == CPU else left  # of which no allocator counts the rest
-        need = live - before + self._requested + self._rounding_bytes()
+        need = live - before + self._requested
+        # From a GiB on a message's figure has two decimals.
+        need += _SAME_BYTES if self._requested >= 1024 * MB and snapshot.device != CPU else 0
         return need, free + in_one_piece + left, left, max(0, before + self._hidden - allocated)
-
-    def _rounding_bytes(self) -> int:
-        """Return what a message's figure may lack: from a GiB on it has two decimals."""
-        return _SAME_BYTES if self._requested >= 1024 * MB and self._snapshot.device != CPU else 0
 
     def _steps(self) -> Iterator[str]:
         """Yield what would have made the cell run, the easiest first."""
@@ -295,8 +292,7 @@ class _Advice:
             return self._snapshot.limit or f"{requested(self._requested)} were asked for"
         if self._free >= self._requested:
             return f"{requested(self._requested)} could not be had although {_mb(self._free)} were free"
-        about = "about " if self._rounding_bytes() else ""
-        return f"{about}{_mb(self._need - self._available)} too much were asked for"
+        return f"about {_mb(self._need - self._available)} too much were asked for"
 
     def _less(self, sentence: str, after: str = "") -> str:
         """Return a step, preceded by how to release what the failed cell still holds."""
@@ -316,7 +312,6 @@ class _Advice:
 
 
 def _is_expandable() -> bool:
-    """Return whether torch's expandable segments are switched on in the environment."""
     return any("expandable_segments:true" in os.environ.get(name, "").lower() for name in _SETTINGS)
 
 

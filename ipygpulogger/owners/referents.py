@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
 LARGE = 1 << 14  # bytes: smaller strings and bytes are not visited
 _LONG = 4096  # items: a longer container is visited in pieces, with a look at the clock after each
-PIECE = 4096
 TICK = object()  # comes between two pieces: time to look at the clock
 
 CONTAINERS: tuple[type, ...] = (dict, list, tuple, set, frozenset, deque)
@@ -121,7 +120,7 @@ def _items(base: Any, value: Any) -> Iterator[Any]:
 
 def in_pieces(items: Iterator[Any]) -> Iterator[Any]:
     """Yield, of many items, those that are worth visiting, with a `TICK` after each piece."""
-    while piece := list(itertools.islice(items, PIECE)):
+    while piece := list(itertools.islice(items, _LONG)):
         if not _SCALARS.issuperset(map(id, map(type, piece))):
             yield from worth_visiting(piece)
         yield TICK
@@ -135,7 +134,6 @@ def own_attribute(value: Any, name: str) -> Any:
 
 
 def _is_users(kind: type) -> bool:
-    """Return whether a class was defined in the notebook or in one of the user's own modules."""
     name = module_name(kind)
     return name == "__main__" or is_users_module(sys.modules.get(name))
 
