@@ -21,8 +21,6 @@ class PeakMemCallback(Callback):  # type: ignore[misc]
     device that the model is on.
 
     An epoch lasts from this callback's ``on_epoch_begin`` to its ``on_epoch_end``, validation included.
-
-    Its ``history`` has an `EpochRecord` for every epoch that ended.
     """
 
     def __init__(self) -> None:

@@ -23,8 +23,6 @@ class PeakMemCallback(Callback):  # type: ignore[misc]
     includes validation, checkpoints and the module's own ``on_train_epoch_end``; the sanity check before
     training is in no epoch. Its figures are logged at its end. Under DDP each process measures itself; only
     the first one logs, and ``history`` has each process's own.
-
-    Its ``history`` has an `EpochRecord` for every epoch that ended.
     """
 
     def __init__(self) -> None:

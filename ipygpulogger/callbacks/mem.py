@@ -36,8 +36,6 @@ class PeakMemMetric(Callback):  # type: ignore[misc]
 
     A logger that identifies columns by name keeps only one of the two called "peak": set ``names`` then.
 
-    Its ``history`` has an `EpochRecord` for every epoch that ended.
-
     Args:
         learn: Ignored; fastai 1 passed the learner.
         names: The names of the four columns.

@@ -22,8 +22,6 @@ class PeakMemCallback(TrainerCallback):  # type: ignore[misc]
     An epoch lasts until the next begins, or training ends, because `Trainer` evaluates and saves after its
     ``on_epoch_end``; that belongs to the epoch before. Its figures are logged at its end. Each process
     measures itself.
-
-    Its ``history`` has an `EpochRecord` for every epoch that ended.
     """
 
     def __init__(self) -> None:

@@ -13,7 +13,7 @@ import os
 import sys
 import weakref
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from ..engine.machine import machine
 from ..records import Measurement
@@ -133,12 +133,6 @@ class IPyExperiments:
             except Exception as error:
                 say(printable(f"ipygpulogger could not finish an experiment: {named(error)}"), aside=True)
 
-    def __reduce_ex__(self, _protocol: Any) -> Any:
-        raise TypeError("an experiment cannot be copied or pickled, as it ends once; copy exp.data instead")
-
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__}: {'running' if self._running else 'finished'}>"
-
     @property
     def data(self) -> IPyExperimentData:
         """Return the figures so far, in bytes; nothing is reclaimed before `finish`."""
@@ -228,7 +222,6 @@ class IPyExperiments:
         return None
 
     def _settle(self) -> None:
-        """Empty the framework's cache, where there is one."""
         if self._device is not None:
             machine().settling.settle(gc_collect=False, clear_cache=True)
 
@@ -259,7 +252,6 @@ class IPyExperiments:
         )
 
     def _newer(self) -> list[IPyExperiments]:
-        """Return the experiments of this shell that began later and have not ended."""
         return [e for e in _unfinished if e._shell is self._shell and e._number > self._number]
 
     def _abandon(self) -> None:

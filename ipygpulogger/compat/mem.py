@@ -18,11 +18,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ..engine.machine import machine
 from ..records.units import in_mb, printable, truncated_mb
 from ..runtime.errors import say
-from ..sources import DeviceMemory
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from types import ModuleType
+
+    from ..sources import DeviceMemory
 
 
 class GPUMemory(NamedTuple):
@@ -217,22 +218,12 @@ def _memory(index: int | None) -> DeviceMemory | None:
         index = machine().frameworks.current_index() or 0
     if not isinstance(index, int) or index < 0:
         return None
-    return machine().device_memory(index) or _memory_by_torch(index)
-
-
-def _memory_by_torch(index: int) -> DeviceMemory | None:
-    """Return a device's memory by torch, for when NVML cannot; at worst this creates a context."""
-    torch = sys.modules.get("torch")
-    try:
-        if torch is None or index >= torch.cuda.device_count():
-            return None
-        torch.cuda.init()  # creates no context, but lets the CUDA driver tell the device's UUID
-        if (memory := machine().device_memory(index)) is not None:
-            return memory
-        free_bytes, total_bytes = torch.cuda.mem_get_info(index)
-    except Exception:  # a device in an error state, a forked child
-        return None
-    return DeviceMemory(total_bytes, total_bytes - free_bytes, free_bytes)
+    memory = machine().device_memory(index)
+    if memory is None and (torch := sys.modules.get("torch")) is not None:
+        with suppress(Exception):  # a device in an error state, a forked child
+            torch.cuda.init()  # creates no context, but lets the CUDA driver tell the device's UUID
+            memory = machine().device_memory(index)
+    return memory
 
 
 def _imported_torch() -> Any:
@@ -280,7 +271,6 @@ def reduce_mem_usage(df: Any) -> Any:
 
 
 def _smaller(column: Any) -> Any:
-    """Return the column in a smaller type; None if there is none."""
     import numpy as np
     import pandas as pd
 

@@ -14,7 +14,6 @@ import sys
 import warnings
 from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import partial
-from types import FrameType, FunctionType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..engine.machine import machine
@@ -32,8 +31,8 @@ from ..runtime.objects import walk_tb
 from ..runtime.wrappers import around_calls
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-    from types import TracebackType
+    from collections.abc import Callable
+    from types import FrameType, TracebackType
 
 _F = TypeVar("_F", bound="Callable[..., Any]")
 
@@ -91,28 +90,20 @@ def is_in_colab() -> bool:
     return is_in_ipython() and "google.colab" in sys.modules
 
 
-class _Guard(AbstractContextManager[None]):
+class _Guard(AbstractContextManager[object]):
     """Releases the memory of a failed block if `wanted` returns true; one guard may be entered many times."""
 
     def __init__(self, wanted: Callable[[BaseException], bool]) -> None:
         self._wanted = wanted
-        self._handled: list[set[int]] = []
-
-    def __enter__(self) -> None:
-        # Exceptions that are being handled already did not fail in this block. By id, to keep none alive.
-        self._handled.append({id(error) for error in exception_chain(sys.exc_info()[1])})
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        handled = self._handled.pop()
         if error is None or issubclass(type(error), GeneratorExit):
             return  # GeneratorExit: the generator was closed, its code did not fail
         try:
             if self._wanted(error):
-                empty_frames(
-                    [one for one in exception_chain(error) if one is error or id(one) not in handled]
-                )
+                empty_frames(exception_chain(error))
                 gc.collect()
                 machine().settling.settle(gc_collect=False, clear_cache=True)
         except BaseException:  # the user's exception goes on, even if this was interrupted
@@ -142,9 +133,9 @@ def empty_frames(errors: list[BaseException]) -> None:
     """Clear the local variables of finished calls in the tracebacks of these exceptions.
 
     The lines of the tracebacks stay readable. Left alone are calls that still run, on any thread; generators
-    and coroutines that may be resumed; the namespace of a module; and dicts that the user got by `locals()`.
+    and coroutines that may be resumed; the namespace of a module; dicts that the user got by `locals()`; and
+    closures and default values.
     """
-    emptied = []
     for frame in unique_frames(entry for error in errors for entry in walk_tb(traceback_of(error))):
         is_module_level = not is_function(frame) and frame.f_locals is frame.f_globals
         if is_module_level or _may_resume(frame):
@@ -153,41 +144,12 @@ def empty_frames(errors: list[BaseException]) -> None:
             frame.clear()
         except RuntimeError:  # still executing; from 3.13 on, also suspended
             continue
-        emptied.append(frame)
         if LOCALS_LEAVE_A_COPY:  # which `clear` leaves there, up to 3.11.7 and 3.12.1 (cpython#113939)
             left = gc.get_referents(frame)
             while left:
                 value = left.pop()
                 if value is not frame.f_globals and value is not frame.f_builtins:
                     empty_if_unshared(value)
-    for frame in emptied:
-        _empty_function_of(frame)
-
-
-def _empty_function_of(frame: FrameType) -> None:
-    """Drop the closure and default values of a frame's function, to which it refers from Python 3.11 on.
-
-    What anything else refers to is left alone.
-    """
-    for function in _held_once(v for v in gc.get_referents(frame) if type(v) is FunctionType):
-        function.__defaults__ = function.__kwdefaults__ = None
-        for cell in _held_once(function.__closure__ or ()):
-            with suppress(ValueError):  # it is empty
-                del cell.cell_contents
-
-
-def _held_once(values: Iterable[Any]) -> list[Any]:
-    """Return those values to which nothing refers but what holds them here, and one object more."""
-    found = list(values)
-    return [value for value, count in zip(found, _references(found), strict=True) if count == _ONE_MORE]
-
-
-def _references(values: list[Any]) -> list[int]:
-    return [sys.getrefcount(value) for value in values]
-
-
-_HOLDER = (object(),)
-_ONE_MORE = _references(list(_HOLDER))[0]
 
 
 def _may_resume(frame: FrameType) -> bool:

@@ -34,11 +34,6 @@ class Line:
         self.skipped = False  # whether it ran without the counters being read for it
         self.memory = LineMemory()
 
-    @property
-    def complete(self) -> bool:
-        """Whether its memory is known for each time that it ran."""
-        return not (self.skipped or self.memory.cut_off)
-
     def enter(self, now_s: float) -> None:
         """Count a frame that gets to this line, or resumes it."""
         if not self.running:
@@ -89,15 +84,6 @@ class LineTable:
                 if state.line is not None:
                     state.line.leave(stopped_s)
             code.states.clear()
-
-    def forget(self) -> None:
-        """Leave out what the lines that run now have used: their ends will not be reported."""
-        for code in self._codes:
-            code.states.clear()
-        for line in tuple(self._lines.values()):
-            line.memory.cut_off |= bool(line.running or line.memory.holders)
-            line.running = line.memory.holders = 0
-        self.memory.forget()
 
     def ran(self) -> Iterator[tuple[str, int, Line]]:
         """Yield file, line number and entry of each line that ran."""
@@ -203,16 +189,15 @@ class CodeFrames:
 
     def _skip(self, state: FrameState, line: Line, first: Line | None) -> None:
         """Note that a line is only counted; within a line that is measured as a whole nothing is missed."""
-        if line is not first and not (self._inline and line.memory.held_by_others(state)):
+        by_others = line.memory.holders > (state.held is line.memory)
+        if line is not first and not (self._inline and by_others):
             line.skipped = True
 
     def _attribute(self, state: FrameState, line: Line | None, *, continues: bool = False) -> None:
         """Read the counters, and attribute what the frame uses from here on to a line; None for none."""
-        if line is None:
-            self._memory.hold(state, None)
-        else:
+        if line is not None:
             line.boundaries += 1
-            self._memory.hold(state, line.memory, continues=continues)
+        self._memory.hold(state, None if line is None else line.memory, continues=continues)
 
     def _count(self, code: CodeType) -> None:
         """Count one more boundary; after the last the lines are only counted."""
@@ -225,9 +210,9 @@ class CodeFrames:
 
     def notes(self, place: str, offset: int) -> Iterator[str]:
         """Yield a sentence about the lines that were only counted; as `LineTable.notes`."""
-        if self._measured:  # what is not complete has another reason
+        if self._measured:  # a line that was skipped was so in another code object
             return
-        if counted := [lineno + offset for lineno, line in self._lines.items() if not line.complete]:
+        if counted := [lineno + offset for lineno, line in self._lines.items() if line.skipped]:
             first, last = min(counted), max(counted)
             lines = f"lines {first}-{last}" if last > first else f"line {first}"
             holder = f"line {self._first_lineno + offset}" if self._first else "the lines that run them"

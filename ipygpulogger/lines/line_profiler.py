@@ -6,7 +6,6 @@ lines of functions that it calls run meanwhile, so its figures contain theirs.
 
 from __future__ import annotations
 
-import functools
 import inspect
 import linecache
 import os
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import FrameType
 
-    from ..engine.machine import Machine
     from .frame_state import CodeFrames
     from .tracing import TracingBackend
 
@@ -35,25 +33,17 @@ if hasattr(os, "register_at_fork"):
 
 def code_of(function: Any) -> CodeType | None:
     """Return the code that the user wrote, below any other decorators; None if it is not Python."""
-    found: Any = function.fget if isinstance(function, property) else function
-    found = inspect.unwrap(found)
-    if isinstance(found, functools.partial):
-        found = inspect.unwrap(found.func)
-    if not inspect.isroutine(found):
-        found = type(found).__call__
-    code = getattr(found, "__code__", None)
+    code = getattr(inspect.unwrap(function), "__code__", None)
     return code if isinstance(code, CodeType) else None
 
 
 class LineProfiler:
     """Measures lines from `start` to `stop`."""
 
-    def __init__(
-        self, wants: Callable[[FrameType], bool], *, on: Machine | None = None, reset_peaks: bool = True
-    ) -> None:
+    def __init__(self, wants: Callable[[FrameType], bool], *, reset_peaks: bool = True) -> None:
         # `wants` is called once for each code object, when it first runs: whether to measure it.
         self._wants = wants
-        self._memory = LineMemories(on or machine(), self.lost, reset_peaks=reset_peaks)
+        self._memory = LineMemories(machine(), self.lost, reset_peaks=reset_peaks)
         self._table = LineTable(self._memory)
         self._lost: list[str] = []
         self._running = self._measured = False
@@ -103,10 +93,10 @@ class LineProfiler:
                     linecache.getline(filename, lineno).strip(),
                     line.hits,
                     line.time_s,
-                    self._memory.gen(line.memory, complete=line.complete),
-                    self._memory.gpus(line.memory, complete=line.complete),
+                    self._memory.gen(line.memory, complete=not line.skipped),
+                    self._memory.gpus(line.memory, complete=not line.skipped),
                     place,
-                    line.complete,
+                    not line.skipped,
                     self._memory.risen(line.memory),
                 )
             )
@@ -123,7 +113,7 @@ class LineProfiler:
         if sentence not in self._lost:
             self._lost.append(sentence)
 
-    def cut_off(self, sentence: str) -> None:
-        """Leave out what the lines that run now have used, and note why."""
+    def lose(self, sentence: str) -> None:
+        """Tell no figures, as the end of a line was missed, and note why."""
         self.lost(sentence)
-        self._table.forget()
+        self._measured = False

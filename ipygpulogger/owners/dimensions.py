@@ -11,10 +11,10 @@ from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 from ..runtime.shell import is_shell_code, is_users_file
-from .referents import exception_chain, frames_of, locals_of, module_name, own_attribute
+from .referents import exception_chain, frames_of, locals_of, own_attribute
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from ..sources import Framework
 
@@ -34,7 +34,6 @@ def _tokens(code: str) -> list[tuple[str, str]]:
 
 
 def _whole(number: str) -> int | None:
-    """Return a whole number; None for any other."""
     digits = number.replace("_", "")
     return int(digits) if digits.isdecimal() and len(digits) < 19 else None
 
@@ -78,35 +77,29 @@ _SETTINGS = 1000  # names: a larger dict holds no settings
 _KEPT = 12  # of a cell
 _NAMES = 200  # that are looked up
 _CHARACTERS = 60  # of a name
-_COUNT = re.compile(r"n|size|rows|length|(?:n|num)_\w+|\w+_(?:size|len|length)|seq_?len", re.IGNORECASE)
-_TABLES = {"pandas.DataFrame", "pandas.Series", "pyarrow.Table", "polars.DataFrame", "polars.Series"}
-_name_of: Callable[[Any], str] = vars(type)["__name__"].__get__  # past any metaclass of the user's
-_NO_DATA = (type(None), bool, str, float, complex, type, ModuleType, FunctionType)
+_NO_DATA = (type(None), int, str, float, complex, type, ModuleType, FunctionType)
 
 
 def dimensions_of(code: str, names: Mapping[str, Any], frameworks: Sequence[Framework]) -> tuple[Found, ...]:
-    """Return at most 12 names and sizes: batch sizes, leading dimensions of arrays, numbers named like sizes.
+    """Return at most 12 names and sizes: batch sizes, leading dimensions of arrays, numbers in calls.
 
     None of the user's code is run.
     """
     batches: dict[str, int] = {}
     arrays: dict[str, int] = {}
-    counts: dict[str, int] = {}
+    calls: dict[str, int] = {}
     for name, number in _numbers(code, names):
-        (batches if is_a_batch_size(name) else counts).setdefault(name, number)
+        (batches if _is_batch_size(name, number) else calls).setdefault(name, number)
     used = dict.fromkeys(text.partition(".")[0] for kind, text in _tokens(code) if kind == "name")
     for name in [one for one in used if one in names and one.strip("_")][:_NAMES]:
         value = names[name]
-        if type(value) is int:
-            if value > 0 and is_a_batch_size(name):
-                batches.setdefault(name, value)
-            elif value > 0 and _COUNT.fullmatch(name):
-                counts.setdefault(name, value)
+        if _is_batch_size(name, value):
+            batches.setdefault(name, value)
         elif not issubclass(type(value), _NO_DATA):
             batches |= _settings(name, value)
             if (rows := _leading(value, frameworks)) is not None:
                 arrays[name] = rows
-    found = {name[:_CHARACTERS]: size for name, size in (batches | arrays | counts).items()}
+    found = {name[:_CHARACTERS]: size for name, size in (batches | arrays | calls).items()}
     return tuple(islice(found.items(), _KEPT))
 
 
@@ -118,46 +111,30 @@ def _numbers(code: str, names: Mapping[str, Any]) -> Iterator[Found]:
         size = _whole(number)
         if not size or before != "name" or not (after == "indent" or ends in ",);"):
             continue
-        if sign == "=" and is_a_batch_size(name):
+        if sign == "=" and _is_batch_size(name, size):
             yield name, size
         elif sign == "(" and type(call := names.get(name)) is FunctionType and call.__globals__ is names:
             yield f"{name}(...)", size
 
 
-def is_a_batch_size(name: str) -> bool:
-    """Return whether a variable with this name holds a batch size."""
-    return _BATCH_SIZE.fullmatch(name) is not None
+def _is_batch_size(name: Any, value: Any) -> bool:
+    return type(value) is int and value > 0 and type(name) is str and _BATCH_SIZE.fullmatch(name) is not None
 
 
-def names_in(value: Any) -> list[tuple[Any, Any]]:
-    """Return the settings in a dict or in an object's own attributes, such as `args.batch_size`."""
-    if type(value) is not dict:
-        if issubclass(type(value), (type, ModuleType)):
-            return []
-        value = own_attribute(value, "__dict__")
-    return list(value.items()) if type(value) is dict and len(value) <= _SETTINGS else []
-
-
-def _settings(name: str, value: Any) -> Iterable[Found]:
-    """Yield the batch sizes among the settings in a dict or in an object: "loader.batch_size"."""
+def _settings(name: str, value: Any) -> Iterator[Found]:
+    """Yield the batch sizes in a dict, or among an object's own attributes: "loader.batch_size"."""
     is_dict = type(value) is dict
-    for key, size in _batch_sizes(names_in(value)):
-        yield f"{name}[{key!r}]" if is_dict else f"{name}.{key}", size
-
-
-def _batch_sizes(names: Iterable[tuple[Any, Any]]) -> Iterator[Found]:
-    """Yield the names that are called like a batch size, with their values."""
-    for name, value in names:
-        if type(value) is int and value > 0 and type(name) is str and is_a_batch_size(name):
-            yield name, value
+    if not is_dict:
+        value = None if issubclass(type(value), (type, ModuleType)) else own_attribute(value, "__dict__")
+    for key, one in list(value.items()) if type(value) is dict and len(value) <= _SETTINGS else ():
+        if _is_batch_size(key, one):
+            yield f"{name}[{key!r}]" if is_dict else f"{name}.{key}", one
 
 
 def _leading(value: Any, frameworks: Sequence[Framework]) -> int | None:
-    """Return the number of rows of an array or a table; None for any other value, and for an empty one."""
+    """Return the number of rows of an array; None for any other value, and for an empty one."""
     kind, numpy = type(value), sys.modules.get("numpy")
     with suppress(Exception):  # a broken array, of which nothing can be said
-        if f"{module_name(kind).partition('.')[0]}.{_name_of(kind)}" in _TABLES:
-            return len(value) or None
         if numpy is not None and issubclass(kind, numpy.ndarray):
             return next(iter(own_attribute(value, "shape")), None) or None
         for framework in frameworks:
@@ -180,8 +157,9 @@ def find_batch(error: BaseException | None, shell: Any) -> Found | None:
     ]
     scopes = [locals_of(frame) for frame in users]
     scopes += {id(frame.f_globals): list(frame.f_globals.items()) for frame in users}.values()
-    found = (
-        _batch_sizes((*names, *(pair for name, one in names if type(name) is str for pair in names_in(one))))
-        for names in scopes
-    )
-    return next(chain.from_iterable(found), None)
+    for names in scopes:
+        own = (pair for pair in names if _is_batch_size(*pair))
+        below = (one for name, value in names if type(name) is str for one in _settings(name, value))
+        if found := next(chain(own, below), None):
+            return found
+    return None

@@ -194,7 +194,6 @@ class Growth:
 
 
 def _bound_anew(before: Mapping[str, int], after: Mapping[str, int]) -> set[str]:
-    """Return the names that are bound to something else than before."""
     return {name for name, value in after.items() if before.get(name) != value}
 
 
@@ -379,7 +378,6 @@ def is_same(was: OwnedBlock, now: OwnedBlock) -> bool:
 
 
 def _was_visited_whole(snapshot: Snapshot, name: str) -> bool:
-    """Return whether everything reachable from a name was visited."""
     return plain_name(name) in snapshot.bound and not {name, plain_name(name)} & snapshot.cut_short
 
 

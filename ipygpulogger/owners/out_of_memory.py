@@ -35,7 +35,6 @@ _SIZES = {  # by field of `OomMessage`, how torch, JAX and CuPy say it
     "live_bytes": rf"(?:Of the allocated memory|allocated so far:) {_SIZE}",
     "cached_bytes": rf"{_SIZE} is reserved by PyTorch but unallocated",
 }
-_NEIGHBOUR = re.compile(rf"Process \d+ has {_SIZE} memory in use")
 _INDEX = re.compile(r"\bGPU[ _:](\d+)|\b(?:cuda|xpu|hip|mps):(\d+)")
 _SETTING = re.compile(r"(PYTORCH_\w*ALLOC_CONF)=expandable_segments")
 _SAME_BYTES = 6 * MB  # a figure that differs by more than a message's rounding has changed since
@@ -49,7 +48,6 @@ class OomMessage(NamedTuple):
     live_bytes: int | None = None  # held by the framework's arrays
     cached_bytes: int | None = None  # held by its allocator, unused
     device_index: int | None = None  # the framework's index of the device
-    neighbours_bytes: int | None = None  # held by other processes that the message names
     setting: str | None = None  # the environment variable that switches on expandable segments
 
 
@@ -60,13 +58,11 @@ def read_message(message: str) -> OomMessage:
     return OomMessage(
         **{field: _size_in(found) for field, found in said.items() if found},
         device_index=int(index[1] or index[2]) if index else None,
-        neighbours_bytes=sum(map(_size_in, _NEIGHBOUR.finditer(message))) or None,
         setting=setting[1] if setting else None,
     )
 
 
 def _size_in(found: re.Match[str]) -> int:
-    """Return the size that a message names, in bytes."""
     unit = found["unit"]
     unit_bytes = 1 if unit == "bytes" else int(1024 ** " KMGT".index(unit[0]))
     return round(float(found["number"].replace(",", "")) * unit_bytes)
@@ -151,9 +147,7 @@ def _ram_snapshot(error: BaseException | None, shell: Any) -> OomSnapshot | None
     limit, message = machine().limits.refusing(), read_message(message_of(cause))
     left_bytes = None if limit is None else limit.left_bytes
     if message.requested_bytes is None:
-        asked_bytes = asked_of_ram(cause, shell)
-        # Where so much is left, it is not what failed: a name has been bound anew.
-        message = OomMessage(asked_bytes if (asked_bytes or 0) > (left_bytes or 0) else None)
+        message = OomMessage(asked_of_ram(cause))
     found = owners_in(shell, array_readers(), error)
     said = "" if limit is None else f"the limit is {size_text(limit.limit_bytes)} ({limit.name})"
     given = CPU, message, _large(found, CPU), found.complete
@@ -198,7 +192,6 @@ def out_of_memory(snapshot: OomSnapshot, usages: Sequence[DeviceUsage]) -> OutOf
     """Return what to report of an error, now that the cell's use of its devices is known."""
     usage = next((one for one in usages if one.id == snapshot.device), None)
     neighbours = usage.neighbours_bytes if usage else None
-    neighbours = snapshot.message.neighbours_bytes if neighbours is None else neighbours
     return OutOfMemory(
         snapshot.device,
         snapshot.message.requested_bytes,
@@ -251,12 +244,10 @@ class _Advice:
         in_one_piece = max(0, reserved - allocated - (snapshot.unused_in_pieces or 0))
         left = allocated - min(before, max(0, allocated - self._hidden))
         left = self._hidden if snapshot.device == CPU else left  # of which no allocator counts the rest
-        need = live - before + self._requested + self._rounding_bytes()
+        need = live - before + self._requested
+        # From a GiB on a message's figure has two decimals.
+        need += _SAME_BYTES if self._requested >= 1024 * MB and snapshot.device != CPU else 0
         return need, free + in_one_piece + left, left, max(0, before + self._hidden - allocated)
-
-    def _rounding_bytes(self) -> int:
-        """Return what a message's figure may lack: from a GiB on it has two decimals."""
-        return _SAME_BYTES if self._requested >= 1024 * MB and self._snapshot.device != CPU else 0
 
     def _steps(self) -> Iterator[str]:
         """Yield what would have made the cell run, the easiest first."""
@@ -301,8 +292,7 @@ class _Advice:
             return self._snapshot.limit or f"{requested(self._requested)} were asked for"
         if self._free >= self._requested:
             return f"{requested(self._requested)} could not be had although {_mb(self._free)} were free"
-        about = "about " if self._rounding_bytes() else ""
-        return f"{about}{_mb(self._need - self._available)} too much were asked for"
+        return f"about {_mb(self._need - self._available)} too much were asked for"
 
     def _less(self, sentence: str, after: str = "") -> str:
         """Return a step, preceded by how to release what the failed cell still holds."""
@@ -322,7 +312,6 @@ class _Advice:
 
 
 def _is_expandable() -> bool:
-    """Return whether torch's expandable segments are switched on in the environment."""
     return any("expandable_segments:true" in os.environ.get(name, "").lower() for name in _SETTINGS)
 
 

@@ -5,18 +5,14 @@ Left out is what leads out of what a name holds: modules, a function's globals a
 
 from __future__ import annotations
 
-import ast
 import builtins
 import gc
 import itertools
-import linecache
 import math
 import re
 import sys
 from collections import OrderedDict, defaultdict, deque
-from contextlib import suppress
 from inspect import CO_OPTIMIZED
-from operator import attrgetter
 from types import (
     CodeType,
     FrameType,
@@ -28,7 +24,7 @@ from types import (
 from typing import TYPE_CHECKING, Any
 
 from ..runtime.objects import bases_of, module_of, namespace_of, walk_tb
-from ..runtime.shell import OUR_PACKAGE, is_a_cells, is_users_module
+from ..runtime.shell import OUR_PACKAGE, is_users_module
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -36,7 +32,6 @@ if TYPE_CHECKING:
 
 LARGE = 1 << 14  # bytes: smaller strings and bytes are not visited
 _LONG = 4096  # items: a longer container is visited in pieces, with a look at the clock after each
-PIECE = 4096
 TICK = object()  # comes between two pieces: time to look at the clock
 
 CONTAINERS: tuple[type, ...] = (dict, list, tuple, set, frozenset, deque)
@@ -125,7 +120,7 @@ def _items(base: Any, value: Any) -> Iterator[Any]:
 
 def in_pieces(items: Iterator[Any]) -> Iterator[Any]:
     """Yield, of many items, those that are worth visiting, with a `TICK` after each piece."""
-    while piece := list(itertools.islice(items, PIECE)):
+    while piece := list(itertools.islice(items, _LONG)):
         if not _SCALARS.issuperset(map(id, map(type, piece))):
             yield from worth_visiting(piece)
         yield TICK
@@ -139,7 +134,6 @@ def own_attribute(value: Any, name: str) -> Any:
 
 
 def _is_users(kind: type) -> bool:
-    """Return whether a class was defined in the notebook or in one of the user's own modules."""
     name = module_name(kind)
     return name == "__main__" or is_users_module(sys.modules.get(name))
 
@@ -282,48 +276,11 @@ def first_word(kind: type) -> str:
     return str(vars(kind).get("__module__", "")).partition(".")[0]
 
 
-_position = attrgetter("lineno", "end_lineno", "col_offset", "end_col_offset")
-_ARITHMETIC = ast.BinOp, ast.operator, ast.Constant, ast.Name, ast.expr_context
-
-
-def asked_of_ram(error: BaseException, shell: Any) -> int | None:
-    """Return the size that an allocation of general RAM had asked for; None where it is not certain.
-
-    numpy says it. That of ``bytearray(n)`` in a cell is computed again; no code of the user's runs.
-    """
+def asked_of_ram(error: BaseException) -> int | None:
+    """Return the size that an allocation of numpy's had asked for; None where that is not known."""
     args = args_of(error)
     if first_word(type(error)) == "numpy" and len(args) == 2:
         dtype = getattr(sys.modules.get("numpy"), "dtype", None)
         if type(args[0]) is tuple and dtype is not None and issubclass(type(args[1]), dtype):
             return math.prod(args[0]) * int(dtype.itemsize.__get__(args[1]))
-    entries = list(walk_tb(traceback_of(error)))
-    if entries and issubclass(type(error), MemoryError):
-        with suppress(LookupError, SyntaxError, TypeError, ValueError, ArithmeticError, NameError):
-            return _asked_of_bytearray(entries[-1], shell)
     return None
-
-
-def _asked_of_bytearray(entry: TracebackType, shell: Any) -> int | None:
-    frame, code = entry.tb_frame, entry.tb_frame.f_code
-    positions = getattr(code, "co_positions", None)  # from Python 3.11 on
-    # A frame that went on after the failure may have bound its names anew.
-    is_there = frame.f_lasti == entry.tb_lasti and is_a_cells(shell, code.co_filename)
-    if positions is None or not is_there:
-        return None
-    names = {**frame.f_builtins, **frame.f_globals, **dict(locals_of(frame))}
-    position = next(itertools.islice(positions(), entry.tb_lasti // 2, None))
-    for node in ast.walk(ast.parse("".join(linecache.getlines(code.co_filename)))):
-        match node:
-            case ast.Call(func=ast.Name(id="bytearray" | "bytes" as kind), args=[size], keywords=[]):
-                if _position(node) == position and names[kind] in (bytearray, bytes):
-                    return whole_number(size, names)
-    return None
-
-
-def whole_number(node: ast.expr, names: dict[str, Any]) -> int | None:
-    """Return the value of an expression of whole numbers alone; None for anything else."""
-    numbers = {name: value for name, value in names.items() if type(value) is int}
-    found = None
-    if all(isinstance(one, _ARITHMETIC) and type(getattr(one, "value", 0)) is int for one in ast.walk(node)):
-        found = eval(compile(ast.Expression(node), "", "eval"), {**numbers, "__builtins__": {}})  # noqa: S307
-    return found if type(found) is int else None

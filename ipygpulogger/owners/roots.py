@@ -104,7 +104,7 @@ def _shells_names(shell: Any, exception: BaseException | None = None) -> list[Ro
         *_variables(shell),
         *_outputs(shell),
         *_last_errors(errors, traceback_entries(shell, [])),
-        *_kept_by_debuggers(shell),
+        Root("debugger", "traceback", shell.user_ns.get(DEBUGGERS)),
     ]
 
 
@@ -142,12 +142,6 @@ def _last_errors(errors: list[BaseException], entries: list[TracebackType]) -> I
         yield Root(f"{LAST}: {type(error).__name__}", "traceback", error, LAST)
     for entry in entries:
         yield Root(LAST, "traceback", entry)
-
-
-def _kept_by_debuggers(shell: Any) -> Iterator[Root]:
-    kept = shell.user_ns.get(DEBUGGERS)
-    for name, value in list(kept.items()) if isinstance(kept, dict) else ():
-        yield Root(f"debugger: ${name}", "traceback", value)
 
 
 def _modules_globals(modules: Iterable[ModuleType]) -> Iterator[Root]:

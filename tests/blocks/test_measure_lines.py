@@ -2,7 +2,6 @@
 
 import asyncio
 import copy
-import functools
 import inspect
 import pickle
 import re
@@ -302,24 +301,6 @@ def marked(function):
 def plain(x, *, y=2):
     """Doc."""
     return x + y
-
-
-def test_callables_that_are_no_functions():
-    """A partial's function, and what an object runs when it is called."""
-
-    class Model:
-        def __call__(self, x):
-            return -x
-
-    def add(x, y):
-        return x + y
-
-    model = measure_lines(report=False)(Model())
-    assert model(2) == -2
-    assert told(model) == {"return -x": (1, 0, 0)}
-    added = measure_lines(report=False)(functools.partial(add, 1))
-    assert added(2) == 3
-    assert told(added) == {"return x + y": (1, 0, 0)}
 
 
 def test_it_refuses_what_it_cannot_measure():

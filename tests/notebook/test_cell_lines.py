@@ -71,9 +71,6 @@ class Model:
     @classmethod
     def make(cls):
         return cls()
-    @property
-    def size(self):
-        return 3
 model = Model()
 def many():
     yield 1
@@ -84,16 +81,15 @@ CHOSEN = {
     "Model.forward": ("model.forward()", {12}),
     "model.forward,plain": ("model.forward(); other()", {3, 4, 12}),
     "Model.make": ("model.make()", {15}),
-    "Model.size": ("model.size", {18}),
     "wrapped": ("wrapped(30 << 20)", {9}),
-    "many": ("list(many())", {21, 22}),
+    "many": ("list(many())", {18, 19}),
     "other": ("plain()", set()),
 }
 
 
 @pytest.mark.parametrize("names", CHOSEN)
 def test_of_chosen_functions_the_lines_are_measured_and_no_others(shell, capsys, names):
-    """%%gpulog --lines=f,Model.forward: below decorators, of methods and properties; not the cell's own lines."""
+    """%%gpulog --lines=f,Model.forward: below decorators, of methods; not the cell's own lines."""
     il = IPyGPULogger(report="none").start()
     run(shell, FUNCTIONS)
     count, (code, numbers) = shell.execution_count - 1, CHOSEN[names]

@@ -108,7 +108,7 @@ def test_who_shares_an_exception(notebook, capsys):
 def test_debuggers(notebook, capsys):
     """What pdb keeps for its convenience is hidden."""
     notebook.user_ns[roots.DEBUGGERS] = {"_exception": [Array(7)]}
-    assert shared_in(notebook) == {"debugger: $_exception": (7, "traceback", ())}
+    assert shared_in(notebook) == {"debugger": (7, "traceback", ())}
     drop_hidden_references(notebook)
     assert shared_in(notebook) == {}
 
