@@ -267,8 +267,7 @@ class GpulogMagics:
 
         found = owners_in(self.shell, array_readers())
         used = held_bytes(measured_now(reset_peaks=self.logger.reset_peaks))
-        how: dict[str, Any] = {"complete": found.complete, "uncounted": found.uncounted}
-        self._show(owners.holders(found.owners, used, **how), owners.html(found.owners, used, **how))
+        print(owners.holders(found.owners, used, complete=found.complete, uncounted=found.uncounted))
 
     def _free(self) -> None:
         print(self.logger.free())

@@ -8,7 +8,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from ..records.units import MB, clipped, printable, rounded_mb
-from .markup import BLUE, RED, Drawn, Part, Strong, Text, cell_bar, code, faint
+from .markup import BLUE, RED, Drawn, Part, Strong, Text, cell_bar, code
 from .markup import table as html_table
 
 if TYPE_CHECKING:
@@ -46,13 +46,7 @@ class Bar(NamedTuple):
         return f"{drawn:{width}}"
 
 
-class Faint(NamedTuple):
-    """A cell with words that name no code."""
-
-    words: str
-
-
-Words = str | Strong | Faint | Drawn  # of a cell; a `Strong` one stands out in HTML
+Words = str | Strong | Drawn  # of a cell; a `Strong` one stands out in HTML
 
 
 @dataclass
@@ -132,8 +126,6 @@ def _over(columns: Sequence[Column], widths: Sequence[int]) -> str:
 def _cell(cell: Words | Bar, kind: str) -> Cell:
     if isinstance(cell, Bar):
         return cell_bar(cell.parts, cell.scale_bytes)
-    if isinstance(cell, Faint):
-        return Drawn(faint(escape(cell.words)))
     if kind == "figure" or isinstance(cell, Drawn):
         return cell
     markup = code(_words(cell), wraps=True) if kind == "code" else escape(_words(cell))
