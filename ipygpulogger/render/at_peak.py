@@ -90,7 +90,7 @@ def html(rows: Sequence[AtPeak], times_s: _Times, notes: Sequence[str] = ()) -> 
         parts = [Part(kind, size_bytes, _FILLS[kind]) for kind, size_bytes in _kinds(found)]
         drawn = bar(parts, sum(part.size_bytes for part in parts)) + legend(parts)
         markup += line(f'<div style="margin:6px 0 3px"><b>{head}</b></div>{drawn}')
-        markup += scrolling(table_of(found))
+        markup += scrolling(_table(found, _ROWS, html=True).html(" "))
     return without_controls(markup + "".join(footnote(printable(note)) for note in notes))
 
 
@@ -106,11 +106,6 @@ def fold(rows: Sequence[AtPeak], times_s: _Times, most: int = 0) -> str:
         else:
             markup += f"<div>{head}</div>"
     return markup
-
-
-def table_of(rows: Sequence[AtPeak]) -> str:
-    """Return the rows of one device as an HTML table, a bar for the size of each."""
-    return _table(rows, _ROWS, html=True).html(" ")
 
 
 def _table(rows: Sequence[AtPeak], most: int, *, html: bool) -> Table:

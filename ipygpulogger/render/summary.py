@@ -294,6 +294,6 @@ def _changed(change: Change) -> str:
 html_of[Measurement] = lambda measurement: html_report.report(measurement, named=True)
 html_of[LineUsage] = lambda one: lines.html([one])
 html_of[OutOfMemory] = lambda card: out_of_memory.html(card, _CARD)
-html_of[Estimate], text_of[Estimate] = estimate.html, estimate.report
+text_of[Estimate] = estimate.report
 html_of[Group], text_of[Group] = group.html, group.table
 html_of[History] = history
