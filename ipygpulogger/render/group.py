@@ -172,25 +172,13 @@ def _times(ratio: float) -> str:
 
 
 def _count_of(group: Group) -> str:
-    """Return how many processes there are: "4 of 5 ranks on 2 hosts"."""
-    noun = _noun_of(group)
-    missing = 0 if noun == "tasks" else len(group.missing)  # of tasks it is their workers that are missing
-    count, expected = len(group), len(group) + missing
-    noun = noun if expected != 1 else noun.removesuffix("es") if noun == "processes" else noun[:-1]
-    of = f" of {expected:,}" if missing else ""
+    """Return how many processes there are: "4 of 5 processes on 2 hosts"; of tasks none is missing."""
+    tasks = any(record.process.task is not None for record in group)
+    one, many = ("task", "tasks") if tasks else ("process", "processes")
+    count, expected = len(group), len(group) + (0 if tasks else len(group.missing))
+    of = f" of {expected:,}" if expected > count else ""
     hosts = len({record.process.host for record in group})
-    return f"{count:,}{of} {noun}{f' on {hosts:,} hosts' if hosts > 1 else ''}"
-
-
-def _noun_of(group: Group) -> str:
-    """Return what the processes are called together: "ranks", "tasks", "engines", "processes"."""
-    if any(record.process.task is not None for record in group):
-        return "tasks"
-    names = [record.process.named() for record in group] or [who for who, _ in group.missing]
-    words = {name.rpartition(" ")[0] for name in names if name.rpartition(" ")[2].isdigit()}
-    word = next(iter(words), "pid")
-    same = len(words) == 1 and word.isalpha() and all(name.startswith(f"{word} ") for name in names)
-    return f"{printable(word)}s" if same and word != "pid" else "processes"
+    return f"{count:,}{of} {one if expected == 1 else many}{f' on {hosts:,} hosts' if hosts > 1 else ''}"
 
 
 def _sentences(group: Group) -> Iterator[str]:
