@@ -11,7 +11,7 @@ from ..analysis.compare import is_test
 from ..analysis.group import Group
 from ..analysis.leaks import growing_names, suspects
 from ..analysis.ranking import SIZES, raising, rank
-from ..records import Estimate, LineUsage, Measurement, OutOfMemory
+from ..records import Estimate, Measurement, OutOfMemory
 from ..records.cell_record import process_of
 from ..records.units import (
     MB,
@@ -26,7 +26,7 @@ from ..records.units import (
 )
 from ..records.value import html_of, text_of
 from ..storage.history import History
-from . import estimate, group, lines, out_of_memory
+from . import estimate, group, out_of_memory
 from . import html as html_report
 from .growth import device_name, named_devices
 from .markup import BLUE, DOT, RED, Drawn, Strong, line, scrolling, small
@@ -290,7 +290,6 @@ def _changed(change: Change) -> str:
 
 
 html_of[Measurement] = lambda measurement: html_report.report(measurement, named=True)
-html_of[LineUsage] = lambda one: lines.html([one])
 html_of[OutOfMemory] = lambda card: out_of_memory.html(card, _CARD)
 text_of[Estimate] = estimate.report
 html_of[Group], text_of[Group] = group.html, group.table

@@ -151,8 +151,8 @@ def test_nothing_yet():
 
 @given(records())
 def test_every_record_displays_itself(given):
-    """`il.record`, its lines and its failed allocation: HTML for a notebook, one line elsewhere."""
-    for value in (given, *given.lines, *filter(None, [given.out_of_memory])):
+    """`il.record` and its failed allocation: HTML for a notebook, one line elsewhere."""
+    for value in (given, *filter(None, [given.out_of_memory])):
         assert value._repr_html_()
         assert "<script" not in value._repr_html_()
     assert not hasattr(given.gen, "_repr_html_")
