@@ -128,16 +128,6 @@ def highest(records: Sequence[CellRecord]) -> Iterator[Raised]:
             yield Raised(name, *one, f"{least}{size_text(one[1].peak.lo_bytes)}")
 
 
-def history(cells: History) -> str:
-    """Return the cells of a history as HTML, in the order they finished: the last of them."""
-    if not cells:
-        return line(_NONE, quiet=True)
-    records = cells[-_ROWS:]
-    which = f", the last {_ROWS}" if len(cells) > _ROWS else ""
-    shown = scrolling(_table(records, _names(records), html=True).html())
-    return without_controls(line(f"{cells.counted()}{which}; MB{shown}{_LEGEND}"))
-
-
 def _names(records: Sequence[CellRecord]) -> dict[Key, str]:
     """Return the names of this kernel's devices."""
     gpus = (gpu for record in records if process_of(record) is None for gpu in record.gpus)
@@ -293,4 +283,4 @@ html_of[Measurement] = lambda measurement: html_report.report(measurement, named
 html_of[OutOfMemory] = lambda card: out_of_memory.html(card, _CARD)
 text_of[Estimate] = estimate.report
 html_of[Group], text_of[Group] = group.html, group.table
-html_of[History] = history
+html_of[History] = html
