@@ -43,7 +43,6 @@ _LABEL = 40  # characters of the label
 _COLUMNS = 80  # of text
 _MEMORIES = 3  # whose medians are said
 _NAMED = 8  # processes that a sentence names
-_MOST_TIMES = 99
 _SENTENCES = 4  # of each kind
 _SENTENCE = 110  # characters of a foreign sentence
 
@@ -72,7 +71,7 @@ def html(group: Group) -> str:
 
 
 def _title(group: Group) -> str:
-    """Return the line above the table: "step: 3 ranks, 0.24 s; RAM in MB"."""
+    """Return the line above the table: "step: 3 processes, 0.24 s; RAM in MB"."""
     took = f", {time_text(max(record.time_s for record in group))}" if len(group) else ""
     unit = "" if not len(group) else "; MB" if any(record.gpus for record in group) else "; RAM in MB"
     return f"{squeezed(group.label, _LABEL)}: {_count_of(group)}{took}{unit}"
@@ -165,12 +164,6 @@ def _figures(usage: Usage | None) -> tuple[str, str, str]:
     return consumed, f"{least_sign(usage)}{rounded_mb(usage.needed_bytes)}" if known else peaked, used
 
 
-def _times(ratio: float) -> str:
-    if ratio > _MOST_TIMES:
-        return f">{_MOST_TIMES}"
-    return f"{ratio:.1f}" if ratio < 9.95 else f"{ratio:.0f}"
-
-
 def _count_of(group: Group) -> str:
     """Return how many processes there are: "4 of 5 processes on 2 hosts"; of tasks none is missing."""
     tasks = any(record.process.task is not None for record in group)
@@ -202,7 +195,7 @@ def _standing_out(name: str, some: Sequence[Outlier]) -> str:
     first, *rest = some
     more = f"; {len(rest):,} more {'is' if len(rest) == 1 else 'are'} over {FACTOR} times" if rest else ""
     needed = f"{_name_in_words(first.record)} {verb} {_figure(name, first.figure)}"
-    return f"{name}: {needed}, {_times(first.ratio)} times the median{more}"
+    return f"{name}: {needed}, {first.ratio:,.1f} times the median{more}"
 
 
 def _name_in_words(record: ProcessRecord) -> str:
