@@ -36,7 +36,7 @@ from .markup import (
     scrolling,
     typeset,
 )
-from .table import Bar, Column, Table
+from .table import Bar, Column, Table, squeezed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -122,7 +122,7 @@ def _table(rows: Sequence[AtPeak], most: int, *, html: bool) -> Table:
             table.add(kind, *names, nonzero_mb(size_bytes), f"{blocks:,} blocks" if blocks > 1 else "")
 
     for row in rows[:most]:
-        add(_kind(row), printable(row.name), _place(row), [row])
+        add(_kind(row), printable(row.name), squeezed(row.place, _PLACE), [row])
     if rest := rows[most:]:
         # How many there are is known if each is of one place.
         add("and others" if any(row.is_sum for row in rest) else f"and {len(rest):,} more", "", "", rest)
@@ -187,10 +187,3 @@ def _kinds(rows: Sequence[AtPeak]) -> list[tuple[str, int]]:
 
 def _kind(row: AtPeak) -> str:
     return "held before" if row.kind == "before" else row.kind
-
-
-def _place(row: AtPeak) -> str:
-    """Return the place; of a long one the cell's line that called a helper, and the end with the number."""
-    caller, arrow, place = printable(row.place).rpartition(" → ")
-    most = _PLACE - len(caller + arrow)
-    return caller + arrow + (place if len(place) <= most else f"…{place[1 - most :]}")

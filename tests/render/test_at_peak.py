@@ -165,5 +165,5 @@ def test_a_long_place_keeps_its_ends():
     """The cell's line that called a helper and the number of the helper's; of a file its end."""
     places = "In [5]:2 → make_batches_of_images, In [1]:4", f"{'a/' * 20}train.py:41"
     said = at_peak.text([replace(ROWS[0], place=place) for place in places], ())
-    assert "  In [5]:2 → …f_images, In [1]:4  " in said
-    assert "  …a/a/a/a/a/a/a/a/a/train.py:41  " in said
+    assert "  In [5]:2 …_of_images, In [1]:4  " in said
+    assert "  a/a/a/a/a…/a/a/a/a/train.py:41  " in said
