@@ -17,9 +17,9 @@ from ..runtime.shell import cells_behind, current_shell
 from ..sources import Unavailable
 from . import completion
 from .cell import options_of, request_in, split_words
-from .completion import cell_and_size_in, no_command, not_taken, options_in, path_in, rank_in, refusal
+from .completion import cell_and_size_in, not_taken, options_in, path_in, rank_in, refusal
 from .measured_cell import measured_statement
-from .options import ASKS_FOR_HELP, COMMANDS, FAILED, HELP, UnknownOption
+from .options import ASKS_FOR_HELP, COMMANDS, FAILED, HELP, UnknownOption, did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Sequence
@@ -116,7 +116,8 @@ class GpulogMagics:
         if command in ASKS_FOR_HELP or any(word in ASKS_FOR_HELP for word in words):
             return self._help()
         if command not in COMMANDS:
-            raise refusal(no_command(command))
+            near = did_you_mean(command, COMMANDS)
+            raise refusal(f"%gpulog has no {command!r}{near}; it has {', '.join(COMMANDS)}")
         if words and not COMMANDS[command]:
             raise refusal(f"%gpulog {command} takes no options")
         try:
