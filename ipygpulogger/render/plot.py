@@ -163,14 +163,8 @@ def _draw_marks(axes: Any, panel: Panel, most_mb: float) -> None:
             if is_inexact(mark.usage) == at_least
         ]
         if places:
-            look = {
-                "linestyle": "none",
-                "color": PEAK,
-                "markerfacecolor": "none",
-                "markersize": 6,
-                "zorder": 4,
-            }
-            axes.plot(*zip(*places, strict=True), marker=marker, label=label, **look)
+            look = {"color": PEAK, "markerfacecolor": "none", "markersize": 6, "zorder": 4}
+            axes.plot(*zip(*places, strict=True), marker, label=label, **look)
 
 
 def _draw_limits(axes: Any, panel: Panel) -> float:
