@@ -4,7 +4,7 @@
 
 It needs torch. It prints:
 
-    step: 3 ranks, 0.24 s; RAM in MB
+    step: 3 processes, 0.24 s; RAM in MB
              Consumed Needed  Used   Time
       rank 0        0    100   228 0.09 s
       rank 1        0    200   228 0.17 s

@@ -12,7 +12,6 @@ from __future__ import annotations
 import builtins
 import linecache
 import operator
-import re
 from dataclasses import replace
 from inspect import CO_NEWLOCALS
 from types import SimpleNamespace
@@ -82,8 +81,10 @@ class CellLines:
 
     def result(self) -> tuple[LineUsage, ...]:
         """Return what each line used, once the cell has ended."""
-        found = sorted(self._lines.result(self._place_of), key=_in_order)
-        return tuple(replace(line, source=self._text(line).strip()) for line in found)
+        found = self._lines.result(self._place_of)
+        # The cell's own lines come first, then those of other cells: "In [9]" is shorter than "In [10]".
+        in_order = sorted(found, key=lambda line: (len(line.place), line.place, line.lineno))
+        return tuple(replace(line, source=self._text(line).strip()) for line in in_order)
 
     def indented(self, lines: Iterable[LineUsage]) -> list[LineUsage]:
         """Return the same lines, each indented as it is in its own text."""
@@ -132,16 +133,6 @@ class CellLines:
         compiled = source.rstrip().splitlines()  # as IPython splits them
         written = "\n".join(self._written[self._above :]).splitlines()
         return len(compiled) <= 1 or len(compiled) == len(written)
-
-
-def _in_order(line: LineUsage) -> tuple[bool, list[int], str, int]:
-    """Return a sort key: the cell's own lines first, then those of other cells by their numbers."""
-    return (
-        bool(line.place),
-        [int(number) for number in re.findall(r"\d+", line.place)],
-        line.place,
-        line.lineno,
-    )
 
 
 def _taken_off(lines: list[str]) -> int:

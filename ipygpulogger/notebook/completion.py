@@ -18,7 +18,7 @@ from IPython.utils.generics import complete_object
 
 from ..records.units import printable
 from .cell import OPTIONS
-from .options import ASKS_FOR_HELP, COMMANDS, FAILED, RANKED_BY, Options, did_you_mean
+from .options import ASKS_FOR_HELP, COMMANDS, FAILED, RANKED_BY, Options
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -154,27 +154,13 @@ def cell_and_size_in(words: Sequence[str]) -> tuple[int | None, str | None]:
     return int(count) if count else None, found[3]
 
 
-def no_command(command: str) -> str:
-    """Return that there is no such command, and what may be meant."""
-    if command.startswith("--"):
-        said = "; the options of a cell are in its first line: %%gpulog --lines"
-    elif "=" in command:
-        said = "; options follow start, as in %gpulog start budget=100MB"
-    else:
-        said = f"{did_you_mean(command, COMMANDS)}; it has {', '.join(COMMANDS)}"
-    return f"%gpulog has no {command!r}{said}"
-
-
 def options_in(words: Sequence[str]) -> dict[str, Any]:
     """Return the options of ``%gpulog start`` by name; a `ValueError` says how to write what is not one."""
     found: dict[str, Any] = {}
-    for word, following in zip(words, (*words[1:], "="), strict=False):
+    for word in words:
         name, equals, value = word.partition("=")
         if not equals:
-            raise ValueError(f"write options as name=value, not {word!r}")
-        if value and "=" not in following:  # a space in the value
-            meant = value + following if re.fullmatch(r"[\d.]+", value) else f"'{value} {following}'"
-            raise ValueError(f"write {name}={meant}, not {word} {following}")
+            raise ValueError(f"write options as name=value, such as quiet='10MB 1s', not {word!r}")
         typed = {"True": True, "False": False, "None": None}.get(value, value)
         found[name] = tuple(filter(None, value.split(","))) if name == "metrics" else typed
     return found

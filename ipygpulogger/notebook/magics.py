@@ -6,7 +6,6 @@ import json
 import sys
 import weakref
 from contextlib import suppress
-from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from IPython.core.magic import no_var_expand
@@ -18,9 +17,9 @@ from ..runtime.shell import cells_behind, current_shell
 from ..sources import Unavailable
 from . import completion
 from .cell import options_of, request_in, split_words
-from .completion import cell_and_size_in, no_command, not_taken, options_in, path_in, rank_in, refusal
+from .completion import cell_and_size_in, not_taken, options_in, path_in, rank_in, refusal
 from .measured_cell import measured_statement
-from .options import ASKS_FOR_HELP, COMMANDS, FAILED, HELP, UnknownOption
+from .options import ASKS_FOR_HELP, COMMANDS, FAILED, HELP, UnknownOption, did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Sequence
@@ -117,7 +116,8 @@ class GpulogMagics:
         if command in ASKS_FOR_HELP or any(word in ASKS_FOR_HELP for word in words):
             return self._help()
         if command not in COMMANDS:
-            raise refusal(no_command(command))
+            near = did_you_mean(command, COMMANDS)
+            raise refusal(f"%gpulog has no {command!r}{near}; it has {', '.join(COMMANDS)}")
         if words and not COMMANDS[command]:
             raise refusal(f"%gpulog {command} takes no options")
         try:
@@ -194,11 +194,8 @@ class GpulogMagics:
 
     def _plot(self) -> Any:
         with importing():
-            from ..render import plot, plot_data
-        history = self.logger.history
-        if hasattr(self.shell, "kernel"):
-            return plot.figure(history)
-        return plot.in_terminal(history, partial(print, f"\n{plot_data.drawing(history)}"))
+            from ..render import plot
+        return plot.figure(self.logger.history)
 
     def _fit(self, *words: str) -> None:
         count, name = cell_and_size_in(words)
@@ -271,8 +268,7 @@ class GpulogMagics:
 
         found = owners_in(self.shell, array_readers())
         used = held_bytes(measured_now(reset_peaks=self.logger.reset_peaks))
-        how: dict[str, Any] = {"complete": found.complete, "uncounted": found.uncounted}
-        self._show(owners.holders(found.owners, used, **how), owners.html(found.owners, used, **how))
+        print(owners.holders(found.owners, used, complete=found.complete, uncounted=found.uncounted))
 
     def _free(self) -> None:
         print(self.logger.free())

@@ -31,14 +31,12 @@ from .markup import (
     PURPLE,
     Part,
     bar,
-    footnote,
     legend,
     line,
     scrolling,
-    small,
     typeset,
 )
-from .table import Bar, Column, Table
+from .table import Bar, Column, Table, squeezed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -54,7 +52,6 @@ _ROWS = 20  # of one device; the others are added up
 _NAME = 40  # characters, at most
 _PLACE = 30  # characters, at most
 _SPACE = "\N{NO-BREAK SPACE}"
-_UNKNOWN = "Nothing is known of what was alive at the peak."
 
 _FILLS = {  # of the kinds, as people read them
     "parameters": BLUE,
@@ -67,13 +64,11 @@ _FILLS = {  # of the kinds, as people read them
 }
 
 
-def text(rows: Sequence[AtPeak], times_s: _Times, notes: Sequence[str] = ()) -> str:
+def text(rows: Sequence[AtPeak], times_s: _Times) -> str:
     """Return the whole table as text, without a newline at the end."""
-    lines = [] if rows else [_UNKNOWN]
+    lines = []
     for device, found in _by_device(rows):
         lines += [_headline(device, found, times_s, nonzero_mb), *lines_of(found, _WIDTH)]
-    for note in notes:
-        lines += textwrap.wrap(printable(note), _WIDTH)
     return printable_lines(lines)
 
 
@@ -82,16 +77,16 @@ def lines_of(rows: Sequence[AtPeak], width: int, most: int = _ROWS) -> list[str]
     return _table(rows, most, html=False).text(width)[1:]  # without heads
 
 
-def html(rows: Sequence[AtPeak], times_s: _Times, notes: Sequence[str] = ()) -> str:
+def html(rows: Sequence[AtPeak], times_s: _Times) -> str:
     """Return the same as HTML: of each device a bar of the kinds, and the table; foreign text is escaped."""
-    markup = "" if rows else line(small(_UNKNOWN))
+    markup = ""
     for device, found in _by_device(rows):
         head = escape(typeset(_headline(device, found, times_s, nonzero_text)))
         parts = [Part(kind, size_bytes, _FILLS[kind]) for kind, size_bytes in _kinds(found)]
         drawn = bar(parts, sum(part.size_bytes for part in parts)) + legend(parts)
         markup += line(f'<div style="margin:6px 0 3px"><b>{head}</b></div>{drawn}')
-        markup += scrolling(table_of(found))
-    return without_controls(markup + "".join(footnote(printable(note)) for note in notes))
+        markup += scrolling(_table(found, _ROWS, html=True).html(" "))
+    return without_controls(markup)
 
 
 def fold(rows: Sequence[AtPeak], times_s: _Times, most: int = 0) -> str:
@@ -106,11 +101,6 @@ def fold(rows: Sequence[AtPeak], times_s: _Times, most: int = 0) -> str:
         else:
             markup += f"<div>{head}</div>"
     return markup
-
-
-def table_of(rows: Sequence[AtPeak]) -> str:
-    """Return the rows of one device as an HTML table, a bar for the size of each."""
-    return _table(rows, _ROWS, html=True).html(" ")
 
 
 def _table(rows: Sequence[AtPeak], most: int, *, html: bool) -> Table:
@@ -132,7 +122,7 @@ def _table(rows: Sequence[AtPeak], most: int, *, html: bool) -> Table:
             table.add(kind, *names, nonzero_mb(size_bytes), f"{blocks:,} blocks" if blocks > 1 else "")
 
     for row in rows[:most]:
-        add(_kind(row), printable(row.name), _place(row), [row])
+        add(_kind(row), printable(row.name), squeezed(row.place, _PLACE), [row])
     if rest := rows[most:]:
         # How many there are is known if each is of one place.
         add("and others" if any(row.is_sum for row in rest) else f"and {len(rest):,} more", "", "", rest)
@@ -197,10 +187,3 @@ def _kinds(rows: Sequence[AtPeak]) -> list[tuple[str, int]]:
 
 def _kind(row: AtPeak) -> str:
     return "held before" if row.kind == "before" else row.kind
-
-
-def _place(row: AtPeak) -> str:
-    """Return the place; of a long one the cell's line that called a helper, and the end with the number."""
-    caller, arrow, place = printable(row.place).rpartition(" → ")
-    most = _PLACE - len(caller + arrow)
-    return caller + arrow + (place if len(place) <= most else f"…{place[1 - most :]}")

@@ -43,7 +43,6 @@ _LABEL = 40  # characters of the label
 _COLUMNS = 80  # of text
 _MEMORIES = 3  # whose medians are said
 _NAMED = 8  # processes that a sentence names
-_MOST_TIMES = 99
 _SENTENCES = 4  # of each kind
 _SENTENCE = 110  # characters of a foreign sentence
 
@@ -72,7 +71,7 @@ def html(group: Group) -> str:
 
 
 def _title(group: Group) -> str:
-    """Return the line above the table: "step: 3 ranks, 0.24 s; RAM in MB"."""
+    """Return the line above the table: "step: 3 processes, 0.24 s; RAM in MB"."""
     took = f", {time_text(max(record.time_s for record in group))}" if len(group) else ""
     unit = "" if not len(group) else "; MB" if any(record.gpus for record in group) else "; RAM in MB"
     return f"{squeezed(group.label, _LABEL)}: {_count_of(group)}{took}{unit}"
@@ -165,32 +164,14 @@ def _figures(usage: Usage | None) -> tuple[str, str, str]:
     return consumed, f"{least_sign(usage)}{rounded_mb(usage.needed_bytes)}" if known else peaked, used
 
 
-def _times(ratio: float) -> str:
-    if ratio > _MOST_TIMES:
-        return f">{_MOST_TIMES}"
-    return f"{ratio:.1f}" if ratio < 9.95 else f"{ratio:.0f}"
-
-
 def _count_of(group: Group) -> str:
-    """Return how many processes there are: "4 of 5 ranks on 2 hosts"."""
-    noun = _noun_of(group)
-    missing = 0 if noun == "tasks" else len(group.missing)  # of tasks it is their workers that are missing
-    count, expected = len(group), len(group) + missing
-    noun = noun if expected != 1 else noun.removesuffix("es") if noun == "processes" else noun[:-1]
-    of = f" of {expected:,}" if missing else ""
+    """Return how many processes there are: "4 of 5 processes on 2 hosts"; of tasks none is missing."""
+    tasks = any(record.process.task is not None for record in group)
+    one, many = ("task", "tasks") if tasks else ("process", "processes")
+    count, expected = len(group), len(group) + (0 if tasks else len(group.missing))
+    of = f" of {expected:,}" if expected > count else ""
     hosts = len({record.process.host for record in group})
-    return f"{count:,}{of} {noun}{f' on {hosts:,} hosts' if hosts > 1 else ''}"
-
-
-def _noun_of(group: Group) -> str:
-    """Return what the processes are called together: "ranks", "tasks", "engines", "processes"."""
-    if any(record.process.task is not None for record in group):
-        return "tasks"
-    names = [record.process.named() for record in group] or [who for who, _ in group.missing]
-    words = {name.rpartition(" ")[0] for name in names if name.rpartition(" ")[2].isdigit()}
-    word = next(iter(words), "pid")
-    same = len(words) == 1 and word.isalpha() and all(name.startswith(f"{word} ") for name in names)
-    return f"{printable(word)}s" if same and word != "pid" else "processes"
+    return f"{count:,}{of} {one if expected == 1 else many}{f' on {hosts:,} hosts' if hosts > 1 else ''}"
 
 
 def _sentences(group: Group) -> Iterator[str]:
@@ -214,7 +195,7 @@ def _standing_out(name: str, some: Sequence[Outlier]) -> str:
     first, *rest = some
     more = f"; {len(rest):,} more {'is' if len(rest) == 1 else 'are'} over {FACTOR} times" if rest else ""
     needed = f"{_name_in_words(first.record)} {verb} {_figure(name, first.figure)}"
-    return f"{name}: {needed}, {_times(first.ratio)} times the median{more}"
+    return f"{name}: {needed}, {first.ratio:,.1f} times the median{more}"
 
 
 def _name_in_words(record: ProcessRecord) -> str:

@@ -62,9 +62,8 @@ def _names(record: CellRecord) -> list[str]:
         for owner in owners[:_NAMED]
     ]
     for device in dict.fromkeys(owner.device for owner in owners[_NAMED:]):
-        more = [owner for owner in owners[_NAMED:] if owner.device == device]
-        size_bytes = sum(owner.size_bytes for owner in more)
-        named.append(f"{sum(map(_count, more))} more {_sized(size_bytes, device)}")
+        size_bytes = sum(owner.size_bytes for owner in owners[_NAMED:] if owner.device == device)
+        named.append(f"others {_sized(size_bytes, device)}")
     return named
 
 
@@ -95,13 +94,6 @@ def _worth_telling_bytes(record: CellRecord, device: str) -> float:
     """Return the threshold above which unexplained memory is reported: 5 MB, and 5 % of what was consumed."""
     usage = record.memories().get(device)
     return max(_UNEXPLAINED_BYTES, _UNEXPLAINED * usage.consumed_bytes if usage else 0)
-
-
-def _count(owner: Owner) -> int:
-    """Return how many names an owner stands for: a record sums the smallest up as "24 smaller names"."""
-    count, _, rest = owner.name.partition(" ")
-    many = owner.kind == "other" and rest == "smaller names" and count.isdecimal()
-    return int(count) if many else 1
 
 
 def also(shared: Sequence[str]) -> str:

@@ -4,22 +4,19 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from ..records import CPU
 from ..records.units import (
     MB,
     clipped,
-    nonzero_figure,
     nonzero_mb,
     printable,
     printable_lines,
     rounded_mb,
-    without_controls,
 )
 from .growth import also
-from .markup import BLUE, GREY, RED, Part, colours, footnote, scrolling
-from .table import Bar, Column, Faint, Table
+from .table import Column, Table
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -28,7 +25,7 @@ if TYPE_CHECKING:
 
 _NOTHING = "nothing hidden: no array was in Out or in a traceback"
 _NAMED = 8  # dropped owners
-_NAME = 60  # characters of a name in HTML
+_NAME = 60  # characters of a name
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,52 +87,19 @@ def holders(
     `used` is what the process holds by device, None when unknown; the names in `uncounted` hold memory of
     unknown size.
     """
-    table = _table(owners, used, html=False)
-    return printable_lines([*table.text(marks=False), *_caveats(complete, uncounted)])
+    return printable_lines([*_table(owners, used).text(marks=False), *_caveats(complete, uncounted)])
 
 
-def html(
-    owners: Sequence[Owner],
-    used: Mapping[str, int | None],
-    *,
-    complete: bool = True,
-    uncounted: Iterable[str] = (),
-) -> str:
-    """Return the same as HTML: a table with a bar for each holder; red is memory that no variable holds."""
-    table = scrolling(_table(owners, used, html=True).html("Who holds memory, MB"))
-    below = "".join(map(footnote, _caveats(complete, uncounted)))
-    return without_controls(table + colours(_fills(owners)) + below)
-
-
-def _fills(owners: Sequence[Owner]) -> dict[str, str]:
-    """Return what the colours of the bars mean, as far as these holders have them."""
-    large = [owner for owner in owners if owner.size_bytes >= MB]
-    devices = {owner.device == CPU for owner in large if not _mark(owner)}
-    known = ("on a device", BLUE, False in devices), ("in RAM", GREY, True in devices)
-    hidden = "hidden: no variable holds it", RED, any(map(_mark, large))
-    return {words: fill for words, fill, is_there in (*known, hidden) if is_there}
-
-
-def _table(owners: Sequence[Owner], used: Mapping[str, int | None], *, html: bool) -> Table:
-    """Return the names that hold memory, with a bar for each; one that is hidden is red."""
+def _table(owners: Sequence[Owner], used: Mapping[str, int | None]) -> Table:
+    """Return the names that hold memory."""
     devices = sorted({*used, *(owner.device for owner in owners)}, key=lambda name: (name == CPU, name))
-    found = _rows(owners, used)
-    scale_bytes = max((sum(row.sizes.values()) for row in found if row.kind == "holder"), default=0)
-    columns = [Column("holder", "code", html_head="Holder"), Column("", "words")]
+    columns = [Column("holder", "code"), Column("", "words")]
     columns += [Column("RAM" if device == CPU else device) for device in devices]
-    table = Table([*columns, Column("", "drawn"), Column("", "words")])
-    shown, unit = (nonzero_figure, "") if html else (nonzero_mb, " MB")
-    for row in found:
-        held, nothing = row.kind == "holder", f"0{unit}" if row.kind == "total" else ""
-        figures = (shown(row.sizes[device]) if device in row.sizes else nothing for device in devices)
-        parts = [
-            Part(device, row.sizes[device], RED if row.mark else GREY if device == CPU else BLUE)
-            for device in devices
-            if device in row.sizes
-        ]
-        name = clipped(printable(row.name), _NAME)
-        bar = Bar(parts, scale_bytes if held else 0)
-        table.add(name if held else Faint(name), row.mark, *figures, bar, row.remark)
+    table = Table([*columns, Column("", "words")])
+    for row in _rows(owners, used):
+        nothing = "0 MB" if row.is_total else ""
+        figures = (nonzero_mb(row.sizes[device]) if device in row.sizes else nothing for device in devices)
+        table.add(clipped(printable(row.name), _NAME), row.mark, *figures, row.remark)
     return table
 
 
@@ -146,7 +110,7 @@ class _Row(NamedTuple):
     mark: str  # "hidden" if no variable of the user refers to it; else nothing
     sizes: Mapping[str, int]  # bytes by device
     remark: str
-    kind: Literal["holder", "total", "rest"]  # the sum of all; what no name holds
+    is_total: bool = False  # the sum of all
 
 
 def _rows(owners: Sequence[Owner], used: Mapping[str, int | None]) -> list[_Row]:
@@ -161,17 +125,17 @@ def _rows(owners: Sequence[Owner], used: Mapping[str, int | None]) -> list[_Row]
     small_ones = [sizes for key, sizes in rows.items() if key not in large]
     total = sum(rows.values(), Counter[str]())
     found = [
-        _Row(name, mark, sizes, also(list(others[name, mark])), "holder")
+        _Row(name, mark, sizes, also(list(others[name, mark])))
         for (name, mark), sizes in sorted(large.items(), key=lambda row: -sum(row[1].values()))
     ]
     if small_ones:
         name = "1 smaller one" if len(small_ones) == 1 else f"{len(small_ones)} smaller ones"
-        found.append(_Row(name, "", sum(small_ones, Counter[str]()), "", "rest"))
-    found.append(_Row("named in all", "", total, "", "total"))
+        found.append(_Row(name, "", sum(small_ones, Counter[str]()), ""))
+    found.append(_Row("named in all", "", total, "", is_total=True))
     rest = {device: size - total.get(device, 0) for device, size in used.items() if size is not None}
     if any(size >= 0 for size in rest.values()):
         known = {device: size for device, size in rest.items() if size >= 0}
-        found.append(_Row("not named", "", known, "" if CPU not in known else _UNNAMED, "rest"))
+        found.append(_Row("not named", "", known, "" if CPU not in known else _UNNAMED))
     return found
 
 

@@ -15,7 +15,7 @@ from .markup import BLUE, RED
 from .plot_data import OWN, WHOLE, Axis, panels
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable
 
     from matplotlib.figure import Figure
 
@@ -104,16 +104,6 @@ def png(drawn: Figure) -> tuple[bytes, dict[str, int]]:
     return smaller.getvalue(), {"width": round(width_in * _DPI), "height": round(height_in * _DPI)}
 
 
-def in_terminal(records: Iterable[CellRecord], show: Callable[[], None]) -> Any:
-    """Return the figure, shown by what `show` prints; without matplotlib that is shown at once."""
-    try:
-        drawn: Any = figure(records)
-    except ImportError:
-        return show()
-    drawn._ipython_display_ = show
-    return drawn
-
-
 def _draw(axes: Any, panel: Panel, axis: Axis, *, first: bool) -> None:
     """Draw one panel; the numbers of the cells stand between the first and its title."""
     from matplotlib.collections import PolyCollection
@@ -173,14 +163,8 @@ def _draw_marks(axes: Any, panel: Panel, most_mb: float) -> None:
             if is_inexact(mark.usage) == at_least
         ]
         if places:
-            look = {
-                "linestyle": "none",
-                "color": PEAK,
-                "markerfacecolor": "none",
-                "markersize": 6,
-                "zorder": 4,
-            }
-            axes.plot(*zip(*places, strict=True), marker=marker, label=label, **look)
+            look = {"color": PEAK, "markerfacecolor": "none", "markersize": 6, "zorder": 4}
+            axes.plot(*zip(*places, strict=True), marker, label=label, **look)
 
 
 def _draw_limits(axes: Any, panel: Panel) -> float:

@@ -11,7 +11,7 @@ from ..analysis.compare import FLOOR_BYTES, is_test
 from ..analysis.group import Group
 from ..analysis.leaks import growing_names, suspects
 from ..analysis.ranking import SIZES, raising, rank
-from ..records import Estimate, LineUsage, Measurement, OutOfMemory
+from ..records import Estimate, Measurement, OutOfMemory
 from ..records.cell_record import process_of
 from ..records.units import (
     MB,
@@ -26,7 +26,7 @@ from ..records.units import (
 )
 from ..records.value import html_of, text_of
 from ..storage.history import History
-from . import estimate, group, lines, out_of_memory
+from . import estimate, group, out_of_memory
 from . import html as html_report
 from .growth import device_name, named_devices
 from .markup import BLUE, DOT, RED, Drawn, Strong, line, scrolling, small
@@ -49,7 +49,6 @@ _LEAK = "every run consumed more, and left more in use than the one before"
 _MOMENT = "more for a moment"
 _LEGEND = f"<b style=color:{BLUE}>■</b> consumed{DOT}<b style=color:{RED}>■</b> {_MOMENT}"
 _WIDTH = 80  # of text, of which a table without marks leaves two
-_BAR = 8  # characters
 # Of code in HTML: on a narrow screen it leaves room for the figures; JupyterLab would wrap it.
 _CLIPPED = "max-width:18vw;overflow:hidden;text-overflow:ellipsis;white-space:nowrap"
 _CODE = "background:none;padding:0;white-space:pre"
@@ -68,7 +67,7 @@ def summary(
     names, (below, leaking) = _names(ranked), _below(records, ranked, most)
     lines = [_title(records, ranked, by)]
     lines += _table(ranked[:most], names, html=False).text(width + 2, marks=False)
-    for sentence in (*below, f"█ consumed  ░ {_MOMENT}"):
+    for sentence in below:
         lines += textwrap.wrap(sentence, width)
     return printable_lines([*lines, *leaking])
 
@@ -129,16 +128,6 @@ def highest(records: Sequence[CellRecord]) -> Iterator[Raised]:
             yield Raised(name, *one, f"{least}{size_text(one[1].peak.lo_bytes)}")
 
 
-def history(cells: History) -> str:
-    """Return the cells of a history as HTML, in the order they finished: the last of them."""
-    if not cells:
-        return line(_NONE, quiet=True)
-    records = cells[-_ROWS:]
-    which = f", the last {_ROWS}" if len(cells) > _ROWS else ""
-    shown = scrolling(_table(records, _names(records), html=True).html())
-    return without_controls(line(f"{cells.counted()}{which}; MB{shown}{_LEGEND}"))
-
-
 def _names(records: Sequence[CellRecord]) -> dict[Key, str]:
     """Return the names of this kernel's devices."""
     gpus = (gpu for record in records if process_of(record) is None for gpu in record.gpus)
@@ -149,7 +138,7 @@ def _table(records: Sequence[CellRecord], names: dict[Key, str], *, html: bool) 
     """Return cells as a table, a row for each memory, the highest figures in bold."""
     columns = [Column("", "words", html_head="Cell", least=7), Column("", "words", gap=1, least=4)]
     columns += [Column("Consumed", gap=1, least=8), Column("Needed", gap=1, least=6)]
-    columns += [Column("", "drawn" if html else "figure", gap=1), Column("Highest", gap=1, least=7)]
+    columns += [Column("", "drawn"), Column("Highest", gap=1, least=7)]
     columns += [Column("Time", gap=1, least=7)]
     columns.insert(1 if html else len(columns), Column("Cell", "code", html_head="Source"))
     table = Table(columns)
@@ -174,8 +163,7 @@ def _table(records: Sequence[CellRecord], names: dict[Key, str], *, html: bool) 
             )
         for name, usage in rows:
             consumed, needed, highest = (_figure(usage, what, most[what], html=html) for what in SIZES)
-            bar = Bar(moved_parts(usage), scale_bytes)
-            figures = consumed, needed, bar if html else bar.blocks(_BAR), highest, time
+            figures = consumed, needed, Bar(moved_parts(usage), scale_bytes), highest, time
             table.add(first, *([source, name] if html else [name]), *figures, *([] if html else [source]))
             first, time, source = "", "", Drawn("")
     return table
@@ -292,8 +280,7 @@ def _changed(change: Change) -> str:
 
 
 html_of[Measurement] = lambda measurement: html_report.report(measurement, named=True)
-html_of[LineUsage] = lambda one: lines.html([one])
 html_of[OutOfMemory] = lambda card: out_of_memory.html(card, _CARD)
-html_of[Estimate], text_of[Estimate] = estimate.html, estimate.report
+text_of[Estimate] = estimate.report
 html_of[Group], text_of[Group] = group.html, group.table
-html_of[History] = history
+html_of[History] = html

@@ -7,8 +7,8 @@ from html import escape
 from itertools import groupby
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from ..records.units import MB, clipped, printable, rounded_mb
-from .markup import BLUE, RED, Drawn, Part, Strong, Text, cell_bar, code, faint
+from ..records.units import clipped, printable, rounded_mb
+from .markup import BLUE, RED, Drawn, Part, Strong, Text, cell_bar, code
 from .markup import table as html_table
 
 if TYPE_CHECKING:
@@ -35,24 +35,8 @@ class Bar(NamedTuple):
     parts: Sequence[Part]
     scale_bytes: int  # how much fills the cell
 
-    def blocks(self, width: int) -> str:
-        """Return the bar for text: its first part in full blocks, the others in light ones."""
-        drawn, sizes = "", 0
-        for part, block in zip(self.parts, "█░", strict=False):
-            sizes += part.size_bytes if part.size_bytes >= MB else 0
-            # What is seen at all takes a character, and no part takes that of another.
-            columns = -(-sizes * width // self.scale_bytes) if sizes and self.scale_bytes else 0
-            drawn += block * (columns - len(drawn))
-        return f"{drawn:{width}}"
 
-
-class Faint(NamedTuple):
-    """A cell with words that name no code."""
-
-    words: str
-
-
-Words = str | Strong | Faint | Drawn  # of a cell; a `Strong` one stands out in HTML
+Words = str | Strong | Drawn  # of a cell; a `Strong` one stands out in HTML
 
 
 @dataclass
@@ -132,8 +116,6 @@ def _over(columns: Sequence[Column], widths: Sequence[int]) -> str:
 def _cell(cell: Words | Bar, kind: str) -> Cell:
     if isinstance(cell, Bar):
         return cell_bar(cell.parts, cell.scale_bytes)
-    if isinstance(cell, Faint):
-        return Drawn(faint(escape(cell.words)))
     if kind == "figure" or isinstance(cell, Drawn):
         return cell
     markup = code(_words(cell), wraps=True) if kind == "code" else escape(_words(cell))

@@ -1,6 +1,5 @@
-"""An estimate as text and as HTML."""
+"""An estimate as text."""
 
-import re
 from dataclasses import replace
 
 import pytest
@@ -63,17 +62,3 @@ def test_headline(changed, headline):
     lines = repr(replace(FITS, **changed)).splitlines()
     assert lines[0] == headline
     assert max(map(len, lines)) <= 80
-
-
-def test_html():
-    """The same in HTML, with a bar and a table, and foreign text escaped."""
-    foreign = "<script>alert(1)</script>"
-    made = replace(FITS, label=foreign, notes=(foreign,), batched=foreign)
-    for one in (made, replace(made, fits=False, short_bytes=7 * MB), replace(made, available_bytes=None)):
-        html = one._repr_html_()
-        assert "<script" not in html
-        assert "Needs 7.3 GB on cuda:0" in html
-        assert html.count("<div") == html.count("</div>")
-    words = re.sub("<[^>]*>", " ", FITS._repr_html_())
-    assert "fits, 5.0 GB left" in words
-    assert "the largest that fits" in words

@@ -27,7 +27,7 @@ def test_the_whole_of_it():
     """A golden one: heads, a row for each process, who stands out, who is missing."""
     records = [of(rank, 100 * (rank + 1), on_gpu=2000 + 9 * rank, took_s=12.4) for rank in range(3)]
     assert told(*records, missing=[Missing("rank 3", "no answer within 30 s")], notes=["1 arrived late"]) == [
-        "In [4]: 3 of 4 ranks, 12.4 s; MB",
+        "In [4]: 3 of 4 processes, 12.4 s; MB",
         "                  RAM                    GPU",
         "         Consumed Needed  Used  Consumed Needed  Used   Time",
         "  rank 0        0    100   500         0   2000   900 12.4 s",
@@ -65,7 +65,7 @@ def test_of_more_than_sixteen_the_most_notable_are_shown():
     records = [of(rank, 100 + rank, took_s=5.0 if rank in (7, 900) else 2.0) for rank in range(1024)]
     records[3] = of(3, 103, status="error", error="ValueError")
     lines = told(*records, missing=[Missing(f"rank {rank}", "it died") for rank in range(1024, 1100)])
-    assert lines[0] == "In [4]: 1,024 of 1,100 ranks, 5.00 s; RAM in MB"
+    assert lines[0] == "In [4]: 1,024 of 1,100 processes, 5.00 s; RAM in MB"
     shown = [3, 7, 900, *range(1011, 1024)]
     assert [line.split()[:3] for line in lines[2:18]] == [["*", "rank", str(rank)] for rank in shown]
     assert lines[18] == "and 1,008 more; medians: time 2.00 s, RAM needed 612 MB"
@@ -76,7 +76,7 @@ def test_of_more_than_sixteen_the_most_notable_are_shown():
 def test_who_is_missing():
     """An empty group says who; tasks are not missing, however many their worker had: it is the worker that is."""
     nobody = told(missing=[Missing("engine 0", "it died")])
-    assert nobody == ["In [4]: 0 of 1 engine", "missing: engine 0 (it died)"]
+    assert nobody == ["In [4]: 0 of 1 process", "missing: engine 0 (it died)"]
     assert told() == ["In [4]: 0 processes"]
     worker = Process("node", 7, worker="worker 0", task="load")
     tasks = [replace(of(rank, 1), process=worker) for rank in (0, 1)]

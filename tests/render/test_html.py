@@ -347,8 +347,8 @@ EIGHT = "grew: " + ", ".join(f"n{i} 2 MB" for i in range(8))
         ((), None, ""),
         ((), 50, "grew: 50 MB unexplained"),
         (grown("x", size_mb=300), -250, "grew: x 300 MB; 250 MB of that took no new memory"),
-        (grown(*(f"n{i}" for i in range(11))), None, f"{EIGHT}, 3 more 6 MB"),
-        (grown(*(f"n{i}" for i in range(9))) + SMALLER, None, f"{EIGHT}, 25 more 22 MB"),
+        (grown(*(f"n{i}" for i in range(11))), None, f"{EIGHT}, others 6 MB"),
+        (grown(*(f"n{i}" for i in range(9))) + SMALLER, None, f"{EIGHT}, others 22 MB"),
         (grown("a\x1b[2J\n", shared=tuple("bcdef")), None, "grew: a?[2J? 2 MB (also b, c, d, 2 more)"),
     ],
 )

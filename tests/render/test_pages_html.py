@@ -58,8 +58,7 @@ def test_any_summary_is_harmless(given, times, by):
     took = [row[-1] for row in page.rows[1:] if row[-1]]
     assert len(took) == min(20, len(found.rank(by)))
     assert all(row[0] for row in page.headers)
-    shown = read(found._repr_html_())
-    assert len([row for row in shown.rows[1:] if row[-1]]) == min(20, len(given))
+    assert found._repr_html_() == summary.html(found)
 
 
 def owner(name, size_mb, device=CPU, kind="variable", shared=()):
@@ -74,7 +73,7 @@ HELD = (
 
 
 def test_one_row_a_holder_one_column_a_device():
-    """The largest first, hidden ones marked, shared names beside, small ones in one row, and the rest; bars in HTML."""
+    """The largest first, hidden ones marked, shared names beside, small ones in one row, and the rest."""
     used, more = {"cuda:0": 3000 * MB, CPU: 300 * MB}, {"complete": False, "uncounted": ["lazy"]}
     plain = owners.holders(HELD, used, **more).splitlines()
     caveats = "There was no time to look everywhere: the named hold at least this much."
@@ -92,14 +91,6 @@ def test_one_row_a_holder_one_column_a_device():
         caveats,
         "Not counted, size unknown: lazy",
     ]
-    markup = owners.html(HELD, used, **more)
-    page = read(markup)
-    rows = [[cell.replace(",", "") for cell in row if cell] for row in page.rows]
-    assert rows[1] == ["model", "1600", "20", "also opt tied view 1 more"]
-    assert [row[0] for row in rows[1:]] == [line.split("  ")[0] for line in plain[1:-2]]
-    widths = re.findall(r"width:([\d.]+)%;background:(#\w+)", markup)
-    assert widths[:4] == [("98.8", "#4c78a8"), ("1.23", "#9e9e9e"), ("49.4", "#e45756"), ("30.9", "#e45756")]
-    assert page.words.endswith("".join(plain[-2:]))
 
 
 def test_what_is_not_known_is_not_said():
@@ -159,8 +150,8 @@ def test_nothing_yet():
 
 @given(records())
 def test_every_record_displays_itself(given):
-    """`il.record`, its lines and its failed allocation: HTML for a notebook, one line elsewhere."""
-    for value in (given, *given.lines, *filter(None, [given.out_of_memory])):
+    """`il.record` and its failed allocation: HTML for a notebook, one line elsewhere."""
+    for value in (given, *filter(None, [given.out_of_memory])):
         assert value._repr_html_()
         assert "<script" not in value._repr_html_()
     assert not hasattr(given.gen, "_repr_html_")
