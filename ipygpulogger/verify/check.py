@@ -27,29 +27,17 @@ NOT_BY_PROCESS = "the driver does not report what this process holds, as in cont
 
 @dataclass(frozen=True)
 class Figure:
-    """One figure, and the truth, which is known by construction to within an interval.
+    """One figure, and the truth, which is known by construction to within an interval."""
 
-    Attributes:
-        where: Whose memory: "RAM", "cuda:0", "child (fork)".
-        case: What came and went: "64 MB for a moment, in a thread".
-        what: Which figure: "consumed", "needed", "used", "time".
-        truth: The interval in which the truth lies.
-        lo: The figure, or its lower bound.
-        hi: The figure, or its upper bound; None where it is "at least".
-        label: What the figure claims to be; "about" is no claim: an estimate that says what it leaves out.
-        unit: Bytes or seconds; "" for a count.
-        precision: How far its counter may be off, as the figure itself states.
-    """
-
-    where: str
-    case: str
-    what: str
+    where: str  # "RAM", "cuda:0", "child (fork)"
+    case: str  # what came and went
+    what: str  # "consumed", "needed", "used", "time"
     truth: tuple[float, float]
     lo: float
-    hi: float | None
-    label: Label
+    hi: float | None  # None where it is "at least"
+    label: Label  # "about" is no claim: an estimate that says what it leaves out
     unit: Literal["B", "s", ""] = "B"
-    precision: float = 0
+    precision: float = 0  # how far its counter may be off, as the figure itself states
 
     @property
     def is_wrong(self) -> bool:

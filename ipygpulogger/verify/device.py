@@ -28,13 +28,12 @@ from ..runtime.errors import first_line
 from ..sources.torch import state
 from ..sources.torch.allocators import Torch
 from . import tensors
-from .check import NOT_BY_PROCESS, Check, Unchecked, exact, figures
+from .check import NOT_BY_PROCESS, Check, Found, Unchecked, exact, figures
 from .tensors import PAGE_BYTES, Device
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from .check import Found
 
 SEEN_WITHIN_S = 2.0  # the sampler looks for the first time after a tenth of a second
 _ROOM_BYTES = 2048 * MB  # a context takes up to a gigabyte
@@ -70,11 +69,18 @@ def _devices() -> list[Device | Unchecked]:
 
 def _on_each(devices: list[Device], case: Callable[[Device], Iterator[Found]]) -> Iterator[Found]:
     for device in devices:
+        accelerator = device.torch.accelerator
+        was = accelerator.current_device_index()
         try:
-            with device.current():
-                yield from case(device)
+            accelerator.set_device_index(device.index)
+            device.clean()
+            yield from case(device)
         except device.torch.OutOfMemoryError:
             yield Unchecked(device.id, "some", "another process took what was free")
+        finally:
+            device.clean()
+            accelerator.set_device_index(was)  # of this thread alone
+            machine().close()
 
 
 def _whole(device: Device) -> Iterator[Found]:
@@ -124,14 +130,16 @@ def _beside_torch(device: Device) -> Iterator[Found]:
     with _raw(library, size_bytes):
         scope.close()
         usage = device.usage(scope)
+    of_all = list[Found]()  # what other processes would change
     if before.other_bytes is not None and usage.other_bytes is not None:
-        yield exact(device.id, case, "outside the allocator", truth, usage.other_bytes - before.other_bytes)
-    of_all = [exact(device.id, case, "attributed to no process", truth, usage.unattributed_bytes)]
+        grown_bytes = usage.other_bytes - before.other_bytes
+        of_all.append(exact(device.id, case, "outside the allocator", truth, grown_bytes))
     if usage.neighbours_bytes is not None:
         yield from figures(device.id, case, usage, truth, truth)
-        of_all = []
     elif usage.unified:
-        of_all = [Unchecked(device.id, case, "beside torch, a device without memory of its own takes RAM")]
+        yield Unchecked(device.id, case, "beside torch, a device without memory of its own takes RAM")
+    else:
+        of_all.append(exact(device.id, case, "attributed to no process", truth, usage.unattributed_bytes))
     case, scope, until_s = "beside torch, for a moment", Scope().open(), clock.monotonic_s() + SEEN_WITHIN_S
     (one,) = (one for one in scope.device_scopes() if one.device.id == device.id)
     memory = machine().nvml.memory(one.device.uuid)
@@ -186,15 +194,9 @@ def first_use() -> Iterator[Found]:
     scope.close()
     yield from (one for one in found if isinstance(one, Unchecked))
     devices = [one for one in found if isinstance(one, Device)]
-    usages = [(device.usage(scope), device.ask()[1]) for device in devices]
-    for device, (usage, own_bytes) in zip(devices, usages, strict=True):
-        yield from figures(device.id, "first use", usage, 0, 0)
-        if own_bytes is None:
-            yield Unchecked(device.id, "first use: context", NOT_BY_PROCESS)
-        else:
-            context_bytes = own_bytes - (usage.reserved_bytes or 0)
-            yield exact(device.id, "first use", "context", context_bytes, usage.context_bytes)
-    yield from _on_each(devices, partial(tensors.amounts, few=True))
+    for device in devices:
+        yield from figures(device.id, "first use", device.usage(scope), 0, 0)
+    yield from _on_each(devices, tensors.amounts)
 
 
 _TAKES = {  # how each framework takes bytes, on a device alone

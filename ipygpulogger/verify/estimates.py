@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import gc
 import os
-from contextlib import suppress
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from ..blocks.measure import measure
@@ -27,7 +25,6 @@ if TYPE_CHECKING:
     from .check import Label
 
 _MOST_BYTES = 400 * MB  # that a model takes, at most
-_SETTINGS = "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF"
 _MODELS: dict[str, tuple[tuple[int, ...], Callable[[Any], Any]]] = {  # with the shape of a batch
     "MLP": ((8192, 1024), lambda nn: nn.Sequential(nn.Linear(1024, 2048), nn.ReLU(), nn.Linear(2048, 10))),
     "convolution": ((16, 3, 96, 96), lambda nn: nn.Sequential(nn.Conv2d(3, 64, 3), nn.BatchNorm2d(64))),
@@ -43,8 +40,6 @@ def checks() -> list[Check]:
 
 
 def _run() -> Iterator[Figure | Unchecked]:
-    with suppress(Exception):  # a torch that is broken may raise anything
-        import_module("torch")
     torch = torch_state.module()
     if torch is None or not torch.cuda.is_available() or not torch_state.caches():
         why = "it needs PyTorch with a CUDA device and its cache: ipygpulogger doctor says what is missing"
@@ -77,7 +72,7 @@ def _checked(torch: ModuleType, index: int, name: str) -> Figure | Unchecked:
     if usage.peak.quality != "exact":
         return Unchecked(where, case, "what it needed is not known exactly: something else resets the peaks")
     truth, needed_bytes = (usage.needed_bytes, usage.needed_bytes), found.peak_bytes - found.held_bytes
-    promised = not found.notes and not any(map(os.environ.get, _SETTINGS))
+    promised = not found.notes and not any(name.endswith("ALLOC_CONF") for name in os.environ)
     label: Label = "exact" if promised else "about"
     return Figure(where, case, "needed, estimated", truth, needed_bytes, needed_bytes, label)
 

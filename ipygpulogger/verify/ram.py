@@ -12,7 +12,6 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -106,7 +105,7 @@ def _timed(_: Ram) -> Iterator[Found]:
     before = read()
     with measure() as m:
         began = read()
-        threading.Event().wait(_WAIT_S)
+        time.sleep(_WAIT_S)
         ended = read()
     truth = ended - began, read() - before
     yield Figure("time", "a wait, by another clock", "time", truth, m.time_s, m.time_s, "exact", "s")
@@ -115,11 +114,11 @@ def _timed(_: Ram) -> Iterator[Found]:
 @contextmanager
 def _forked(ram: Ram) -> Iterator[int]:
     """Fork a child that holds memory until the end of the context."""
-    ours, theirs = socket.socketpair()
+    ours, theirs = socket.socketpair()  # a Ctrl-C waits until its end, and is not for the child
     masked, pid = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT]), 0
     try:
         pid = os.fork()
-        if pid == 0:  # where a Ctrl-C stays blocked
+        if pid == 0:
             try:
                 ours.close()
                 block = ram.take(ram.unit_bytes)
@@ -128,7 +127,6 @@ def _forked(ram: Ram) -> Iterator[int]:
                 del block
             finally:
                 os._exit(0)
-        signal.pthread_sigmask(signal.SIG_SETMASK, masked)
         theirs.close()
         ours.recv(1)
         yield pid
@@ -147,8 +145,7 @@ def _spawned(ram: Ram) -> Iterator[int]:
     command = [sys.executable, "-I", "-S", "-c", program]
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, start_new_session=True) as child:  # noqa: S603
         try:
-            assert child.stdout is not None
-            child.stdout.readline()
+            child.stdout.readline()  # type: ignore[union-attr]
             yield child.pid
         finally:
             child.kill()

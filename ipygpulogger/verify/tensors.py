@@ -5,13 +5,11 @@ from __future__ import annotations
 import gc
 import inspect
 import os
-import random
 import re
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from ..engine.machine import machine
 from ..engine.scope import Scope
 from ..records import Measurement, device_id
 from ..records.units import MB
@@ -23,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from ..records import DeviceUsage
-    from .check import Found, Step
+    from .check import Found
 
 PAGE_BYTES = 2 * MB  # what the driver gives and takes back at once
 MOST_BYTES = 1024 * MB
@@ -77,8 +75,7 @@ class Device(Memory):
 
             nvml.nvmlInit()
         except Exception:  # whatever the driver's library raises
-            free_bytes, total_bytes = state.mem_get_info(self.index)
-            return DeviceMemory(total_bytes, total_bytes - free_bytes, free_bytes), None
+            return None, None
         memory = own_bytes = None
         with suppress(nvml.NVMLError, AttributeError, RuntimeError):
             uuid, handle = self.torch.cuda.get_device_properties(self.index).uuid, None
@@ -101,29 +98,15 @@ class Device(Memory):
             self.memory.empty_cache()
             self.memory.reset_peak_memory_stats(self.index)
 
-    @contextmanager
-    def current(self) -> Iterator[None]:
-        """Make it the current device meanwhile; clean before and after."""
-        accelerator = self.torch.accelerator
-        was = accelerator.current_device_index()
-        accelerator.set_device_index(self.index)
-        try:
-            self.clean()
-            yield
-        finally:
-            self.clean()
-            accelerator.set_device_index(was)  # of this thread alone
-            machine().close()
 
-
-def amounts(device: Device, *, few: bool = False) -> Iterator[Found]:
+def amounts(device: Device) -> Iterator[Found]:
     """Yield the figures of amounts that come, stay and go."""
     unit = device.unit_bytes
     if device.block_bytes == PAGE_BYTES:
         yield Unchecked(device.id, "sizes of no whole pages", "how this allocator rounds them is unknown")
-    cases = [("large", unit, 4 * unit), ("odd sizes", unit + 1, 3 * unit + 777)]
-    small = [("one byte kept", 1, 2 * unit), ("1537 bytes for a moment", 0, 1537)]
-    yield from device.amounts(cases if few else cases + small)
+    large, odd = ("large", unit, 4 * unit), ("odd sizes", unit + 1, 3 * unit + 777)
+    small = ("one byte kept", 1, 2 * unit), ("1537 bytes for a moment", 0, 1537)
+    yield from device.amounts((large, odd, *small))
 
 
 def scopes(device: Device) -> Iterator[Found]:
@@ -169,34 +152,24 @@ def at_a_reset(device: Device) -> Iterator[Found]:
     yield from figures(device.id, "for a moment, while we reset", device.usage(scope), 0, 2 * unit)
 
 
-def _asked(device: Device, seed: int, *, measured: bool) -> list[dict[str, int]]:
-    """Return what the user's own counters say during a random program."""
-    memory, index, rng = device.memory, device.index, random.Random(seed)  # noqa: S311 - no secret
-    said: list[dict[str, int]] = []
+def users_counters(device: Device) -> Iterator[Found]:
+    """Yield what the user's own counters say while we measure, beside what they say without us."""
+    memory, index, said = device.memory, device.index, list[dict[str, int]]()
 
     def ask() -> None:
         stats = memory.memory_stats(index)
         said.append({name: stats[name] for name in stats if name.endswith((".peak", ".current"))})
+        memory.reset_peak_memory_stats(index)
 
-    calls = ask, memory.empty_cache, partial(memory.reset_peak_memory_stats, index)
-
-    def step() -> Step:
-        verb = rng.choice(("keep", "moment", "free", "open", "close", "call", "call", "call"))
-        arguments = {"open": str(rng.randrange(3)), "close": str(rng.randrange(3)), "call": rng.choice(calls)}
-        return verb, arguments.get(verb, rng.randint(1, device.unit_bytes // 2))
-
-    device.clean()
-    list(device.play("", (*(step() for _ in range(40)), ("call", ask)), measured=measured))
-    return said
-
-
-def users_counters(device: Device) -> Iterator[Found]:
-    """Yield what the user's own counters say while we measure, beside what they say without us."""
-    for seed in range(3):
-        both = zip(*(_asked(device, seed, measured=measured) for measured in (False, True)), strict=True)
-        pairs = [(a[name], b[name]) for a, b in both for name in a]
-        truth, shown = max(pairs, key=lambda pair: abs(pair[0] - pair[1]))  # the worst stands for all
-        yield exact(device.id, f"the user's counters, program {seed}", "memory_stats()", truth, shown)
+    for measured in False, True:
+        device.clean()
+        steps = ("moment", 5 * device.unit_bytes), *device.nested(ask)
+        list(device.play("", steps, measured=measured))
+    half = len(said) // 2
+    both = zip(said[:half], said[half:], strict=True)
+    pairs = [(without[name], with_us[name]) for without, with_us in both for name in without]
+    truth, shown = max(pairs, key=lambda pair: abs(pair[0] - pair[1]))  # the worst stands for all
+    yield exact(device.id, "the user's own counters", "memory_stats()", truth, shown)
 
 
 def pinned() -> Iterator[Found]:

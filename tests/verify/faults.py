@@ -301,7 +301,7 @@ DEVICES = [
           "needed", instead(allocators.TorchCounter, "growth_bytes", always((0, 0)))),
     Fault("a bound has the wrong end", "devices: while a peak is reset", "cuda:0", "for a moment, while we reset",
           "needed", instead(Peak, "within", lower_end)),
-    Fault("the user's counters are not restored", USERS, "cuda:0", "the user's counters, program 0",
+    Fault("the user's counters are not restored", USERS, "cuda:0", "the user's own counters",
           "memory_stats()", instead(ResettableFramework, "_read_wrapper", unwrapped)),
     Fault("two devices are swapped by torch", AMOUNTS, "cuda:0", "large, taken", "used by tensors",
           core("_cuda_memoryStats", lambda real: lambda index: real(1 - index))),
