@@ -6,14 +6,15 @@ A tenth of each device stays free, and no check runs out of memory on purpose.
 from __future__ import annotations
 
 import ctypes
-import json
 import os
+import pickle
 import re
 import subprocess
 import sys
 import time
 from contextlib import contextmanager
-from dataclasses import asdict, replace
+from dataclasses import replace
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,21 +28,19 @@ from ..runtime.errors import first_line
 from ..sources.torch import state
 from ..sources.torch.allocators import Torch
 from . import tensors
-from .check import Check, Figure, Unchecked
-from .tensors import NOT_BY_PROCESS, PAGE_BYTES, Device, exact, figures
+from .check import NOT_BY_PROCESS, Check, Found, Unchecked, exact, figures
+from .tensors import PAGE_BYTES, Device
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
-    from .tensors import Found
 
 SEEN_WITHIN_S = 2.0  # the sampler looks for the first time after a tenth of a second
 _ROOM_BYTES = 2048 * MB  # a context takes up to a gigabyte
-_FOUND = "found "  # how the lines of a fresh process begin
+_FOUND = b"found:"  # what a fresh process prints before it
 _WITHIN_S = 120.0  # no process of ours lasts so long
 _ALLOCATORS = {  # by name: what is set before torch is imported
     "expandable segments": {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"},
-    "split blocks": {"PYTORCH_CUDA_ALLOC_CONF": "max_split_size_mb:64"},
     "cudaMallocAsync": {"PYTORCH_CUDA_ALLOC_CONF": "backend:cudaMallocAsync"},
     "no caching": {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"},
 }
@@ -68,37 +67,25 @@ def _devices() -> list[Device | Unchecked]:
     return found
 
 
-def _usable() -> list[Device]:
-    return [device for device in _devices() if isinstance(device, Device)]
-
-
-def _roomy() -> list[Device]:
-    """Return the devices if each has room for the context of another process."""
-    devices = _usable()
-    return devices if all(one.free_bytes - one.total_bytes // 10 > _ROOM_BYTES for one in devices) else []
-
-
-def _unusable() -> Iterator[Found]:
-    yield from (one for one in _devices() if isinstance(one, Unchecked))
-    if len(_usable()) == 1:
-        yield Unchecked("devices", "several at once", "only one can be used here")
-    if _usable() and not _roomy():
-        reason = f"a device has less than {size_text(_ROOM_BYTES)} free beside the tenth that is left alone"
-        yield Unchecked("devices", "in other processes", reason)
-
-
-def _on_each(case: Callable[[Device], Iterator[Found]]) -> Callable[[], Iterator[Found]]:
-    def run() -> Iterator[Found]:
-        for device in _usable():
-            with device.current():
-                yield from case(device)
-
-    return run
+def _on_each(devices: list[Device], case: Callable[[Device], Iterator[Found]]) -> Iterator[Found]:
+    for device in devices:
+        accelerator = device.torch.accelerator
+        was = accelerator.current_device_index()
+        try:
+            accelerator.set_device_index(device.index)
+            device.clean()
+            yield from case(device)
+        except device.torch.OutOfMemoryError:
+            yield Unchecked(device.id, "some", "another process took what was free")
+        finally:
+            device.clean()
+            accelerator.set_device_index(was)  # of this thread alone
+            machine().close()
 
 
 def _whole(device: Device) -> Iterator[Found]:
     """Yield the figures of the whole device, beside those of the driver."""
-    kept, scope, case = device.tensor(device.unit_bytes), Scope().open(), "the whole device"
+    kept, scope, case = device.take(device.unit_bytes), Scope().open(), "the whole device"
     scope.close()
     (first, _), usage, (last, own_bytes) = device.ask(), device.usage(scope), device.ask()
     if first is None or last is None:
@@ -138,19 +125,21 @@ def _beside_torch(device: Device) -> Iterator[Found]:
     if found is None:
         yield Unchecked(device.id, "memory beside torch", "no runtime library of the device is loaded")
         return
-    library, case = ctypes.CDLL(os.fsdecode(found[0])), "beside torch, kept"
+    library, case, (quiet, _) = ctypes.CDLL(os.fsdecode(found[0])), "beside torch, kept", device.ask()
     before, scope = device.usage(Scope().open()), Scope().open()
     with _raw(library, size_bytes):
         scope.close()
         usage = device.usage(scope)
+    of_all = list[Found]()  # what other processes would change
     if before.other_bytes is not None and usage.other_bytes is not None:
-        yield exact(device.id, case, "outside the allocator", truth, usage.other_bytes - before.other_bytes)
+        grown_bytes = usage.other_bytes - before.other_bytes
+        of_all.append(exact(device.id, case, "outside the allocator", truth, grown_bytes))
     if usage.neighbours_bytes is not None:
-        yield from figures(case, usage, truth, truth)
+        yield from figures(device.id, case, usage, truth, truth)
     elif usage.unified:
         yield Unchecked(device.id, case, "beside torch, a device without memory of its own takes RAM")
     else:
-        yield exact(device.id, case, "attributed to no process", truth, usage.unattributed_bytes)
+        of_all.append(exact(device.id, case, "attributed to no process", truth, usage.unattributed_bytes))
     case, scope, until_s = "beside torch, for a moment", Scope().open(), clock.monotonic_s() + SEEN_WITHIN_S
     (one,) = (one for one in scope.device_scopes() if one.device.id == device.id)
     memory = machine().nvml.memory(one.device.uuid)
@@ -161,40 +150,15 @@ def _beside_torch(device: Device) -> Iterator[Found]:
     scope.close()
     if memory is None:
         yield Unchecked(device.id, case, "without NVML nothing samples the whole device")
-        return
-    usage = device.usage(scope)
-    yield from figures(case, usage, 0, truth)
-    seen_bytes = max(used for _, used in usage.timeline or [(0, 0)]) - (usage.used_bytes or 0)
-    yield exact(device.id, case, "used over time", truth, seen_bytes)
-
-
-def _neighbour() -> Iterator[Found]:
-    """Yield the figures of a scope in which another process takes memory."""
-    devices, case = _roomy(), "taken by another process"
-    if not devices:
-        return
-    sizes = {device.id: device.unit_bytes for device in devices}
-    holds = f"[torch.empty(size, dtype=torch.uint8, device=one) for one, size in {sizes}.items()]"
-    program = [sys.executable, "-c", f"import torch; kept = {holds}; print('held', flush=True); input()"]
-    scope = Scope().open()
-    before = [(device.usage(scope), device.ask()[0]) for device in devices]
-    null, pipe = subprocess.DEVNULL, subprocess.PIPE
-    with subprocess.Popen(program, stdin=pipe, stdout=pipe, stderr=null) as child:  # noqa: S603 - our own
-        try:
-            held = child.stdout is not None and child.stdout.readline()
-            scope.close()
-            after = [(device.usage(scope), device.ask()[0]) for device in devices]
-        finally:
-            child.kill()
-    for (was, was_asked), (now, asked) in zip(before, after, strict=True):
-        if not held or asked is None or was_asked is None:
-            yield Unchecked(now.id, case, "another process cannot use it, or the driver cannot be asked")
-            continue
-        yield from figures(case, now, 0, 0)
-        what, shown = "attributed to no process", now.unattributed_bytes
-        if now.neighbours_bytes is not None and was.neighbours_bytes is not None:
-            what, shown = "used by other processes", now.neighbours_bytes - was.neighbours_bytes
-        yield exact(now.id, case, what, asked.used_bytes - was_asked.used_bytes, shown)
+    else:
+        usage = device.usage(scope)
+        yield from figures(device.id, case, usage, 0, truth)
+        seen_bytes = max((used for _, used in usage.timeline), default=0) - (usage.used_bytes or 0)
+        of_all.append(exact(device.id, case, "used over time", truth, seen_bytes))
+    asked, _ = device.ask()
+    if quiet and asked and abs(asked.used_bytes - quiet.used_bytes) > PAGE_BYTES:
+        of_all = [Unchecked(device.id, "the whole device over time", "other processes take and give back")]
+    yield from of_all
 
 
 # -- in a fresh process --------------------------------------------------------------------------------
@@ -204,29 +168,21 @@ def _fresh(program: str, case: str, environment: dict[str, str]) -> Iterator[Fou
     """Yield what a fresh process finds, as importing a framework, or its settings, would change this one."""
     inherited = {name: value for name, value in os.environ.items() if not name.endswith("ALLOC_CONF")}
     command = [sys.executable, "-c", f"from {__name__} import first_use, framework, say\n{program}"]
-    how: dict[str, Any] = {"env": inherited | environment, "timeout": _WITHIN_S, "text": True}
-    done = subprocess.run(command, capture_output=True, check=False, **how)  # noqa: S603 - our own program
+    variables, pipe = inherited | environment, subprocess.PIPE
+    done = subprocess.run(command, env=variables, stdout=pipe, stderr=pipe, timeout=_WITHIN_S, check=False)  # noqa: S603 - our own program
     if done.returncode:
-        raise RuntimeError(f"{case}: {(done.stderr.strip() or 'it ended at once').splitlines()[-1]}")
-    for line in done.stdout.splitlines():
-        if line.startswith(_FOUND):
-            values = json.loads(line.removeprefix(_FOUND))
-            values["case"] = f"{case}: {values['case']}"
-            if "truth" in values:
-                yield Figure(**values | {"truth": tuple(values["truth"])})
-            else:
-                yield Unchecked(**values)
+        raise RuntimeError(f"{case}: {(done.stderr.decode().strip() or 'it ended at once').splitlines()[-1]}")
+    for one in pickle.loads(done.stdout.partition(_FOUND)[2]):  # noqa: S301 - our own
+        yield replace(one, case=f"{case}: {one.case}")
 
 
 def say(found: Iterator[Found]) -> None:
     """Print what this process finds, for the process that started it."""
-    for one in found:
-        values = asdict(one) if isinstance(one, Figure) else one._asdict()
-        sys.stdout.write(f"{_FOUND}{json.dumps(values)}\n")
+    sys.stdout.buffer.write(_FOUND + pickle.dumps(list(found)))
 
 
-def _allocators() -> Iterator[Found]:
-    if any(device.backend == "cuda" for device in _roomy()):
+def _allocators(devices: list[Device]) -> Iterator[Found]:
+    if any(device.backend == "cuda" for device in devices):
         for name, environment in _ALLOCATORS.items():
             yield from _fresh("say(first_use())", name, environment)
 
@@ -238,16 +194,9 @@ def first_use() -> Iterator[Found]:
     scope.close()
     yield from (one for one in found if isinstance(one, Unchecked))
     devices = [one for one in found if isinstance(one, Device)]
-    usages = [(device.usage(scope), device.ask()[1]) for device in devices]
-    for device, (usage, own_bytes) in zip(devices, usages, strict=True):
-        yield from figures("first use", usage, 0, 0)
-        if own_bytes is None:
-            yield Unchecked(device.id, "first use: context", NOT_BY_PROCESS)
-        else:
-            context_bytes = own_bytes - (usage.reserved_bytes or 0)
-            yield exact(device.id, "first use", "context", context_bytes, usage.context_bytes)
-        with device.current():
-            yield from tensors.amounts(device, few=True)
+    for device in devices:
+        yield from figures(device.id, "first use", device.usage(scope), 0, 0)
+    yield from _on_each(devices, tensors.amounts)
 
 
 _TAKES = {  # how each framework takes bytes, on a device alone
@@ -260,17 +209,16 @@ _TAKES = {  # how each framework takes bytes, on a device alone
 }
 
 
-def _frameworks() -> Iterator[Found]:
+def _frameworks(devices: Sequence[Device | None]) -> Iterator[Found]:
     """Yield the figures of each framework that is installed, on each device."""
     as_needed = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false", "TF_FORCE_GPU_ALLOW_GROWTH": "true"}
     for name in (name for name in _TAKES if find_spec(name)):
-        for device in _roomy() or ((None,) if not _usable() else ()):
+        for device in devices:
             uuid = device and device.usage(Scope().open()).uuid
             only = {"CUDA_VISIBLE_DEVICES": uuid} if uuid else {}
             program = f"def take(size): {_TAKES[name]}\nsay(framework(take))"
             for one in _fresh(program, name, as_needed | only):
-                where = device.id if device else one.where
-                yield one._replace(where=where) if isinstance(one, Unchecked) else replace(one, where=where)
+                yield replace(one, where=device.id if device else one.where)
 
 
 def framework(take: Callable[[int], Any]) -> Iterator[Found]:
@@ -286,23 +234,36 @@ def framework(take: Callable[[int], Any]) -> Iterator[Found]:
     take(2 * unit)
     scope.close()
     ours = [gpu for gpu in scope.result(Measurement, "").gpus if gpu.backend != DRIVER]
-    yield from figures("tensors", ours[0], unit, 3 * unit)
+    yield from figures(ours[0].id, "tensors", ours[0], unit, 3 * unit)
     del first, kept
+
+
+_ON_EACH: dict[str, Callable[[Device], Iterator[Found]]] = {
+    "for a moment, and kept": tensors.amounts,
+    "scopes, threads and streams": tensors.scopes,
+    "while a peak is reset": tensors.at_a_reset,
+    "the user's own counters": tensors.users_counters,
+    "CUDA graphs": tensors.graph,
+    "used, free, others": _whole,
+    "beside torch": _beside_torch,
+}
 
 
 def checks() -> list[Check]:
     """Return the checks of all devices."""
+    found = _devices()
+    devices = [one for one in found if isinstance(one, Device)]
+    unusable = [one for one in found if isinstance(one, Unchecked)]
+    if len(devices) == 1:
+        unusable.append(Unchecked("devices", "several at once", "only one can be used here"))
+    roomy = devices if all(one.free_bytes - one.total_bytes // 10 > _ROOM_BYTES for one in devices) else []
+    if devices and not roomy:
+        reason = f"a device has less than {size_text(_ROOM_BYTES)} free beside the tenth that is left alone"
+        unusable.append(Unchecked("devices", "in other processes", reason))
     return [
-        Check("devices", _unusable),
-        Check("devices: for a moment, and kept", _on_each(tensors.amounts)),
-        Check("devices: scopes, threads and streams", _on_each(tensors.scopes)),
-        Check("devices: while a thread allocates", _on_each(tensors.beside_a_thread)),
-        Check("devices: the user's own counters", _on_each(tensors.users_counters)),
-        Check("devices: CUDA graphs", _on_each(tensors.graph)),
-        Check("devices: used, free, others", _on_each(_whole)),
-        Check("devices: beside torch", _on_each(_beside_torch)),
-        Check("devices: another process", _neighbour),
-        Check("devices: other allocators, in fresh processes", _allocators),
-        Check("other frameworks, in fresh processes", _frameworks),
+        Check("devices", lambda: iter(unusable)),
+        *(Check(f"devices: {name}", partial(_on_each, devices, case)) for name, case in _ON_EACH.items()),
+        Check("other allocators, in fresh processes", partial(_allocators, roomy)),
+        Check("other frameworks, in fresh processes", partial(_frameworks, roomy if devices else [None])),
         Check("pinned memory", tensors.pinned),
     ]

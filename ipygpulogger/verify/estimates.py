@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import gc
 import os
-from contextlib import suppress
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from ..blocks.measure import measure
@@ -26,8 +24,7 @@ if TYPE_CHECKING:
 
     from .check import Label
 
-_MOST_BYTES = 400 * MB  # that a model takes, at most; where less can be used, the batch is smaller
-_SETTINGS = "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF"
+_MOST_BYTES = 400 * MB  # that a model takes, at most
 _MODELS: dict[str, tuple[tuple[int, ...], Callable[[Any], Any]]] = {  # with the shape of a batch
     "MLP": ((8192, 1024), lambda nn: nn.Sequential(nn.Linear(1024, 2048), nn.ReLU(), nn.Linear(2048, 10))),
     "convolution": ((16, 3, 96, 96), lambda nn: nn.Sequential(nn.Conv2d(3, 64, 3), nn.BatchNorm2d(64))),
@@ -43,8 +40,6 @@ def checks() -> list[Check]:
 
 
 def _run() -> Iterator[Figure | Unchecked]:
-    with suppress(Exception):  # a torch that is broken may raise anything
-        import_module("torch")
     torch = torch_state.module()
     if torch is None or not torch.cuda.is_available() or not torch_state.caches():
         why = "it needs PyTorch with a CUDA device and its cache: ipygpulogger doctor says what is missing"
@@ -61,31 +56,31 @@ def _run() -> Iterator[Figure | Unchecked]:
 def _checked(torch: ModuleType, index: int, name: str) -> Figure | Unchecked:
     where, case = device_id("cuda", index), f"{name}: two steps of training"
     free_bytes, total_bytes = torch.cuda.mem_get_info(index)
-    part = min(1, (free_bytes - total_bytes // 10) / _MOST_BYTES)  # of the batch
-    if part < 0.3:  # the parameters alone take a tenth
+    if free_bytes - total_bytes // 10 < _MOST_BYTES:
         why = f"only {size_text(free_bytes)} of it are free: nvidia-smi shows what uses the rest"
         return Unchecked(where, case, why)
     try:
-        _training(torch, where, name, part)()  # loads the kernels; its memory is free again
+        _training(torch, where, name)()  # loads the kernels; its memory is free again
         _clear(torch)
-        training = _training(torch, where, name, part)
+        training = _training(torch, where, name)
     except Exception as error:  # cuDNN is broken, or others took the memory
         return Unchecked(where, case, f"the model does not run: {first_line(error)}")
     found = estimate(training, device=index)
     with measure() as measured:
         training()
     usage = next(gpu for gpu in measured.gpus if gpu.index == index)
-    most_bytes, needed_bytes = usage.needed_at_most_bytes, found.peak_bytes - found.held_bytes
-    truth = usage.needed_bytes, float("inf") if most_bytes is None else most_bytes
-    promised = not found.notes and not any(map(os.environ.get, _SETTINGS))
+    if usage.peak.quality != "exact":
+        return Unchecked(where, case, "what it needed is not known exactly: something else resets the peaks")
+    truth, needed_bytes = (usage.needed_bytes, usage.needed_bytes), found.peak_bytes - found.held_bytes
+    promised = not found.notes and not any(name.endswith("ALLOC_CONF") for name in os.environ)
     label: Label = "exact" if promised else "about"
     return Figure(where, case, "needed, estimated", truth, needed_bytes, needed_bytes, label)
 
 
-def _training(torch: ModuleType, device: str, name: str, part: float) -> Callable[[], None]:
-    (rows, *shape), build = _MODELS[name]
+def _training(torch: ModuleType, device: str, name: str) -> Callable[[], None]:
+    shape, build = _MODELS[name]
     dtype = torch.long if name == "embedding" else torch.float32
-    model, batch = build(torch.nn).to(device), torch.ones(int(rows * part), *shape, dtype=dtype).to(device)
+    model, batch = build(torch.nn).to(device), torch.ones(shape, dtype=dtype).to(device)
     optimizer = torch.optim.Adam(model.parameters())
 
     def training() -> None:

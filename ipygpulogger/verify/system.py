@@ -9,21 +9,17 @@ from importlib.metadata import distributions
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..records.units import printable, size_text
-from ..sources.nvidia.nvml import Nvml
-from ..sources.system.ram_limit import RamLimits
+from ..engine.machine import machine
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    from ..sources import Device
 
 _CONTAINERS = {
     "docker": ".dockerenv",
     "podman": "run/.containerenv",
     "kubernetes": "var/run/secrets/kubernetes.io",
 }
-_GVISOR = "gvisor", "sun jan 10 15:06:54 pst 2016"  # the time at which each release says it was built
+_KERNELS = {"microsoft": "WSL", "gvisor": "gVisor", "sun jan 10 15:06:54 pst 2016": "gVisor"}  # its build
 # With the names of their variants ("cupy-cuda12x"), and the libraries that allocate workspaces.
 _PACKAGES = re.compile(
     r"(torch|jax|jaxlib|tensorflow|cupy|rmm)(-(cu\d+|cuda.*|rocm.*|cpu|intel|macos|nightly))?"
@@ -32,49 +28,29 @@ _PACKAGES = re.compile(
 
 
 def facts(root: str = "/") -> dict[str, str]:
-    """Return what is known of the system; what is unknown says so. Imports no framework, and never raises."""
-    nvml, limits = Nvml(), RamLimits(root)
+    """Return what is known of the system and of each source; what is unknown says so."""
 
-    def kernel_says(*marks: str) -> str:
-        said = limits.read("/proc/version").decode(errors="replace").lower()
-        return "yes" if any(mark in said for mark in marks) else "no"
-
-    def cgroup_limit() -> str:
-        limits.read("/proc/self/cgroup")  # raises where the groups are unknown
-        sizes = [one.limit_bytes for one in limits.all() if one.source.startswith("/sys/fs/cgroup/")]
-        return size_text(min(sizes)) if sizes else ""
+    def kernel() -> str:
+        said = Path(root, "proc/version").read_text(errors="replace").lower()
+        known = [name for mark, name in _KERNELS.items() if mark in said]
+        return f"{platform.system()} {platform.release()} {platform.machine()} {', '.join(known)}".rstrip()
 
     def packages() -> str:
-        all_here = {
-            str(one.metadata["Name"]).lower().replace("_", "-"): one.version for one in distributions()
-        }
-        return ", ".join(f"{name} {all_here[name]}" for name in sorted(filter(_PACKAGES.fullmatch, all_here)))
+        here = {str(one.metadata["Name"]).lower().replace("_", "-"): one.version for one in distributions()}
+        return ", ".join(f"{name} {here[name]}" for name in sorted(filter(_PACKAGES.fullmatch, here)))
 
-    def driver() -> str:
-        if not nvml.devices():
-            return nvml.diagnose().says
-        return ", for CUDA ".join(version or "unknown" for version in nvml.versions())
-
-    def device(one: Device) -> str:
-        size = size_text(one.total_bytes) if one.total_bytes else "size unknown"
-        return f"{one.index}: {one.name}, {size}, {'MIG slice' if 'MIG-' in str(one.uuid) else 'no MIG'}"
-
-    asked: dict[str, Callable[[], str]] = {
-        "system": lambda: f"{platform.system()} {platform.release()} {platform.machine()}",
-        "Python": lambda: f"{platform.python_implementation()} {sys.version.partition('(')[0].strip()}",
-        "packages": packages,
-        "container": lambda: ", ".join(name for name, at in _CONTAINERS.items() if Path(root, at).exists()),
-        "cgroup limit": cgroup_limit,
-        "WSL": lambda: kernel_says("microsoft"),
-        "gVisor": lambda: kernel_says(*_GVISOR),
-        "driver": driver,
-        "devices": lambda: "; ".join(map(device, nvml.devices())),
-    }
-    found = {}
+    says = {one.source: one.says.replace(sys.executable, "python") for one in machine().diagnose()}
+    found: dict[str, str] = {}
+    asked: dict[str, Callable[[], str]] = {}
+    asked["system"] = kernel
+    asked["Python"] = lambda: f"{platform.python_implementation()} {sys.version.partition('(')[0].strip()}"
+    asked["packages"] = packages
+    asked["container"] = lambda: ", ".join(a for a, at in _CONTAINERS.items() if Path(root, at).exists())
+    asked["CUDA"] = lambda: machine().nvml.versions()[1] or ""
+    asked["MIG"] = lambda: ", ".join(o.name for o in machine().nvml.devices() if "MIG-" in str(o.uuid))
     for name, answer in asked.items():
         try:
-            found[name] = printable(answer()) or "none found"
+            found[name] = answer() or "none found"
         except Exception as error:  # metadata that is damaged, files that are refused
             found[name] = f"unknown ({type(error).__name__})"
-    nvml.close()
-    return found
+    return found | says

@@ -5,61 +5,33 @@ from __future__ import annotations
 import gc
 import inspect
 import os
-import random
 import re
-import traceback
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from ..engine.machine import machine
 from ..engine.scope import Scope
 from ..records import Measurement, device_id
 from ..records.units import MB
-from ..runtime.errors import call_uninterrupted
 from ..sources import DeviceMemory
 from ..sources.torch import state
-from .check import Figure, Unchecked
+from .check import Memory, Unchecked, exact, figures, in_a_thread
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterator
 
     from ..records import DeviceUsage
-
-    Found = Figure | Unchecked
-    Truth = int | tuple[int, int]  # exactly, or between these
-    Step = tuple[str, Any]  # "keep", "moment" (bytes), "free", "open", "close" (a scope) or "call"
-    Via = Callable[[Callable[[], Any]], Any]
+    from .check import Found
 
 PAGE_BYTES = 2 * MB  # what the driver gives and takes back at once
 MOST_BYTES = 1024 * MB
 _UNITS = 16  # no check holds more than so many of `unit_bytes`, with what the allocator caches
-NOT_BY_PROCESS = "the driver does not report what this process holds, as in containers and under WSL"
 
 
-def exact(where: str, case: str, what: str, truth: Truth, shown: int | None) -> Found:
-    """Return a figure that claims to be exact, beside the truth."""
-    if shown is None:
-        return Unchecked(where, f"{case}: {what}", "unknown here")
-    return Figure(where, case, what, _span(truth), shown, shown, "exact")
-
-
-def figures(case: str, usage: DeviceUsage, consumed: Truth, needed: Truth) -> Iterator[Found]:
-    """Yield what a scope consumed and needed on a device, beside the truth."""
-    if usage.attributed:
-        yield Figure.consumed(usage.id, case, _span(consumed), usage)
-        yield Figure.needed(usage.id, case, _span(needed), usage)
-    else:
-        yield Unchecked(usage.id, case, NOT_BY_PROCESS)
-
-
-def _span(truth: Truth) -> tuple[int, int]:
-    return (truth, truth) if isinstance(truth, int) else truth
-
-
-class Device:
+class Device(Memory):
     """One device of torch, and how much of it a check may hold."""
+
+    in_use, _used = "used by tensors", "allocated_bytes"
 
     def __init__(self, torch: Any, backend: str, index: int) -> None:
         self.torch, self.backend, self.index, self.id = torch, backend, index, device_id(backend, index)
@@ -70,20 +42,21 @@ class Device:
         self.block_bytes = 512 if known else PAGE_BYTES  # of other allocators whole pages are sure
         torch.empty(0, device=self.id)
         torch.accelerator.synchronize(index)  # makes the context
+        self.slack_bytes = 0 if self.counts else PAGE_BYTES
         self.used_bytes()  # which some cannot tell
         self.free_bytes, self.total_bytes = state.mem_get_info(index)
         most_bytes = min(MOST_BYTES, self.free_bytes - self.total_bytes // 10)
         self.unit_bytes = most_bytes // _UNITS // PAGE_BYTES * PAGE_BYTES
 
-    def used_bytes(self) -> int:
+    def used_bytes(self) -> int | None:
         """Return what torch's own counter says, where it counts."""
-        return int(self.memory.memory_allocated(self.index)) if self.counts else 0
+        return int(self.memory.memory_allocated(self.index)) if self.counts else None
 
     def held_bytes(self, size_bytes: int) -> int:
         """Return what the allocator counts for a tensor of so many bytes."""
         return -(-size_bytes // self.block_bytes) * self.block_bytes
 
-    def tensor(self, size_bytes: int) -> Any:
+    def take(self, size_bytes: int) -> Any:
         """Return a tensor; where the allocator's rounding is unknown, one of whole pages."""
         size_bytes = self.held_bytes(size_bytes) if self.block_bytes == PAGE_BYTES else size_bytes
         return self.torch.empty(size_bytes, dtype=self.torch.uint8, device=self.id)
@@ -102,8 +75,7 @@ class Device:
 
             nvml.nvmlInit()
         except Exception:  # whatever the driver's library raises
-            free_bytes, total_bytes = state.mem_get_info(self.index)
-            return DeviceMemory(total_bytes, total_bytes - free_bytes, free_bytes), None
+            return None, None
         memory = own_bytes = None
         with suppress(nvml.NVMLError, AttributeError, RuntimeError):
             uuid, handle = self.torch.cuda.get_device_properties(self.index).uuid, None
@@ -126,94 +98,25 @@ class Device:
             self.memory.empty_cache()
             self.memory.reset_peak_memory_stats(self.index)
 
-    @contextmanager
-    def current(self) -> Iterator[None]:
-        """Make it the current device meanwhile; clean before and after."""
-        accelerator = self.torch.accelerator
-        was = accelerator.current_device_index()
-        try:
-            accelerator.set_device_index(self.index)
-            self.clean()
-            yield
-        except BaseException as error:
-            traceback.clear_frames(error.__traceback__)  # which hold tensors
-            raise
-        finally:
-            try:
-                call_uninterrupted(self.clean)
-            finally:
-                accelerator.set_device_index(was)  # of this thread alone
-                machine().close()
 
-
-def _in_a_thread(step: Callable[[], Any]) -> Any:
-    with ThreadPoolExecutor(1) as pool:
-        return pool.submit(step).result()
-
-
-def play(
-    device: Device, case: str, steps: Iterable[Step], via: Via = lambda step: step(), *, measured: bool = True
-) -> Iterator[Found]:
-    """Run a program, and yield the figures of each of its scopes beside the truth."""
-    kept: list[tuple[int, Any]] = []
-    scopes: dict[str, tuple[Scope, int, list[int]]] = {}  # in use before, and after each step
-    base_bytes, told = device.used_bytes(), False
-    try:
-        for verb, what in steps:
-            if verb in ("keep", "moment"):
-                kept.append((device.held_bytes(what), via(partial(device.tensor, what))))
-            now_bytes = sum(size_bytes for size_bytes, _ in kept)
-            for _, _, levels in scopes.values():
-                levels.append(now_bytes)
-            if verb == "call":
-                what()
-            elif verb == "open" and measured and what not in scopes:
-                scopes[what] = Scope().open(), now_bytes, [now_bytes]
-            elif verb == "close" and what in scopes:
-                scope, before_bytes, levels = scopes.pop(what)
-                scope.close()
-                usage, slack_bytes = device.usage(scope), 0 if device.counts else PAGE_BYTES
-                consumed, needed = now_bytes - before_bytes, max(levels) - before_bytes
-                spans = (consumed - slack_bytes, consumed + slack_bytes), (needed, needed + slack_bytes)
-                yield from figures(f"{case}, {what}", usage, *spans)
-                if device.counts and not told:
-                    told, used = True, base_bytes + now_bytes
-                    yield exact(device.id, f"{case}, {what}", "used by tensors", used, usage.allocated_bytes)
-            elif verb in ("free", "moment") and kept:
-                via(partial(kept.__delitem__, 0 if verb == "free" else -1))
-    finally:
-        for scope, _, _ in scopes.values():
-            scope.close()
-
-
-def amounts(device: Device, *, few: bool = False) -> Iterator[Found]:
+def amounts(device: Device) -> Iterator[Found]:
     """Yield the figures of amounts that come, stay and go."""
     unit = device.unit_bytes
     if device.block_bytes == PAGE_BYTES:
         yield Unchecked(device.id, "sizes of no whole pages", "how this allocator rounds them is unknown")
-    cases = ("large", unit, 4 * unit), ("odd sizes", unit + 1, 3 * unit + 777)
+    large, odd = ("large", unit, 4 * unit), ("odd sizes", unit + 1, 3 * unit + 777)
     small = ("one byte kept", 1, 2 * unit), ("1537 bytes for a moment", 0, 1537)
-    for case, kept, moment in cases if few else (*cases, *small):
-        taken = ("open", "taken"), ("moment", moment), ("keep", kept), ("close", "taken")
-        yield from play(device, case, (*taken, ("open", "given back"), ("free", 0), ("close", "given back")))
-
-
-def _nested(unit: int, between: Callable[[], object] = lambda: None) -> Iterable[Step]:
-    return (
-        *(("keep", unit), ("open", "outer"), ("keep", unit), ("open", "inner"), ("moment", 2 * unit)),
-        *(("call", between), ("open", "overlapping"), ("keep", unit), ("close", "inner")),
-        *(("moment", 3 * unit + 1), ("free", 0), ("call", between), ("close", "overlapping")),
-        *(("free", 0), ("call", between), ("close", "outer")),
-    )
+    yield from device.amounts((large, odd, *small))
 
 
 def scopes(device: Device) -> Iterator[Found]:
     """Yield the figures of nested and overlapping scopes, around all that may happen in them."""
-    steps, reset = partial(_nested, device.unit_bytes), device.memory.reset_peak_memory_stats
-    yield from play(device, "scopes", steps())
-    yield from play(device, "in threads", steps(), _in_a_thread)
-    yield from play(device, "empty_cache() between", steps(device.memory.empty_cache))
-    yield from play(device, "reset_peak_memory_stats() between", steps(partial(reset, device.index)))
+    steps, memory = device.nested, device.memory
+    yield from device.play("scopes", steps())
+    yield from device.play("in threads", steps(), in_a_thread)
+    yield from device.play("empty_cache() between", steps(memory.empty_cache))
+    reset = partial(memory.reset_peak_memory_stats, device.index)
+    yield from device.play("reset_peak_memory_stats() between", steps(reset))
     streams, case = getattr(device.torch, device.backend), "on a second stream"
     if not hasattr(streams, "Stream"):
         yield Unchecked(device.id, case, f"torch.{device.backend} has no streams")
@@ -224,28 +127,10 @@ def scopes(device: Device) -> Iterator[Found]:
         with streams.stream(stream):
             return step()
 
-    yield from play(device, case, steps(), on_stream)
+    yield from device.play(case, steps(), on_stream)
 
 
-def beside_a_thread(device: Device) -> Iterator[Found]:
-    """Yield the figures of a scope in which others open and close while a thread allocates."""
-
-    def restless() -> None:
-        for _ in range(3000):
-            device.tensor(device.unit_bytes)
-
-    with ThreadPoolExecutor(1) as pool:
-        scope = Scope().open()
-        running = pool.submit(restless)
-        while not running.done():
-            Scope().open().close()
-    running.result()
-    scope.close()
-    yield from figures("scopes open while a thread allocates", device.usage(scope), 0, device.unit_bytes)
-    yield from _at_a_reset(device)
-
-
-def _at_a_reset(device: Device) -> Iterator[Found]:
+def at_a_reset(device: Device) -> Iterator[Found]:
     """Yield the figures of memory that comes and goes between our reading of a peak and its reset."""
     core, name, unit = device.torch._C, f"_{device.backend}_resetPeakMemoryStats", device.unit_bytes
     if not device.counts or not hasattr(core, name):
@@ -254,54 +139,37 @@ def _at_a_reset(device: Device) -> Iterator[Found]:
     reset = getattr(core, name)  # wrapped by us while a scope is open
 
     def late(index: int) -> None:
-        device.tensor(2 * unit)
+        device.take(2 * unit)
         inspect.unwrap(reset)(index)
 
     try:
-        device.tensor(unit)
+        device.take(unit)
         setattr(core, name, late)
         Scope().open().close()
     finally:
         setattr(core, name, reset)
         scope.close()
-    yield from figures("for a moment, while we reset", device.usage(scope), 0, 2 * unit)
-
-
-def _asked(device: Device, seed: int, *, measured: bool) -> list[dict[str, int]]:
-    """Return what the user's own counters say during a random program."""
-    memory, index, rng = device.memory, device.index, random.Random(seed)  # noqa: S311 - no secret
-    said: list[dict[str, int]] = []
-
-    def ask() -> None:
-        stats = {k: v for k, v in memory.memory_stats(index).items() if k.endswith((".peak", ".current"))}
-        said.append({f"memory_stats(): {name}": value for name, value in stats.items()})
-        for name in ("max_memory_allocated", "max_memory_reserved"):
-            said[-1][f"{name}()"] = getattr(memory, name)(index)
-
-    calls = ask, memory.empty_cache, partial(memory.reset_peak_memory_stats, index)
-
-    def step() -> Step:
-        verb = rng.choice(("keep", "moment", "free", "open", "close", "call", "call", "call"))
-        arguments = {"open": str(rng.randrange(3)), "close": str(rng.randrange(3)), "call": rng.choice(calls)}
-        return verb, arguments.get(verb, rng.randint(1, device.unit_bytes // 2))
-
-    device.clean()
-    list(play(device, "", (*(step() for _ in range(40)), ("call", ask)), measured=measured))
-    return said
+    yield from figures(device.id, "for a moment, while we reset", device.usage(scope), 0, 2 * unit)
 
 
 def users_counters(device: Device) -> Iterator[Found]:
     """Yield what the user's own counters say while we measure, beside what they say without us."""
-    for seed in range(3):
-        both = zip(*(_asked(device, seed, measured=measured) for measured in (False, True)), strict=True)
-        pairs = [(name, a[name], b[name]) for a, b in both for name in a]
-        case = f"the user's own counters, random program {seed}"
-        for what in ("max_memory_allocated()", "max_memory_reserved()", "memory_stats()"):
-            each = [
-                (abs(truth - shown), truth, shown) for name, truth, shown in pairs if name.startswith(what)
-            ]
-            _, truth, shown = max(each)  # the worst stands for all
-            yield exact(device.id, case, what, truth, shown)
+    memory, index, said = device.memory, device.index, list[dict[str, int]]()
+
+    def ask() -> None:
+        stats = memory.memory_stats(index)
+        said.append({name: stats[name] for name in stats if name.endswith((".peak", ".current"))})
+        memory.reset_peak_memory_stats(index)
+
+    for measured in False, True:
+        device.clean()
+        steps = ("moment", 5 * device.unit_bytes), *device.nested(ask)
+        list(device.play("", steps, measured=measured))
+    half = len(said) // 2
+    both = zip(said[:half], said[half:], strict=True)
+    pairs = [(without[name], with_us[name]) for without, with_us in both for name in without]
+    truth, shown = max(pairs, key=lambda pair: abs(pair[0] - pair[1]))  # the worst stands for all
+    yield exact(device.id, "the user's own counters", "memory_stats()", truth, shown)
 
 
 def pinned() -> Iterator[Found]:
@@ -328,23 +196,16 @@ def graph(device: Device) -> Iterator[Found]:
         yield Unchecked(device.id, case, "only CUDA's caching allocator has them")
         return
     stream, captured = torch.cuda.Stream(device.index), torch.cuda.CUDAGraph()
-    device.tensor(PAGE_BYTES).zero_()  # loads what fills memory
-    before, own_before, scope = device.used_bytes(), _outside(device), Scope().open()
+    device.take(PAGE_BYTES).zero_()  # loads what fills memory
+    scope = Scope().open()
     with torch.cuda.graph(captured, stream=stream):
-        device.tensor(unit).zero_()
+        device.take(unit).zero_()
     captured.replay()
     torch.cuda.synchronize(device.index)
     torch.cuda.empty_cache()
     scope.close()
-    # A graph keeps the state of the random numbers, and on real devices what the driver needs for it.
-    usage, drift, kept = device.usage(scope), _outside(device) - own_before, device.used_bytes() - before
-    yield from figures(case, usage, kept + drift, (kept + unit, kept + unit + abs(drift)))
+    usage = device.usage(scope)
     yield exact(device.id, case, "in private pools", (unit, max(unit, 20 * MB)), usage.pools_bytes)
     segments = [one for one in torch.cuda.memory_snapshot() if one["device"] == device.index]
     reserved_bytes = sum(one["total_size"] for one in segments)
     yield exact(device.id, case, "reserved", reserved_bytes, usage.reserved_bytes)
-
-
-def _outside(device: Device) -> int:
-    own_bytes = device.ask()[1]
-    return 0 if own_bytes is None else own_bytes - int(device.memory.memory_reserved(device.index))

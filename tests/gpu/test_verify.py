@@ -1,10 +1,8 @@
 """The checks of `ipygpulogger doctor --verify` on devices: simulated ones, or with SIMGPU=0 real ones."""
 
 import contextlib
-import gc
 import json
 import os
-import signal
 
 import pytest
 from memory import MB
@@ -14,8 +12,8 @@ from ipygpulogger.verify import device
 from ipygpulogger.verify.check import Figure, Unchecked
 
 SIMULATED = os.environ.get("SIMGPU") != "0"  # where neither can be had, ../conftest.py deselects all this
-CHECKS = device.checks()
-HERE = [check for check in CHECKS[1:] if "process" not in check.name]  # those in this process alone
+HERE = [*(f"devices: {name}" for name in device._ON_EACH), "pinned memory"]  # those in this process alone
+FRESH = ["other allocators, in fresh processes", "other frameworks, in fresh processes"]
 ONE, SIZES, OTHERS = "several at once", "sizes of no whole pages", "the whole device: other processes"
 gpu = pytest.mark.gpu
 
@@ -34,23 +32,23 @@ def devices(request, monkeypatch):
     return found
 
 
-def by_name(checks):
-    return pytest.mark.parametrize("check", checks, ids=[check.name for check in checks])
+def check_of(name):
+    return next(check for check in device.checks() if check.name == name)
 
 
 @gpu
 @pytest.mark.filterwarnings("default")  # a stranger's machine may have warnings of its own
-@by_name(CHECKS)
-def test_no_figure_excludes_the_truth(devices, check):
+@pytest.mark.parametrize("name", ["devices", *HERE, *FRESH])
+def test_no_figure_excludes_the_truth(devices, name):
     """On every device. On the simulated ones nothing is left out, and all but what is sampled is exact."""
-    found = list(check.run())
+    found = list(check_of(name).found())
     figures = [one for one in found if isinstance(one, Figure)]
     assert not [one for one in figures if one.is_wrong]
     if not SIMULATED:
         if not figures:
             pytest.skip("; ".join(one.reason for one in found if isinstance(one, Unchecked)))
         return
-    allocators = "split blocks", "cudaMallocAsync", "no caching"
+    allocators = "cudaMallocAsync", "no caching"
     left_out = {one.case for one in found if isinstance(one, Unchecked)}
     assert left_out <= {f"{name}: {SIZES}" for name in allocators}
     assert {one.where for one in figures} in ({"cuda:0", "cuda:1"}, {"pinned"}, set())
@@ -75,7 +73,7 @@ def _mig(gpu, parent=0):
             lambda gpu: setattr(gpu.dev[0], "integrated", 1),
             {ONE, "the whole device", "beside torch, kept", "beside torch, for a moment"},
         ),
-        (lambda gpu: gpu.fault("nvmlInit*", 9), {ONE, OTHERS, "beside torch, for a moment"}),
+        (lambda gpu: gpu.fault("nvmlInit*", 9), {ONE, "the whole device", "beside torch, for a moment"}),
         (lambda gpu: setattr(gpu.dev[0], "base_used", 14000 * MB), {"all"}),
     ],
     ids=["MIG", "MIG, CUDA 11", "container", "WSL", "unified", "no NVML", "full"],
@@ -84,14 +82,17 @@ def test_what_a_machine_hides_is_left_out(gpu, torch_forks, change, left_out):
     """One device of each kind of machine: no figure is wrong, and what cannot be checked is said."""
     change(gpu)
     program = """
+import json
+from dataclasses import asdict
 from ipygpulogger.verify import device
 for check in device.checks():
     if check.name in ("devices", "devices: for a moment, and kept", "devices: used, free, others", "devices: beside torch"):
-        device.say(check.run())
+        for one in check.run():
+            print(json.dumps(asdict(one)))
 """
     status, said, errors = torch_forks.run(program, CUDA_VISIBLE_DEVICES="0")
     assert not status, errors
-    found = [json.loads(line.removeprefix("found ")) for line in said.splitlines()]
+    found = [json.loads(line) for line in said.splitlines()]
     figures = [Figure(**values) for values in found if "lo" in values]
     assert not [one for one in figures if one.is_wrong]
     assert {values["case"] for values in found if "reason" in values} == left_out
@@ -99,35 +100,49 @@ for check in device.checks():
 
 
 @gpu
-def test_a_second_interrupt_does_not_cut_the_restoring(devices, monkeypatch):
-    """One more Ctrl-C while the first one's checks let go: that is done to its end all the same."""
-    used = [one.mine().used for one in devices]
-    running = HERE[0].run()
-    next(running)
-    with monkeypatch.context() as patch:
-        patch.setattr(gc, "collect", lambda: signal.raise_signal(signal.SIGINT))
-        with pytest.raises(KeyboardInterrupt):
-            running.throw(KeyboardInterrupt)
-    assert [one.mine().used for one in devices] == used
-
-
-@gpu
-@by_name(HERE)
+@pytest.mark.parametrize("name", HERE)
 @pytest.mark.parametrize("at", [0, 1])
-def test_all_is_restored(devices, check, at):
-    """A Ctrl-C at a figure: nothing stays allocated, cached, raised or current; and a tenth was always free."""
-    cuda, before = state.module().cuda, [one.mine().used for one in devices]
+def test_all_is_restored(devices, name, at):
+    """A Ctrl-C at a figure: nothing stays allocated, raised or current; and a tenth was always free."""
+    cuda = state.module().cuda
     for one in devices:
         one.base_used = one.total * 8 // 10 - one.mine().used
-    running = check.run()
+    running = check_of(name).found()
     for _ in range(at + 1):
         next(running, None)
     with contextlib.suppress(KeyboardInterrupt):
         running.throw(KeyboardInterrupt)
+    del running
     assert cuda.current_device() == 0
-    for index, (one, used) in enumerate(zip(devices, before, strict=True)):
-        assert (one.mine().used, cuda.max_memory_allocated(index)) == (used, 0)
+    for index, one in enumerate(devices):
+        assert cuda.memory_allocated(index) == 0
         assert one.base_used + one.mine().peak <= one.total * 9 // 10
+
+
+@gpu
+def test_memory_that_others_took(devices):
+    """Out of memory within a check: others took what was free, which is no fault of a figure."""
+    check = check_of("devices: for a moment, and kept")
+    for one in devices:
+        one.base_used = one.total
+    found = list(check.found())
+    assert {one.where for one in found} == {"cuda:0", "cuda:1"}
+    assert all(isinstance(one, Unchecked) and "another process" in one.reason for one in found)
+
+
+@gpu
+def test_memory_that_others_move(devices, monkeypatch):
+    """Other processes take and give back meanwhile: what only the whole device shows is not checked."""
+    raw = device._raw
+
+    def moving(library, size_bytes):
+        devices[0].base_used += 64 * MB
+        return raw(library, size_bytes)
+
+    monkeypatch.setattr(device, "_raw", moving)
+    found = list(check_of("devices: beside torch").found())
+    assert not [one for one in found if isinstance(one, Figure) and one.is_wrong]
+    assert [one.where for one in found if isinstance(one, Unchecked)] == ["cuda:0"]
 
 
 def test_without_torch_nothing_passes_silently(monkeypatch):
@@ -135,7 +150,7 @@ def test_without_torch_nothing_passes_silently(monkeypatch):
     monkeypatch.setattr(state, "module", lambda: None)
     monkeypatch.setattr(device.Torch, "load", lambda _: None)
     monkeypatch.setattr(device, "_TAKES", {})
-    (found,) = (one for check in CHECKS for one in check.run())
+    (found,) = (one for check in device.checks() for one in check.found())
     assert isinstance(found, Unchecked) and found.reason.startswith("torch finds none: ")
 
 
@@ -144,13 +159,13 @@ def test_each_framework_has_a_process_and_a_device_of_its_own(devices, monkeypat
     """Its figures are of the device that it was given, and are as true as the others; torch stands for any."""
     take = "import torch; return torch.empty(size, dtype=torch.uint8, device='cuda')"
     monkeypatch.setattr(device, "_TAKES", {"torch": take, "json": "assert False, 'no device'", "absent": ""})
-    monkeypatch.setattr(device, "_roomy", lambda: device._usable()[-1:])
-    check = next(check for check in CHECKS if check.name.startswith("other frameworks"))
-    *figures, unchecked = check.run()
+    found = device._devices()
+    monkeypatch.setattr(device, "_devices", lambda: found[-1:])
+    *figures, unchecked = check_of(FRESH[1]).found()
     assert [(one.case, one.what) for one in figures] == [
         ("torch: tensors", "consumed"),
         ("torch: tensors", "needed"),
     ]
-    where = device._usable()[-1].id
+    where = found[-1].id
     assert not [one for one in figures if one.is_wrong or one.label != "exact" or one.where != where]
     assert unchecked == Unchecked(where, "json: all", "no device")

@@ -120,42 +120,43 @@ def disables_gc(real):
     return lambda: gc.disable() or real()
 
 
-COMES_AND_GOES, NESTED, THREADS = "RAM that comes and goes", "RAM in nested blocks", "RAM in threads"
-NO_RESET, PROGRAM, TIME = "RAM without a reset of the peak", "another program", "the time of a block"
-MOMENT, KEPT = "for a moment", "kept"
+COMES_AND_GOES, SCOPES = "RAM that comes and goes", "RAM in nested scopes and threads"
+NO_RESET, SPAWNED, TIME = "RAM without a reset of the peak", "spawned children", "the time of a block"
+MOMENT, KEPT, BACK = "for a moment, taken", "kept, taken", "kept, given back"
+CHILD, WAIT = "child (spawn)", "a wait, by another clock"
 
 RAM = [
     Fault("its mark lags", COMES_AND_GOES, "RAM", MOMENT, "needed",
           mark(lambda resident, peak: max(resident, peak - 16 * MB))),
-    Fault("its mark is rounded up", COMES_AND_GOES, "RAM", MOMENT, "highest",
+    Fault("its mark is rounded up", COMES_AND_GOES, "RAM", MOMENT, "needed",
           mark(lambda _, peak: (peak // (8 * MB) + 2) * 8 * MB)),
-    Fault("its mark is reset by another", THREADS, "RAM", "for a moment, in a thread", "needed", RESETS_UNSEEN),
+    Fault("its mark is reset by another", SCOPES, "RAM", "in threads, inner", "needed", RESETS_UNSEEN),
     Fault("its mark is reset though it may not be", NO_RESET, "RAM", "reset_peaks=False", "ru_maxrss", RESETS_UNSEEN),
-    Fault("its mark is never reset", NESTED, "RAM", "nested, the innermost block", "needed",
+    Fault("its mark is never reset", SCOPES, "RAM", "scopes, inner", "needed",
           instead(linux, "reset_mark", always(None))),
     Fault("statm is stale", COMES_AND_GOES, "RAM", KEPT, "consumed", instead(linux, "resident_bytes", stale)),
-    Fault("status is stale", COMES_AND_GOES, "RAM", KEPT, "used",
+    Fault("status is stale", COMES_AND_GOES, "RAM", KEPT, "consumed",
           every(RISES_ONLY, instead(linux, "resident_and_mark_bytes", stale))),
-    Fault("pages have another size", COMES_AND_GOES, "RAM", "given back", "consumed",
+    Fault("pages have another size", COMES_AND_GOES, "RAM", BACK, "consumed",
           lambda patch: patch.setattr(linux, "PAGE_BYTES", 4 * linux.PAGE_BYTES)),
     Fault("a kB is 512 bytes", COMES_AND_GOES, "RAM", KEPT, "used",
           every(RISES_ONLY, lambda patch: patch.setattr(linux, "_KIB", 512))),
     Fault("a sample is called exact", COMES_AND_GOES, "RAM", MOMENT, "needed",
           instead(process.HighWaterMark, "observe", no_mark)),
-    Fault("a bound is too narrow", COMES_AND_GOES, "RAM", "bytearray for a moment", "needed",
+    Fault("a bound is too narrow", COMES_AND_GOES, "RAM", MOMENT, "needed",
           every(RISES_ONLY, mark(lambda resident, _: resident))),
-    Fault("the mark is read as what is resident", COMES_AND_GOES, "RAM", "given back", "consumed",
+    Fault("the mark is read as what is resident", COMES_AND_GOES, "RAM", BACK, "consumed",
           every(RISES_ONLY, instead(linux, "resident_and_mark_bytes", lambda real: lambda *pid: real(*pid)[::-1]))),
     Fault("the mark of a fork is lost", "forked children", "child (fork)", "dead at the end", "needed",
           instead(forked.Forks, "leave", rose_too_little)),
-    Fault("a child is read as its parent", PROGRAM, "child (another program)", KEPT, "needed",
+    Fault("a child is read as its parent", SPAWNED, CHILD, "kept", "needed",
           instead(linux, "resident_and_mark_bytes", lambda real: lambda *_: real())),
-    Fault("children are not listed", PROGRAM, "child (another program)", KEPT, "needed",
+    Fault("children are not listed", SPAWNED, CHILD, "kept", "needed",
           instead(linux, "children_of", always(()))),
-    Fault("the clock jumps", TIME, "time", "a wait, by two clocks", "time", instead(clock, "monotonic_s", jumps)),
-    Fault("the clock runs at half speed", TIME, "time", "a wait, by two clocks", "time",
+    Fault("the clock jumps", TIME, "time", WAIT, "time", instead(clock, "monotonic_s", jumps)),
+    Fault("the clock runs at half speed", TIME, "time", WAIT, "time",
           instead(clock, "monotonic_s", lambda real: lambda: real() / 2)),
-    Fault("gc is left disabled", "the settings of this process", "settings", "gc.isenabled()", "changed",
+    Fault("gc is left disabled", "the settings of this process", "settings", "after a block", "gc.isenabled()",
           instead(linux, "faults_and_mark", disables_gc)),
 ]  # fmt: skip
 
@@ -267,7 +268,7 @@ def unwrapped(_):
     return lambda _, original: original
 
 
-AMOUNTS, SCOPES, GRAPHS = (
+AMOUNTS, STREAMS, GRAPHS = (
     "devices: for a moment, and kept",
     "devices: scopes, threads and streams",
     "devices: CUDA graphs",
@@ -285,22 +286,22 @@ POOL, DEVICE, RAW, OTHERS = (
 )
 
 DEVICES = [
-    Fault("a stream is forgotten", SCOPES, "cuda:0", "on a second stream, inner", "consumed",
+    Fault("a stream is forgotten", STREAMS, "cuda:0", "on a second stream, inner", "consumed",
           counted(allocated_bytes=forgets_streams)),
     Fault("what was requested is counted", AMOUNTS, "cuda:0", "one byte kept, taken", "consumed",
           stats(lambda found: found | {"allocated_bytes": found["requested_bytes"]})),
     Fault("a freed block is forgotten", AMOUNTS, "cuda:0", "large, given back", "consumed",
           counted(allocated_bytes=lambda found: found["allocated_bytes"]["all"]["allocated"])),
-    Fault("a peak is never reset", SCOPES, "cuda:0", "in threads, inner", "needed",
+    Fault("a peak is never reset", STREAMS, "cuda:0", "in threads, inner", "needed",
           core("_cuda_resetPeakMemoryStats", always(None))),
     Fault("a peak lags", AMOUNTS, "cuda:0", "odd sizes, taken", "needed", stats(lags)),
-    Fault("a peak is lost at the user's reset", SCOPES, "cuda:0", "reset_peak_memory_stats() between, inner", "needed",
+    Fault("a peak is lost at the user's reset", STREAMS, "cuda:0", "reset_peak_memory_stats() between, inner", "needed",
           instead(ResettableFramework, "_reset_wrapper", unwrapped)),
-    Fault("a peak is lost at our reset", "devices: while a thread allocates", "cuda:0", "for a moment, while we reset",
+    Fault("a peak is lost at our reset", "devices: while a peak is reset", "cuda:0", "for a moment, while we reset",
           "needed", instead(allocators.TorchCounter, "growth_bytes", always((0, 0)))),
-    Fault("a bound has the wrong end", "devices: while a thread allocates", "cuda:0", "for a moment, while we reset",
+    Fault("a bound has the wrong end", "devices: while a peak is reset", "cuda:0", "for a moment, while we reset",
           "needed", instead(Peak, "within", lower_end)),
-    Fault("the user's counters are not restored", USERS, "cuda:0", "the user's own counters, random program 0",
+    Fault("the user's counters are not restored", USERS, "cuda:0", "the user's own counters",
           "memory_stats()", instead(ResettableFramework, "_read_wrapper", unwrapped)),
     Fault("two devices are swapped by torch", AMOUNTS, "cuda:0", "large, taken", "used by tensors",
           core("_cuda_memoryStats", lambda real: lambda index: real(1 - index))),
