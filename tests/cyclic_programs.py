@@ -126,7 +126,7 @@ def run_checked(shell, il, sources, collectable=collectable_bytes):
     """Run cells; check every sentence about garbage, and return how many there were.
 
     What was freed of earlier cells was garbage before the cell; what is said to wait is freed by a collection.
-    Of blocks that are counted, what is called held lives.
+    Of blocks that are counted, what is called freed was there before and is not now, and what is held lives.
     """
     count = 0
     for source in sources:
@@ -135,6 +135,12 @@ def run_checked(shell, il, sources, collectable=collectable_bytes):
         shell.run_cell(source, store_history=True)
         notes = [note for note in il.record.notes if "garbage" in str(note) or "not yet free" in str(note)]
         if counted_before:
+            gone_bytes = sum(size for number, size in counted_before.items() if number not in live)
+            freed = re.findall(r"\d+(?= MB)", " ".join(n for n in il.record.notes if n.startswith("freed: ")))
+            assert sum(map(int, freed)) * MB <= gone_bytes + ROUNDED_BYTES * len(freed), (
+                source,
+                il.record.notes,
+            )
             assert sum(said_bytes(il.record.notes, HELD)) <= sum(live.values()), (source, il.record.notes)
         earlier, dropped = said_bytes(notes, EARLIER), said_bytes(notes, DROPPED)
         assert len(earlier) + len(dropped) == len(notes), (source, notes)

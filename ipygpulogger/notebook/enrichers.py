@@ -81,17 +81,17 @@ def _garbage(record: CellRecord, cell: MeasuredCell) -> CellRecord:
     return _noted(record, *notes) if notes else record
 
 
-def _still_held(record: CellRecord, cell: MeasuredCell) -> CellRecord:
-    """Add who still holds what the cell dropped."""
+def _freed(record: CellRecord, cell: MeasuredCell) -> CellRecord:
+    """Add what the cell freed, and who holds what it dropped, if it gave memory back or dropped a name."""
     before: Any = cell.before
-    names = current_shell().user_ns
+    names, usages = current_shell().user_ns, record.memories()
     dropped = {name for name in before.snapshot.named if names.get(name) is None}
-    if not dropped:
+    if not dropped and all(usage.consumed_bytes > -MB for usage in usages.values()):
         return record
     with importing():
-        from ..owners.freed import still_held
+        from ..owners.freed import freed_notes
     after = cell.growth.since(before.snapshot)
-    return _noted(record, *still_held(before.snapshot, after, dropped))
+    return _noted(record, *freed_notes(before.snapshot, after, dropped, usages))
 
 
 def _at_peak(record: CellRecord, cell: MeasuredCell) -> CellRecord:
@@ -136,7 +136,7 @@ _FIGURES: tuple[tuple[str, str, Enricher], ...] = (
 )
 _ONCE: tuple[tuple[str, str, Enricher], ...] = (
     (_GARBAGE, "garbage", _garbage),
-    ("tell who holds what the cell dropped", "before", _still_held),
+    ("tell what the cell freed", "before", _freed),
     ("tell what was alive at the peak", "recording", _at_peak),
     ("tell how large its data was", "scope", _dimensions),
     ("tell who holds memory", "history", lambda record, cell: cell.history.marked(record)),

@@ -1,4 +1,4 @@
-"""Who still holds what a cell dropped, on a device."""
+"""What a cell freed on a device, where every byte is known."""
 
 import ctypes
 
@@ -10,6 +10,12 @@ pytestmark = pytest.mark.torch
 
 KEPT = "t = torch.ones(50 * MB, dtype=torch.uint8, device='cuda')"
 FREED = {
+    "deleted": ([KEPT, "del t"], ["freed: t 50 MB (cuda:0)"]),
+    "bound to None": ([KEPT, "t = None"], ["freed: t 50 MB (cuda:0)"]),
+    "bound anew to more, and deleted": (
+        [KEPT, "t = torch.ones(80 * MB, dtype=torch.uint8, device='cuda')", "del t"],
+        ["freed: t 80 MB (cuda:0)"],
+    ),
     "bound anew to as much": ([KEPT, KEPT], []),
     "shared storage": (
         [KEPT, "v = t[:10].view(2, 5)", "del t"],
@@ -24,12 +30,21 @@ FREED = {
         ["t was dropped, its 40 MB are still held by loss (autograd graph)"],
     ),
     "where nobody looks": ([KEPT, "hide(t)", "del t"], []),
+    "where nobody looks, beside another": (
+        [KEPT, "u = torch.ones(50 * MB, dtype=torch.uint8, device='cuda'); hide(t)", "del t, u"],
+        ["freed: u 50 MB (cuda:0)"],
+    ),
+    "on two devices": (
+        [KEPT, "u = torch.ones(20 * MB, dtype=torch.uint8, device='cuda:1')", "del t, u"],
+        ["freed: t 50 MB (cuda:0)", "freed: u 20 MB (cuda:1)"],
+    ),
+    "moved to the other": ([KEPT, "t = t.to('cuda:1')"], ["freed: t 50 MB (cuda:0)"]),
 }
 
 
 @pytest.mark.parametrize(("cells", "notes"), FREED.values(), ids=FREED)
-def test_who_holds_it_on_a_device(shell, cuda, run, cells, notes):
-    """The name that holds the tensor now, if the walk finds one."""
+def test_what_was_freed_on_a_device(shell, cuda, run, cells, notes):
+    """The name under which the tensor was held, where its memory is free again; or who holds it still."""
     hidden = []
 
     def hide(tensor):
@@ -41,7 +56,7 @@ def test_who_holds_it_on_a_device(shell, cuda, run, cells, notes):
     for cell in cells:
         record = run(cell)
         assert record.status == "ok"
-    told = [note for note in record.notes if "still held" in note]
+    told = [note for note in record.notes if note.startswith("freed") or "still held" in note]
     for at in hidden:
         ctypes.pythonapi.Py_DecRef(ctypes.cast(at, ctypes.py_object))
     assert [note for note in told if "cpu" not in note] == notes
