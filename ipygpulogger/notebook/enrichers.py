@@ -91,7 +91,7 @@ def _freed(record: CellRecord, cell: MeasuredCell) -> CellRecord:
     with importing():
         from ..owners.freed import freed_notes
     after = cell.growth.since(before.snapshot)
-    return _noted(record, *freed_notes(before.snapshot, after, dropped, usages))
+    return _noted(record, *freed_notes(before.snapshot, after, dropped, usages, names))
 
 
 def _at_peak(record: CellRecord, cell: MeasuredCell) -> CellRecord:

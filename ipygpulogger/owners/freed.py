@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..records import CPU, RamUsage
 from ..records.units import MB, rounded_mb, shortened, size_text
+from .dimensions import names_in
 from .growth import gained, gone, is_same, plain_name
+from .memory_blocks import array_readers, holding_of
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection, Hashable, Mapping
 
     from ..records import Usage
     from .growth import Snapshot
@@ -23,6 +25,7 @@ def freed_notes(
     after: Snapshot,
     dropped: Collection[str],
     usages: Mapping[str, Usage],
+    values: Mapping[str, Any],
 ) -> list[str]:
     """Return which names hold less than before, where that much is free, and who holds what was dropped."""
     if not (before.complete and after.complete):
@@ -47,7 +50,7 @@ def freed_notes(
             if on == device and size_bytes >= MB and (is_free or (name, on) not in unsure)
         ]
         found += _freed(sorted(names), device, kept_bytes if is_free else 0)
-    return [*found, *_still_held(before, after, dropped)]
+    return [*found, *_still_held(before, after, dropped, values)]
 
 
 def _freed(names: list[tuple[int, str]], device: str, kept_bytes: int) -> list[str]:
@@ -60,7 +63,9 @@ def _freed(names: list[tuple[int, str]], device: str, kept_bytes: int) -> list[s
     return [f"freed: {', '.join(said)}{where}{kept}"]
 
 
-def _still_held(before: Snapshot, after: Snapshot, dropped: Collection[str]) -> list[str]:
+def _still_held(
+    before: Snapshot, after: Snapshot, dropped: Collection[str], values: Mapping[str, Any]
+) -> list[str]:
     sizes: Counter[tuple[str, str]] = Counter()
     none = id(None)
     dropped = {name for name in dropped if after.bound.get(name, none) == none}  # when that walk began
@@ -68,8 +73,18 @@ def _still_held(before: Snapshot, after: Snapshot, dropped: Collection[str]) -> 
         now = after.blocks.get(key)
         if now is not None and was.size_bytes >= MB and is_same(was, now):
             for name in {was.plain_name, *was.shared} & dropped:
-                sizes[name, now.name] += now.size_bytes
+                sizes[name, _holder(now.name, key, values)] += now.size_bytes
     return [
         f"{shortened(name)} was dropped, its {size_text(size)} are still held by {shortened(holder)}"
         for (name, holder), size in sorted(sizes.items())
     ]
+
+
+def _holder(name: str, key: Hashable, values: Mapping[str, Any]) -> str:
+    """Return the name that holds a block, with the attribute or the key of it that does, if one does."""
+    value = values.get(name)
+    for inner, one in names_in(value):
+        holding = holding_of(one, array_readers())
+        if holding is not None and holding.key == key and type(inner) is str:
+            return f"{name}[{inner!r}]" if type(value) is dict else f"{name}.{inner}"
+    return name

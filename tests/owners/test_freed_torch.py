@@ -23,7 +23,7 @@ FREED = {
     ),
     "an attribute": (
         [KEPT, "m = torch.nn.Module(); m.cache = t", "del t"],
-        ["t was dropped, its 50 MB are still held by m"],
+        ["t was dropped, its 50 MB are still held by m.cache"],
     ),
     "a graph": (
         ["t = torch.ones(10 * MB, device='cuda', requires_grad=True)", "loss = (t * t).sum()", "del t"],
