@@ -296,14 +296,14 @@ SCENARIOS = {  # the rest of the cell, the logger's options
     "plain": ("", {"log": True, "gc_collect": "full"}),
     "quiet": ("", {"report": "none", "gc_collect": False, "reset_peaks": False}),
     "live": ("looked()\n", {"report": "rich"}),
-    "gpu": ("looked()\n", {"devices": "all", "metrics": ("utilization",)}),
+    "gpu": ("looked()\n", {"devices": "all", "metrics": ("energy", "utilization")}),
     "lines": ("", {"lines": True}),
     "children": ("child = Child(20)\nlooked()\nchild.end()\n", {}),
     "ram": ("", {"peak": "all"}),
     "blocks": ("blocks()\n", {}),
     "commands": ("commands()\n", {}),
     "torch": (ON_GPU, {"log": True}),
-    "torch live": (ON_GPU + "looked()\n", {"report": "rich", "metrics": ("utilization",)}),
+    "torch live": (ON_GPU + "looked()\n", {"report": "rich", "metrics": ("energy",)}),
     "torch peak": (ON_GPU, {"peak": True}),
 }
 

@@ -166,7 +166,7 @@ SCENARIOS = {  # the cell that is struck, the logger's options
     "lines": (BY_LINE, {"lines": True}),
     "fails": (DIES, {}),
     "live": ("import time\n" + KEEP + "time.sleep(0.02)\n", {"report": "rich"}),
-    "gpu": (KEEP, {"devices": "all", "metrics": ("utilization",)}),
+    "gpu": (KEEP, {"devices": "all", "metrics": ("energy", "utilization")}),
     "stops": ("il.stop()\n", {"lines": True}),
     "expected": ("%%gpulog --lines\n" + BY_LINE, {}),
     "torch": (ON_GPU, {}),

@@ -65,7 +65,7 @@ READERS = {  # and what each understands
     "line": (split_words, "start compact=True quiet='10MB 1s'"),
     "cell's options": (request_in, "--lines=f,Model.forward --peak=all --label 'a b'"),
     "cell": (request_of, "%%gpulog --lines --label x\nx = 1"),
-    "options": (words(options_in), "compact=True metrics=utilization budget=10GB lines=False"),
+    "options": (words(options_in), "compact=True metrics=energy budget=10GB lines=False"),
     "rank": (words(rank_in), "--by needed"),
     "cell and name": (words(cell_and_size_in), "4 batch"),
     "path": (words(lambda found: path_in("save", found)), "a.csv"),
@@ -122,7 +122,7 @@ def test_a_long_text_takes_no_longer_than_its_length_asks(name, anywhere, capsys
 
 LINES = [
     *(
-        "start compact=True quiet='10MB 1s' metrics=utilization",
+        "start compact=True quiet='10MB 1s' metrics=energy",
         "summary --by needed",
         "fit 4 batch",
         "save a.csv",

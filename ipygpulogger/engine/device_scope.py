@@ -1,4 +1,4 @@
-"""One device in one scope: its memory and utilization, and the figures over time.
+"""One device in one scope: its memory, energy and utilization, and the figures over time.
 
 This process's memory is what the allocators count, and what it holds outside them where the driver reports
 it. The context is reported, but not consumed. The peak is exact if memory outside the allocators did not
@@ -13,22 +13,30 @@ from typing import TYPE_CHECKING
 from ..records import DeviceUsage, Metric, Peak
 from ..records.units import MB
 from ..sources import Device, Unavailable
+from ..sources.nvidia.nvml import ENERGY_RESOLVES_S, Nvml
 from .ledger import ALLOCATED, RESERVED, DeviceSnapshot
 from .peaks import Interval, PeakTracker, peak_of_sum
 
 if TYPE_CHECKING:
     from ..records import Timeline
-    from ..sources.nvidia.nvml import Nvml
 
-METRICS = {"utilization": "%"}  # each name, with its unit
+METRICS = {"energy": "J", "utilization": "%"}  # each name, with its unit
 
 
-def metric(name: str, nvml: Nvml, on: DeviceScope, began: datetime) -> Metric:
+def metric(name: str, nvml: Nvml, on: DeviceScope, began: datetime, time_s: float) -> Metric:
     """Return one of `METRICS` of a scope that ends now: a value, or the reason why there is none."""
+    uuid, unit = on.device.uuid, METRICS[name]
     try:
-        return Metric(name, nvml.utilization_percent(on.device.uuid, began.timestamp()), METRICS[name])
+        if name == "utilization":
+            return Metric(name, nvml.utilization_percent(uuid, began.timestamp()), unit)
+        if isinstance(on.energy_j, Unavailable):
+            raise on.energy_j
+        used_j = nvml.energy_j(uuid) - on.energy_j
     except Unavailable as reason:
-        return Metric(name, None, METRICS[name], str(reason))
+        return Metric(name, None, unit, str(reason))
+    if time_s < ENERGY_RESOLVES_S or not used_j:
+        return Metric(name, None, unit, "too short for the driver's counter")
+    return Metric(name, used_j, unit)
 
 
 POINTS = 62  # with the scope's two ends, at most 64 in a record
@@ -81,11 +89,19 @@ class DeviceScope:
         self.highest_used_bytes = self.highest_other_bytes = 0
         self.lowest_other_bytes: int | None = None
         self.series = TimeSeries()  # of the whole device
+        self.energy_j: float | Unavailable = Unavailable("first used within this scope")  # at the beginning
         self.metrics: tuple[Metric, ...] = ()
+
+    def begin_energy(self, nvml: Nvml) -> None:
+        """Read the driver's energy counter, or why it cannot be read."""
+        try:
+            self.energy_j = nvml.energy_j(self.device.uuid)
+        except Unavailable as reason:
+            self.energy_j = reason
 
     def inherit(self, raw: DeviceScope) -> None:
         """Take over what was seen of the same device while no framework used it yet."""
-        self.neighbours_before_bytes = raw.neighbours_before_bytes
+        self.neighbours_before_bytes, self.energy_j = raw.neighbours_before_bytes, raw.energy_j
         self.series, self.highest_used_bytes = raw.series, raw.highest_used_bytes
 
     def leave_allocators(self) -> None:

@@ -258,7 +258,7 @@ class Scope(Measuring):
             found = [self._read_peak(*pair, final=final) for pair in one.intervals.items()]
             if final and not all(found):
                 one.leave_allocators()
-            one.metrics = tuple(metric(name, on.nvml, one, self.started_at) for name in wanted)
+            one.metrics = tuple(metric(name, on.nvml, one, self.started_at, self.time_s) for name in wanted)
 
     def _read_peak(self, tracker: PeakTracker, interval: Interval, *, final: bool) -> bool:
         known = True
@@ -290,6 +290,8 @@ class Scope(Measuring):
         except Unavailable as reason:
             self._note(reason)
             return
+        if "energy" in self._metrics:
+            device_scope.begin_energy(self._machine.nvml)
         self._device_scopes[_raw_key(device) if device.backend == DRIVER else device.key] = device_scope
 
     def _begin_raw(self, listed: Iterable[Device]) -> None:

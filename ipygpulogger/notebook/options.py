@@ -245,7 +245,9 @@ class Options(Configurable):
         default="used",
         help="Report the devices that this process has 'used', or 'all' of the machine.",
     )
-    metrics = Tuple(help="Report the 'utilization' of each GPU, all processes together.", config=True)
+    metrics = Tuple(
+        help="Report 'energy', 'utilization' or both of each GPU, all processes together.", config=True
+    )
     lines = _switch(False, "Measure each line of the cells, and of functions that earlier cells defined.")
     peak = Enum(
         *(True, False, "all"),

@@ -27,7 +27,7 @@ def device_id(backend: str, index: int) -> str:
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Metric(Value):
-    """A figure of a whole device, "utilization" in "%"; or the reason that it is None."""
+    """A figure of a whole device, "energy" in "J" or "utilization" in "%"; or the reason that it is None."""
 
     name: str
     value: float | None
@@ -72,7 +72,7 @@ class DeviceUsage(Usage):
         unknown_rise_bytes: How far it rose so above both ends for a moment, no part of ``peak``.
         limit_bytes: The most that the framework may reserve, 0 on a hidden device; None without a limit.
         context_bytes: The device context that was created within the scope, no part of what was consumed.
-        metrics: Further figures of the whole device that the user asked for.
+        metrics: Further figures of the whole device that the user asked for: energy, utilization.
         timeline: Bytes in use on the whole device over a long scope.
     """
 

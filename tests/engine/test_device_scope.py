@@ -304,11 +304,11 @@ def test_what_an_allocator_does_not_tell():
 def test_what_was_seen_before_a_framework_came_is_inherited():
     """The device is the same: its highest, its neighbours and its course."""
     raw = Story(mine=50 * MB, **RAW_ALONE)
-    raw.scope.neighbours_before_bytes = 7
+    raw.scope.neighbours_before_bytes, raw.scope.energy_j = 7, 1.5
     raw.scope.series.add(0.5, 77)
     raw.seen(900 * MB, 900 * MB)
     scope = DeviceScope(GPU)
     scope.inherit(raw.scope)
     usage = scope.usage(raw.snapshot(), NOTHING, ())
-    assert scope.series.between(None, None, 1.0) == ((0.5, 77),)
+    assert (scope.series.between(None, None, 1.0), scope.energy_j) == (((0.5, 77),), 1.5)
     assert (usage.neighbours_before_bytes, scope.highest_used_bytes) == (7, 900 * MB)

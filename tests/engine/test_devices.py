@@ -1,4 +1,4 @@
-"""Every device, on the simulated machine: the ladder, neighbours, faults, allocators; to the byte."""
+"""Every device, on the simulated machine: the ladder, neighbours, faults, allocators, energy; to the byte."""
 
 import os
 import subprocess
@@ -205,6 +205,7 @@ def test_nobody_tells_whose(cuda, on, outside, how):
         ("nvmlDeviceGetMemoryInfo_v2", "memory"),
         ("nvmlDeviceGetMemoryInfo", ""),  # the first version, which nobody asks here
         ("nvmlDeviceGetComputeRunningProcesses*", "processes"),
+        ("nvmlDeviceGetTotalEnergyConsumption", "energy"),
         ("nvmlDeviceGetSamples", "utilization"),
         ("nvml*", "memory"),
     ],
@@ -237,7 +238,8 @@ def one_fault(cuda, function, code, costs, when):
     unknown = blind or costs in ("memory", "processes")
     ladder = {"known": not unknown, "nvml": not blind and costs != "memory"}
     results = [
-        run(on, *steps, ladder=ladder, metrics=("utilization",)) for steps in ((cell,), (kept.clear,), ())
+        run(on, *steps, ladder=ladder, metrics=("energy", "utilization"))
+        for steps in ((cell,), (kept.clear,), ())
     ]
     usages = [gpu_of(result) for result in results]
     figures = [(usage.consumed_bytes // MB, usage.peaked_bytes // MB) for usage in usages]
@@ -359,7 +361,7 @@ def test_a_slice_is_a_device(cuda, parent, in_a_new_process):
             torch.empty(150 << 20, dtype=torch.uint8, device="cuda")
             gpu.dev[0].slice[2].base_used += 50 * MB
             gpu.dev[0].slice[0].base_used += 90 * MB
-        result = run(machine(), cell, metrics=("utilization",))
+        result = run(machine(), cell, metrics=("energy", "utilization"))
         (usage,) = result.gpus
         assert usage.uuid == gpu.dev[0].slice[2].uuid.decode(), usage.uuid
         assert usage.total_bytes == 4864 * MB
@@ -640,10 +642,10 @@ def test_headroom_is_what_can_still_be_had(cuda, on, fraction):
         torch.cuda.set_per_process_memory_fraction(1.0, 0)
 
 
-@pytest.mark.parametrize("wish", ["utilization", ("watts",), 3, ["utilization", "watts"], [["utilization"]]])
+@pytest.mark.parametrize("wish", ["energy", ("watts",), 3, ["energy", "watts"], [["energy"]]])
 def test_unknown_metrics_are_refused(cuda, wish):
     """One sentence, which names what there is."""
-    with pytest.raises(ValueError, match="metrics takes any of 'utilization', not"):
+    with pytest.raises(ValueError, match="metrics takes any of 'energy', 'utilization', not"):
         IPyGPULogger.check({"metrics": wish})
 
 

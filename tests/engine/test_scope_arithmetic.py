@@ -129,9 +129,10 @@ class Fake:
         self.sampler = SimpleNamespace(
             start=lambda _: self.say("start", True), stop=lambda _: self.say("stop", None)
         )
-        self.own_imports = SimpleNamespace(bytes=0, importing=contextlib.nullcontext)
+        self.energy, self.own_imports = [], SimpleNamespace(bytes=0, importing=contextlib.nullcontext)
         self.nvml = SimpleNamespace(
             devices=lambda: self.raw,
+            energy_j=self.energy_j,
             utilization_percent=lambda uuid, since_s: since_s if uuid == GPU.uuid else 1 / 0,
         )
         self.said, self.notes = [], Notes()
@@ -147,6 +148,13 @@ class Fake:
         for kid in self.kids:
             read(kid)
         return list(self.kids)
+
+    def energy_j(self, uuid):
+        assert uuid == GPU.uuid
+        found = self.energy.pop(0)
+        if isinstance(found, Unavailable):
+            raise found
+        return found
 
     def say(self, what, answer):
         self.said.append(what)
@@ -462,14 +470,30 @@ def test_a_stranger_device_is_not_inherited(on):
     scope.close()
 
 
-# -- utilization ------------------------------------------------------------------------------------
+# -- energy and utilization -------------------------------------------------------------------------
 
 
-def test_metrics_of_a_device(on):
-    """Utilization since the scope began, if asked for."""
+NO_COUNTER, SHORT = Unavailable("no counter"), "too short for the driver's counter"
+
+
+@pytest.mark.parametrize(
+    ("energies", "seconds", "value", "reason"),
+    [
+        ([100.0, 130.0], 0.1, 30.0, ""),
+        ([100.0, 130.0], 0.099, None, SHORT),
+        ([100.0, 100.0], 5.0, None, SHORT),
+        ([NO_COUNTER], 1.0, None, "no counter"),
+        ([1.0, NO_COUNTER], 1.0, None, "no counter"),
+    ],
+)
+def test_metrics_of_a_device(on, energies, seconds, value, reason):
+    """The difference of the driver's counter, or why there is none; utilization since the scope began, if asked for."""
     on.found[GPU] = [PeakTracker(Number())], held()
-    result = run(on, metrics=("utilization",))
-    assert result.gpus[0].metrics == (Metric("utilization", result.started_at.timestamp(), "%"),)
+    on.energy, on.s = energies, 0.1  # so that the difference is just a tenth
+    result = run(on, seconds=seconds, metrics=("utilization", "energy"))
+    began = result.started_at.timestamp()
+    energy = Metric("energy", value, "J", reason)
+    assert result.gpus[0].metrics == (energy, Metric("utilization", began, "%"))
     assert run(on).gpus[0].metrics == ()
 
 

@@ -87,7 +87,7 @@ BAD = {
     "gc_collect": ["some"],
     "report": ["loud", None, 1],
     "devices": ["some", None],
-    "metrics": ["utilization", ("watts",), None, {"utilization": 1}],
+    "metrics": ["energy", ("watts",), None, {"energy": 1}],
     "budget": ["ten parsecs", "10", 10, b"10GB"],
     "quiet": [*("10", 10, True, "", "0MB", "10 parsecs", "10MB 5MB", b"10MB", ("10MB", "1s"), "1m30s")],
     "log": ["run.csv", 3, "no/such/folder/run.jsonl"],

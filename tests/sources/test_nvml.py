@@ -147,9 +147,13 @@ def test_unified_memory_is_not_in_nvml(gpu, nvml):
     assert len(nvml.notes.take()) == 1
 
 
-def test_load(gpu, nvml):
-    """The mean of the samples that fell into the time, all processes together; else the reason."""
+def test_energy_and_load(gpu, nvml):
+    """Joules, and the mean of the samples that fell into the time, all processes together; else the reason."""
     uuid = nvml.devices()[0].uuid
+    gpu.dev[0].power_mw = 0
+    before = nvml.energy_j(uuid)
+    gpu.dev[0].energy_mj += 4200
+    assert nvml.energy_j(uuid) - before == pytest.approx(4.2)
     gpu.dev[0].sample_us = 10_000
     gpu.dev[0].load([(-5_000_000, 10), (-500_000, 90)])
     assert nvml.utilization_percent(uuid, time.time() - 0.4) == 90
@@ -160,10 +164,12 @@ def test_load(gpu, nvml):
     with pytest.raises(Unavailable, match="too short"):
         nvml.utilization_percent(uuid, time.time() - 0.4)
     with pytest.raises(Unavailable, match="does not know"):
-        nvml.utilization_percent("GPU-of-nobody", time.time())
-    gpu.fault("nvmlDeviceGetSamples", pynvml.NVML_ERROR_NOT_SUPPORTED)
-    with pytest.raises(Unavailable, match="does not report it"):
-        nvml.utilization_percent(uuid, time.time() - 0.4)
+        nvml.energy_j("GPU-of-nobody")
+    for function in ("nvmlDeviceGetTotalEnergyConsumption", "nvmlDeviceGetSamples"):
+        gpu.fault(function, pynvml.NVML_ERROR_NOT_SUPPORTED)
+    for ask in (nvml.energy_j, lambda uuid: nvml.utilization_percent(uuid, time.time() - 0.4)):
+        with pytest.raises(Unavailable, match="does not report it"):
+            ask(uuid)
 
 
 OTHERS = [0]  # how often other tests of this process left the library open, in machines of their own

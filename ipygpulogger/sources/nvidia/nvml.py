@@ -22,6 +22,8 @@ from . import driver
 
 T = TypeVar("T")
 
+# The energy counter moves in steps of some tens of milliseconds: it shows nothing of a shorter cell.
+ENERGY_RESOLVES_S = 0.1
 NO_DRIVER = "no NVIDIA driver"
 NOT_INSTALLED = "nvidia-ml-py is not installed"
 _MISMATCH = "the driver's library and kernel module differ"
@@ -196,6 +198,11 @@ class Nvml:
     def fails(self, what: str) -> bool:
         """Return whether the driver's last answer to this question was an error."""
         return what in self._missing
+
+    def energy_j(self, uuid: str | None) -> float:
+        """Return the joules that a device used since the driver was loaded; not before Volta, MIG or WSL."""
+        energy_mj: int = self._read(uuid, lambda nvml, one: nvml.nvmlDeviceGetTotalEnergyConsumption(one))
+        return energy_mj / 1000
 
     def utilization_percent(self, uuid: str | None, since_s: float) -> float:
         """Return the share of time in which any kernel ran: the mean of the driver's samples since then."""
