@@ -49,6 +49,7 @@ _LEAK = "every run consumed more, and left more in use than the one before"
 _MOMENT = "more for a moment"
 _LEGEND = f"<b style=color:{BLUE}>■</b> consumed{DOT}<b style=color:{RED}>■</b> {_MOMENT}"
 _WIDTH = 80  # of text, of which a table without marks leaves two
+_BAR = 8  # characters
 # Of code in HTML: on a narrow screen it leaves room for the figures; JupyterLab would wrap it.
 _CLIPPED = "max-width:18vw;overflow:hidden;text-overflow:ellipsis;white-space:nowrap"
 _CODE = "background:none;padding:0;white-space:pre"
@@ -67,7 +68,7 @@ def summary(
     names, (below, leaking) = _names(ranked), _below(records, ranked, most)
     lines = [_title(records, ranked, by)]
     lines += _table(ranked[:most], names, html=False).text(width + 2, marks=False)
-    for sentence in below:
+    for sentence in (*below, f"█ consumed  ░ {_MOMENT}"):
         lines += textwrap.wrap(sentence, width)
     return printable_lines([*lines, *leaking])
 
@@ -138,7 +139,7 @@ def _table(records: Sequence[CellRecord], names: dict[Key, str], *, html: bool) 
     """Return cells as a table, a row for each memory, the highest figures in bold."""
     columns = [Column("", "words", html_head="Cell", least=7), Column("", "words", gap=1, least=4)]
     columns += [Column("Consumed", gap=1, least=8), Column("Needed", gap=1, least=6)]
-    columns += [Column("", "drawn"), Column("Highest", gap=1, least=7)]
+    columns += [Column("", "drawn" if html else "figure", gap=1), Column("Highest", gap=1, least=7)]
     columns += [Column("Time", gap=1, least=7)]
     columns.insert(1 if html else len(columns), Column("Cell", "code", html_head="Source"))
     table = Table(columns)
@@ -163,7 +164,8 @@ def _table(records: Sequence[CellRecord], names: dict[Key, str], *, html: bool) 
             )
         for name, usage in rows:
             consumed, needed, highest = (_figure(usage, what, most[what], html=html) for what in SIZES)
-            figures = consumed, needed, Bar(moved_parts(usage), scale_bytes), highest, time
+            bar = Bar(moved_parts(usage), scale_bytes)
+            figures = consumed, needed, bar if html else bar.blocks(_BAR), highest, time
             table.add(first, *([source, name] if html else [name]), *figures, *([] if html else [source]))
             first, time, source = "", "", Drawn("")
     return table

@@ -7,7 +7,7 @@ from html import escape
 from itertools import groupby
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from ..records.units import clipped, printable, rounded_mb
+from ..records.units import MB, clipped, printable, rounded_mb
 from .markup import BLUE, RED, Drawn, Part, Strong, Text, cell_bar, code
 from .markup import table as html_table
 
@@ -34,6 +34,16 @@ class Bar(NamedTuple):
 
     parts: Sequence[Part]
     scale_bytes: int  # how much fills the cell
+
+    def blocks(self, width: int) -> str:
+        """Return the bar for text: its first part in full blocks, the others in light ones."""
+        drawn, sizes = "", 0
+        for part, block in zip(self.parts, "█░", strict=False):
+            sizes += part.size_bytes if part.size_bytes >= MB else 0
+            # What is seen at all takes a character, and no part takes that of another.
+            columns = -(-sizes * width // self.scale_bytes) if sizes and self.scale_bytes else 0
+            drawn += block * (columns - len(drawn))
+        return f"{drawn:{width}}"
 
 
 Words = str | Strong | Drawn  # of a cell; a `Strong` one stands out in HTML

@@ -5,11 +5,15 @@ from dataclasses import replace
 
 import plotted
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from memory import MB
 
 from ipygpulogger import History
 from ipygpulogger.records import Owner
+from ipygpulogger.render.markup import Part
 from ipygpulogger.render.summary import html, summary
+from ipygpulogger.render.table import Bar
 
 
 def gpu(before, after, top, *how, index=0, **more):
@@ -26,7 +30,7 @@ def told(records, by="needed"):
 
 
 def test_the_whole_of_it():
-    """A golden one: the heading, a row for each memory, the highest."""
+    """A golden one: the heading, a row for each memory with its bar, what bars mean, the highest."""
     cells = [
         cell(1, 110, 480, 500, time_s=2.1, source="import torch"),
         cell(2, 480, 430, 510, time_s=12.0, source="load()", status="error", error="OSError"),
@@ -35,13 +39,26 @@ def test_the_whole_of_it():
     ]
     assert told(cells) == [
         "4 cells (1 that only ran %gpulog left out), ranked by needed; MB",
-        "             Consumed Needed Highest    Time  Cell",
-        "In [3]  RAM       420   1620    2100  8.25 s  model.fit(x)",
-        "        GPU      2467   3900    3900",
-        "In [1]  RAM       370    390     500  2.10 s  import torch",
-        "In [2]  RAM       -50     30     510  12.0 s  failed: OSError: load()",
+        "             Consumed Needed          Highest    Time  Cell",
+        "In [3]  RAM       420   1620 █░░░        2100  8.25 s  model.fit(x)",
+        "        GPU      2467   3900 ██████░░    3900",
+        "In [1]  RAM       370    390 █            500  2.10 s  import torch",
+        "In [2]  RAM       -50     30 ░            510  12.0 s  failed: OSError: load()",
         "highest: RAM 2.1 GB, raised by In [3]; GPU 3.8 GB, raised by In [3]",
+        "█ consumed  ░ more for a moment",
     ]
+
+
+@given(st.lists(st.integers(0, 999), min_size=2, max_size=2), st.integers(1, 2000), st.integers(1, 20))
+def test_a_bar_of_blocks_is_in_proportion(sizes, scale, width):
+    """As wide as the column; what is seen at all has a character, and both parts end where their sum does."""
+    parts = [Part("", size * MB) for size in sizes]
+    drawn = Bar(parts, max(scale, sum(sizes)) * MB).blocks(width)
+    assert len(drawn) == width
+    assert re.fullmatch("█*░* *", drawn)
+    for shown, size in ((drawn.count("█"), sizes[0]), (len(drawn.rstrip()), sum(sizes))):
+        assert bool(shown) == bool(size)
+        assert 0 <= shown - size * width / max(scale, sum(sizes)) < 1
 
 
 def test_a_cell_is_shown_by_the_line_that_says_what_it_does():
@@ -73,9 +90,9 @@ def test_what_is_not_exact_is_at_least():
         cell(2, 0, 0, 70, "bounded", 70),
     ]
     lines = told(cells)
-    assert re.search(r"RAM +0 +≥90 +≥90 ", lines[2])
-    assert re.search(r"GPU +0 +≥80 +≥80$", lines[3])
-    assert re.search(r"RAM +0 +70 +70 ", lines[4])
+    assert re.search(r"RAM +0 +≥90 ░+ +≥90 ", lines[2])
+    assert re.search(r"GPU +0 +≥80 ░+ +≥80$", lines[3])
+    assert re.search(r"RAM +0 +70 ░+ +70 ", lines[4])
     highest = "highest: RAM at least 90 MB, raised by In [1]; GPU at least 80 MB, raised by In [1]"
     assert highest in " ".join(lines)
 
@@ -94,14 +111,14 @@ def test_what_nobody_tells_is_not_zero():
     """A device without per-process usage: n/a, and none is the highest."""
     lines = told([cell(1, 0, 5, 5, gpus=[gpu(0, 0, 0, attributed=False)])])
     assert re.search(r"GPU +n/a +n/a +n/a$", lines[3])
-    assert lines[-1] == "highest: RAM 5 MB, raised by In [1]"
+    assert lines[-2] == "highest: RAM 5 MB, raised by In [1]"
 
 
 def test_of_many_devices_those_where_something_happened():
     """The devices that moved, and the fullest, which the ranking may be due to; each keeps its name in all cells."""
     gpus = [gpu(900, 900, 900), gpu(10, 10, 10, index=1), gpu(0, 7, 7, index=2), gpu(0, 0, 8, index=3)]
     lines = told([cell(1, 0, 5, 5, gpus=gpus), cell(2, 0, 5, 5, gpus=gpus[2:3])])
-    rows = re.findall(r"GPU\d(?= +\d+ +\d+ +\d+(?: |$))", "\n".join(lines), re.MULTILINE)
+    rows = re.findall(r"GPU\d(?= +\d+ +\d+ [█░ ]+ \d+(?: |$))", "\n".join(lines), re.MULTILINE)
     assert rows == ["GPU0", "GPU2", "GPU3", "GPU2"]
 
 
@@ -112,22 +129,22 @@ def test_long_histories_are_short():
     assert lines[0] == "1,234 cells, ranked by needed; MB"
     assert sum(bool(re.search(r"In \[\d+\] +RAM", line)) for line in lines) == 20
     assert "and 1,214 more" in lines
-    assert lines[-1] == "highest: RAM 124 MB, raised by In [1200]"
+    assert lines[-2] == "highest: RAM 124 MB, raised by In [1200]"
 
 
 def test_a_quiet_notebook_has_no_highest():
     """Under a megabyte nothing is worth a sentence; without a cell that is said."""
-    assert len(told([cell(1, 0, 0, 0), cell(2, 0, 0, 0, time_s=2.0)])) == 4
+    assert len(told([cell(1, 0, 0, 0), cell(2, 0, 0, 0, time_s=2.0)])) == 5
     assert told([]) == ["no cell has been reported yet"]
 
 
 def test_who_only_ran_while_memory_was_there_did_not_raise_it():
     """The highest is of the cell that needed most of those that came so far."""
     cells = [cell(3, 900, 900, 900), cell(2, 0, 900, 900), cell(4, 900, 0, 904), cell(5, 100, 1000, 1000)]
-    assert told(cells[:3])[-1] == "highest: RAM 904 MB, raised by In [2]"
-    assert told(cells)[-1] == "highest: RAM 1.0 GB, raised by In [5]"
+    assert told(cells[:3])[-2] == "highest: RAM 904 MB, raised by In [2]"
+    assert told(cells)[-2] == "highest: RAM 1.0 GB, raised by In [5]"
     assert (
-        told([*cells, cell(6, 100, 1100, 1100, gpulog_only=True)])[-1]
+        told([*cells, cell(6, 100, 1100, 1100, gpulog_only=True)])[-2]
         == "highest: RAM 1.1 GB, raised by In [6]"
     )
 
