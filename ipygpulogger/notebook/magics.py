@@ -6,6 +6,7 @@ import json
 import sys
 import weakref
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from IPython.core.magic import no_var_expand
@@ -194,8 +195,11 @@ class GpulogMagics:
 
     def _plot(self) -> Any:
         with importing():
-            from ..render import plot
-        return plot.figure(self.logger.history)
+            from ..render import plot, plot_data
+        history = self.logger.history
+        if hasattr(self.shell, "kernel"):
+            return plot.figure(history)
+        return plot.in_terminal(history, partial(print, f"\n{plot_data.drawing(history)}"))
 
     def _fit(self, *words: str) -> None:
         count, name = cell_and_size_in(words)

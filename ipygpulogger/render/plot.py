@@ -15,7 +15,7 @@ from .markup import BLUE, RED
 from .plot_data import OWN, WHOLE, Axis, panels
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from matplotlib.figure import Figure
 
@@ -102,6 +102,16 @@ def png(drawn: Figure) -> tuple[bytes, dict[str, int]]:
         picture.quantize(_COLORS, method=_OCTREE).save(smaller, "png", optimize=True)
     width_in, height_in = drawn.get_size_inches()
     return smaller.getvalue(), {"width": round(width_in * _DPI), "height": round(height_in * _DPI)}
+
+
+def in_terminal(records: Iterable[CellRecord], show: Callable[[], None]) -> Any:
+    """Return the figure, shown by what `show` prints; without matplotlib that is shown at once."""
+    try:
+        drawn: Any = figure(records)
+    except ImportError:
+        return show()
+    drawn._ipython_display_ = show
+    return drawn
 
 
 def _draw(axes: Any, panel: Panel, axis: Axis, *, first: bool) -> None:

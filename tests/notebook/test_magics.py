@@ -12,7 +12,7 @@ from reports import run
 import ipygpulogger
 from ipygpulogger import History
 from ipygpulogger.engine.machine import machine
-from ipygpulogger.render import text
+from ipygpulogger.render import plot_data, text
 from ipygpulogger.render.summary import summary
 
 MIME = "application/vnd.ipygpulogger.v1+json"
@@ -172,6 +172,24 @@ def test_the_plot_is_handed_back(extension, capsys):
     assert isinstance(run(extension, "%gpulog plot").result, Figure)
     assert run(extension, "fig = %gpulog plot").result is None
     assert isinstance(extension.user_ns["fig"], Figure)
+
+
+def test_the_plot_in_a_terminal_is_drawn_there(extension, capsys, monkeypatch):
+    """In characters, also without matplotlib; in a kernel it is a picture."""
+    run(extension, "x = 1")
+    history = extension.user_ns["il"].history
+    capsys.readouterr()
+    drawing = plot_data.drawing(history)
+    run(extension, "%gpulog plot")
+    assert capsys.readouterr().out.startswith(f"Out[3]: \n{drawing}\n")
+    monkeypatch.setattr(extension, "kernel", None, raising=False)
+    assert not hasattr(run(extension, "%gpulog plot").result, "_ipython_display_")
+    monkeypatch.delattr(extension, "kernel")
+    capsys.readouterr()
+    drawing = plot_data.drawing(history)
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    run(extension, "%gpulog plot")
+    assert capsys.readouterr().out.startswith(f"\n{drawing}\n")
 
 
 @pytest.mark.parametrize("name", ["run.jsonl", "two words.csv"])
