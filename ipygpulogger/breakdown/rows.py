@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import ast
+import builtins
+import linecache
 import sys
 from bisect import bisect_right
+from contextlib import suppress
+from itertools import chain
+from operator import attrgetter
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..allocator.places import OURS, Place, Places, frames_of, last_resort, user_frame
+from ..allocator.places import OURS, Place, Places, frames_of, is_top, is_users, last_resort, user_frame
 from ..owners.memory_blocks import array_readers
 from ..records.device_usage import CPU
 from ..records.explained import BEFORE, OTHERS, UNRECORDED, AtPeak, folded
@@ -17,7 +24,7 @@ from .names import Label, Labels, Search, names_at_end
 from .training import training
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from ..allocator.graph import Address
     from ..allocator.places import Frame
@@ -28,6 +35,8 @@ if TYPE_CHECKING:
 _MOST_ROWS = 100  # of one device
 _NAMES = 3  # in one row
 _NAMELESS, _FREED = "no name found", "freed since"
+_TEMPORARY = Label("temporaries")
+DELETED = " (deleted)"
 HELD = "held"  # `LabelledBlock.apart` of what names hold, in a row that is called after them
 _BY_LINE = "activations", "temporaries", "gradients"  # named after the line that made them
 
@@ -44,7 +53,7 @@ class LabelledBlock(NamedTuple):
     @classmethod
     def of(cls, label: Label, place: Place, size_bytes: int, *, alive: bool) -> LabelledBlock:
         """Return a block of a device; alive: whether it still was at the end."""
-        apart = label.name if label.kind == "temporaries" else ""
+        apart = label.name if label.kind == "temporaries" or label.name.endswith(DELETED) else ""
         if place.place in (BEFORE, UNRECORDED):
             apart = label.name or (_NAMELESS if alive else _FREED)
         return cls(label.kind, place, label.name, size_bytes, apart)
@@ -90,11 +99,15 @@ class Breakdown:
     def rows(self, device: str, index: int, moment: Moment) -> tuple[AtPeak, ...]:
         """Return the rows of one device, the largest first."""
         kinds, places = Kinds(index, moment.count, self._history, self._names), Places(self._shell)
+        latest = sorted(moment.blocks, key=attrgetter("count"), reverse=True)
+        deleted = Deleted((frames_of(block.frames) for block in latest), self._shell)
         blocks = []
         for block in moment.blocks:
             stack = [] if block.before else frames_of(block.frames)
             line = None if block.before else _line(block, stack, kinds)
             label = kinds.label_of(block, stack)
+            if label == _TEMPORARY and not block.alive and (name := deleted.name_of(stack)):
+                label = Label("variables", name)
             place = _place(block, line, stack, places)
             blocks.append(LabelledBlock.of(label, place, block.size_bytes, alive=block.alive))
         return rows_of(device, blocks)
@@ -144,6 +157,54 @@ def _row(device: str, kind: Kind, place: Place, apart: str, blocks: list[Labelle
     return AtPeak(device, kind, name, place.place, sum(block.size_bytes for block in blocks), len(blocks))
 
 
+class Deleted:
+    """Finds the variable that held a block at the peak and was deleted before the end, by the cell's text.
+
+    Its statement is `a = ` and what an operator or a library's function returns. The peak came after that
+    statement and before the next one that binds or deletes `a`.
+    """
+
+    def __init__(self, stacks: Iterable[Sequence[Frame]], shell: Any) -> None:
+        # `stacks`: of what was alive at the peak, the latest first.
+        self._names = vars(builtins) | ({} if shell is None else shell.user_ns)
+        self._peak = next(filter(is_top, chain.from_iterable(stacks)), ("", 0, ""))
+        self._body: list[ast.stmt] = []
+        with suppress(SyntaxError, ValueError):
+            self._body = ast.parse("".join(linecache.getlines(self._peak[0]))).body
+
+    def name_of(self, stack: Sequence[Frame]) -> str:
+        """Return "a (deleted)" for a block with this stack that `a` held; "" where that is not certain."""
+        line = next((frame for frame in stack if is_users(frame[0])), None)
+        if line is None or not is_top(line) or line[0] != self._peak[0]:
+            return ""
+        made, peak = self._at(line[1]), self._at(self._peak[1])
+        if 0 <= made < peak:
+            match self._body[made]:
+                case ast.Assign(targets=[ast.Name(id=name)], value=value) if self._is_librarys(value):
+                    later = self._body[made + 1 : peak + 1]
+                    rebound = any(_rebinds(one, name) for one in self._body[peak + 1 :])
+                    return name + DELETED if rebound and not any(_rebinds(one, name) for one in later) else ""
+        return ""
+
+    def _at(self, line: int) -> int:
+        """Return which statement of the cell stands on a line; -1 for none and for several."""
+        found = [at for at, one in enumerate(self._body) if one.lineno <= line <= (one.end_lineno or 0)]
+        return found[0] if len(found) == 1 else -1
+
+    def _is_librarys(self, value: ast.expr) -> bool:
+        """Return whether only operators and functions of modules and of Python make a value."""
+        calls = [node.func for node in ast.walk(value) if isinstance(node, ast.Call)]
+        roots = [self._names.get(ast.unparse(function).partition(".")[0]) for function in calls]
+        return isinstance(value, (ast.Call, ast.BinOp)) and all(
+            isinstance(root, (ModuleType, type, type(len))) for root in roots
+        )
+
+
+def _rebinds(statement: ast.stmt, name: str) -> bool:
+    names = (node for node in ast.walk(statement) if isinstance(node, ast.Name) and node.id == name)
+    return any(not isinstance(node.ctx, ast.Load) for node in names)
+
+
 # -- of general RAM: by the line that asked for the blocks
 
 _NOTABLE_SHARE = 0.001  # of the peak: rows of less stand as one
@@ -164,17 +225,27 @@ def ram_rows(peak: RamPeak, shell: Any) -> tuple[AtPeak, ...]:
         number: Place("", OTHERS) if line is None else places.place_of(line, stacks[number])
         for number, line in lines.items()
     }
+    deleted = Deleted((stacks[block.stack] for block in reversed(peak.blocks)), shell)
+    name_of = {number: deleted.name_of(stacks[number]) for number in lines}
     blocks = [block for block in peak.blocks if block.stack in lines]
     names = _names_of_blocks(blocks, shell)
-    labelled = []
-    for block in blocks:
-        name = names.get(block.address, "") if block.alive and not block.is_arena else ""
-        place, kind = place_of[block.stack], "variables" if block.alive else "temporaries"
-        place = Place(place.place, _SMALL_OBJECTS) if block.is_arena else place
-        # What names hold is not one with the rest of its line.
-        apart = HELD if name else ""
-        labelled.append(LabelledBlock(kind, place, name, block.size_bytes, apart))  # type: ignore[arg-type]
+    labelled = (
+        _labelled(
+            block,
+            place_of[block.stack],
+            names.get(block.address, "") if block.alive else name_of[block.stack],
+        )
+        for block in blocks
+    )
     return rows_of(CPU, labelled, _NOTABLE_SHARE * peak.size_bytes)
+
+
+def _labelled(block: RamBlock, place: Place, name: str) -> LabelledBlock:
+    name = "" if block.is_arena else name
+    kind: Kind = "variables" if block.alive or name else "temporaries"
+    place = Place(place.place, _SMALL_OBJECTS) if block.is_arena else place
+    # What names hold is not one with the rest of its line.
+    return LabelledBlock(kind, place, name, block.size_bytes, (HELD if block.alive else name) if name else "")
 
 
 def _line_that_asked(stack: list[Frame]) -> Frame | None:

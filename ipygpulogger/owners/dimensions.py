@@ -121,14 +121,18 @@ def _is_batch_size(name: Any, value: Any) -> bool:
     return type(value) is int and value > 0 and type(name) is str and _BATCH_SIZE.fullmatch(name) is not None
 
 
-def _settings(name: str, value: Any) -> Iterator[Found]:
-    """Yield the batch sizes in a dict, or among an object's own attributes: "loader.batch_size"."""
-    is_dict = type(value) is dict
-    if not is_dict:
+def names_in(value: Any) -> list[tuple[Any, Any]]:
+    """Return the settings in a dict or in an object's own attributes, such as `args.batch_size`."""
+    if type(value) is not dict:
         value = None if issubclass(type(value), (type, ModuleType)) else own_attribute(value, "__dict__")
-    for key, one in list(value.items()) if type(value) is dict and len(value) <= _SETTINGS else ():
+    return list(value.items()) if type(value) is dict and len(value) <= _SETTINGS else []
+
+
+def _settings(name: str, value: Any) -> Iterator[Found]:
+    """Yield the batch sizes among the settings in a dict or in an object: "loader.batch_size"."""
+    for key, one in names_in(value):
         if _is_batch_size(key, one):
-            yield f"{name}[{key!r}]" if is_dict else f"{name}.{key}", one
+            yield f"{name}[{key!r}]" if type(value) is dict else f"{name}.{key}", one
 
 
 def _leading(value: Any, frameworks: Sequence[Framework]) -> int | None:

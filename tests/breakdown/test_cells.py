@@ -106,3 +106,30 @@ def test_names_and_lines_are_those_that_the_user_sees(kernel):
     for _ in range(3):
         rows("pass")
     assert kernel.value("[r.between for r in il.history][-3:]") == [[], [], []]
+
+
+DELETED = {  # a cell, and what the 24 MB of its `a` were at the peak
+    "deleted": ("a = torch.zeros(24 * MB, device='cuda')\nb = a * 2\ndel a", ("a (deleted)", "{}:1")),
+    "of a helper": ("a = T(24)\nb = a * 2\na = None", None),
+    "kept by a graph": (
+        (
+            "a = torch.zeros(24 * MB, device='cuda', requires_grad=True) * 1\nb = (a * a).sum()\ndel a\n"
+            "c = torch.zeros(48 * MB, device='cuda')\ndel b"
+        ),
+        None,
+    ),
+    "a list": ("a = [T(12), T(12)]\nb = a[0] * 2\ndel a", None),
+}
+
+
+@pytest.mark.kernel(gpu=True, begin=BEGIN)
+def test_a_variable_that_the_cell_deleted(kernel):
+    """It is named where the cell's text proves that the name held the memory at the peak."""
+    kernel.run("def T(mb):\n    return torch.zeros(mb * MB, device='cuda')")
+    for law, (code, named) in DELETED.items():
+        assert kernel.run(code).status == "ok"
+        found = [tuple(row)[1:3] for row in kernel.value(ROWS) if row[0] == "variables"]
+        place = kernel.value("il.record.label")
+        told = [row for row in found if "(deleted)" in row[0]]
+        assert told == ([(named[0], named[1].format(place))] if named else []), (law, found)
+        kernel.run("b = c = None")

@@ -28,6 +28,40 @@ assert os.waitpid(child, 0)[1] == 0
 """
 
 
+DELETED = {  # a cell, and the name of its first line's 24 MB at the peak, which another line made
+    "deleted": ("a = np.ones(3 * MB)\nb = a * 2\ndel a", "a (deleted)"),
+    "bound to None": ("a = np.ones(3 * MB)\nb = a * 2\na = None", "a (deleted)"),
+    "bound anew": ("a = np.ones(3 * MB)\nb = a * 2\na = b[:3]", "a (deleted)"),
+    "an operator's result": ("a = b + 1\nc = a * 2\ndel a", "a (deleted)"),
+    "of Python's own": ("a = bytes(24 * MB)\nb = a + b'x'\ndel a", "a (deleted)"),
+    "of a helper": ("a = T(24)\nb = a * 2\ndel a", ""),
+    "together": ("a = np.ones(3 * MB); x = 1\nb = a * 2\ndel a, x", ""),
+    "a temporary": ("a = np.ones(3 * MB).sum() + len(bytes(48 * MB))\ndel a", ""),
+    "put into a list": (
+        "rows = []\nn = rows.append(np.ones(3 * MB))\nb = rows[0] * 2\nrows.clear()\ndel n",
+        "",
+    ),
+    "kept by a helper": ("a = keeps(24)\nb = np.ones(3 * MB)\nkept.clear()\ndel a", ""),
+    "in a loop": ("for i in range(2):\n    a = np.ones(3 * MB)\nb = a * 2\ndel a", ""),
+    "deleted before": ("a = np.ones(3 * MB)\nc = [a]\ndel a\nb = c[0] * 2\ndel c", ""),
+}
+
+
+@pytest.mark.kernel(begin=BEGIN)
+def test_a_variable_that_the_cell_deleted(kernel):
+    """It is named where the cell's text proves that the name held the memory at the peak; else it is a temporary."""
+    kernel.run(f"b = np.ones(3 * MB)\n{HELPER}")
+    kernel.run("kept = []\ndef keeps(mb):\n    kept.append(np.ones(mb << 17))\n    return kept[0][:3]")
+    for law, (code, name) in DELETED.items():
+        assert kernel.run(code).status == "ok"
+        found = [tuple(row) for row in kernel.value(ROWS)]
+        if name:
+            assert [row[:3] for row in found if row[2] == name] == [("cpu", "variables", name)], (law, found)
+        else:
+            assert not [row for row in found if "(deleted)" in row[2]], (law, found)
+            assert any(row[1] == "temporaries" for row in found), (law, found)
+
+
 @pytest.mark.kernel(begin=BEGIN)
 def test_lines_and_names_are_those_that_the_user_sees(kernel):
     """In one notebook: numpy, C and pandas, a failed cell, threads and tasks, a child; within 1 %."""
