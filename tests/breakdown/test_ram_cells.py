@@ -104,9 +104,4 @@ def test_lines_and_names_are_those_that_the_user_sees(kernel):
     kernel.run("raise ValueError('x')")
     told = kernel.value("[(r.name, r.place) for record in il.history for r in record.at_peak]")
     assert {tuple(one) for one in told if not one[1].startswith("In [") and one[0] != "z"} <= PLACELESS
-    assert (
-        kernel.value(
-            "[note for record in il.history for note in record.notes]"
-        )
-        == []
-    )
+    assert kernel.value("[note for record in il.history for note in record.notes]") == []
