@@ -11,6 +11,7 @@ import inspect
 import json
 import os
 import shutil
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -18,8 +19,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator
-
     from .blocks.measure import Measure
     from .records import CellRecord
     from .storage.log import Log

@@ -7,14 +7,13 @@ what was requested; how large the block was follows from these rules and from th
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..records.units import MB
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
     from ..sources.torch.snapshot import Event, Segment
 
 BLOCK_BYTES = 512  # every size is a multiple of this

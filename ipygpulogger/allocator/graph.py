@@ -5,14 +5,12 @@ Only `_raw_saved_*` is read: the others run the user's unpack hooks, and recompu
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Iterable
+from types import ModuleType
+from typing import Any, NamedTuple
 
 from ..runtime.objects import bases_of, is_made_in_python
 from ..sources.torch import tensors
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-    from types import ModuleType
 
 Address = tuple[int, int]  # the index of a device, and an address there
 

@@ -6,15 +6,13 @@ import functools
 import linecache
 import os
 import re
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Iterable, Sequence
+from types import FrameType
+from typing import Any, NamedTuple
 
 from ..records.units import clipped
 from ..runtime.objects import walk_stack
 from ..runtime.shell import is_a_cells, is_users_file, lines_of, place_of_cell
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-    from types import FrameType
 
 Frame = tuple[str, int, str]  # a file, a line and a function
 

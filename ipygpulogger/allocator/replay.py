@@ -8,18 +8,16 @@ from __future__ import annotations
 
 import sys
 from bisect import bisect_right
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from .caching_allocator import Layout, Settings, blocks_of, live, undone
+from .caching_allocator import Blocks, Layout, Settings, blocks_of, live, undone
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from ..sources.torch.history import DeviceHistory
     from ..sources.torch.snapshot import AllocatorState, Position
-    from .caching_allocator import Blocks
 
 
 @dataclass(slots=True)  # not frozen: there may be tens of thousands, and that takes three times as long

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Hashable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ..records.cell_record import TEST, process_of
+from ..records.cell_record import TEST, CellRecord, process_of
 from ..records.units import MB
 from ..records.usage import Peak, Usage
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Hashable, Iterable, Iterator
-
-    from ..records.cell_record import CellRecord
-
     _Runs = dict[Hashable, CellRecord]
     _Usages = dict[str, Usage | None]  # by RAM or device; None without attributed use
 

@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import linear_regression
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-from ..records.cell_record import process_of
+from ..records.cell_record import CellRecord, process_of
 from ..records.units import MB
-from ..records.usage import needed
+from ..records.usage import Usage, needed
 from . import leaks
-
-if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterable, Mapping, Sequence
-
-    from ..records.cell_record import CellRecord
-    from ..records.usage import Usage
 
 RAM = "RAM"  # the key of general RAM in `leaks.memories`
 _RISES_BYTES = {RAM: 8 * MB}  # the least rise from the smallest to the largest size that is a growth

@@ -8,6 +8,7 @@ its own, so only its time is compared.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from statistics import median
@@ -19,8 +20,6 @@ from ..records.usage import notable
 from ..records.value import Sequenced, displayed_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
     from ..records.device_usage import DeviceUsage
 
     What = Literal["needed", "used", "time"]

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from datetime import datetime
 from typing import TYPE_CHECKING
 
-from ..records.cell_record import process_of
+from ..records.cell_record import CellRecord, process_of
 from ..records.units import MB
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterable, Iterator, Sequence
-    from datetime import datetime
-
-    from ..records.cell_record import CellRecord
     from ..records.usage import Usage
 
 RUNS = 3  # in a row: neither a warm-up nor a coincidence

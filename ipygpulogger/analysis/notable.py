@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from ..records import CellRecord
@@ -9,8 +10,6 @@ from ..records.note import URGENT, of_kind
 from ..records.units import MB, nonzero_text, rounded_mb, size_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
     from ..records import DeviceUsage, Measurement, Usage
 
 QUIET_RAM_BYTES = 5 * MB  # importing a small module moves as much

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import warnings
 import weakref
+from collections.abc import Callable
 from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import replace
@@ -22,8 +23,6 @@ from ..runtime.errors import say
 from ..runtime.wrappers import around_calls
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from ..breakdown.recording import PeakRecording
     from ..records import AtPeak, DeviceUsage, RamUsage
 

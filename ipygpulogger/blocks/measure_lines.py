@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 import threading
-from types import MethodType
+from collections.abc import Callable
+from types import CodeType, MethodType
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, overload
 
 from ..lines.line_profiler import LineProfiler, backend, code_of
@@ -16,9 +17,6 @@ from ..runtime.wrappers import around_calls
 from .measure import warn
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from types import CodeType
-
     from typing_extensions import Self
 
     from ..records import LineUsage

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable, Iterator, Sized
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import count
+from types import FrameType
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, final
 
 from ..engine.machine import machine
@@ -18,9 +20,6 @@ from ..runtime.wrappers import Call
 from .measure import warn
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sized
-    from types import FrameType
-
     from ..records import DeviceUsage
 
 

@@ -10,16 +10,14 @@ import os
 import re
 from bisect import bisect_right
 from collections import deque
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..allocator.places import user_frame
+from ..allocator.places import Frame, user_frame
 from .names import Label, Labels, surer
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from ..allocator.places import Frame
     from ..allocator.replay import Block
 
 

@@ -10,14 +10,15 @@ import itertools
 import sys
 import weakref
 from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from types import FunctionType, TracebackType
+from types import FrameType, FunctionType, ModuleType, TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..allocator.graph import Graphs
+from ..allocator.graph import Address, Graphs
 from ..allocator.places import is_users
 from ..owners.attribution import GRAPH, Root
-from ..owners.memory_blocks import read, readers_of
+from ..owners.memory_blocks import ArrayReaders, read, readers_of
 from ..owners.referents import (
     LOCALS_LEAVE_A_COPY,
     TICK,
@@ -34,11 +35,6 @@ from ..sources.torch import tensors
 from ..sources.torch.state import module
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-    from types import FrameType, ModuleType
-
-    from ..allocator.graph import Address
-    from ..owners.memory_blocks import ArrayReaders
     from ..records.explained import Kind
     from ..sources import Holding
 

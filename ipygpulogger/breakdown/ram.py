@@ -5,6 +5,7 @@ A mapping (mmap) reserves addresses, which become memory as they are used: it is
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -14,16 +15,13 @@ from ..runtime.collector import undisturbed
 from ..runtime.errors import is_from_a_handler, named
 from ..runtime.shell import current_shell
 from ..sources import Unavailable
-from ..sources.system.memray import ABSENT, UNKNOWN, Window, calls_of_memray
+from ..sources.system.memray import ABSENT, UNKNOWN, Calls, Window, calls_of_memray
 from .rows import ram_rows
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
     from memray import AllocationRecord as Event
 
     from ..records import AtPeak, Measurement
-    from ..sources.system.memray import Calls
 
 ARENA_BYTES = 1 << 20
 

@@ -7,29 +7,24 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from ..allocator.caching_allocator import blocks_of, live
-from ..allocator.replay import Replay
-from ..engine.machine import machine
+from ..allocator.replay import Moment, Replay
+from ..engine.machine import Machine, machine
 from ..engine.sampler import Measuring
 from ..records import Measurement
 from ..records.units import size_text
 from ..runtime import clock
 from ..runtime.collector import undisturbed
 from ..runtime.errors import is_from_a_handler, named
-from ..sources import Unavailable
-from ..sources.torch.history import TorchHistory
-from ..sources.torch.snapshot import EVENT_BYTES, MAX_EVENTS, Position, position
+from ..sources import Device, Unavailable
+from ..sources.torch.history import DeviceHistory, TorchHistory
+from ..sources.torch.snapshot import EVENT_BYTES, MAX_EVENTS, Position, SnapshotFile, position
 from .kinds import workspaces
 from .ram import RamRecording
 from .rows import Breakdown
 
 if TYPE_CHECKING:
-    from ..allocator.replay import Moment
-    from ..engine.machine import Machine
     from ..engine.peaks import Interval, PeakTracker
     from ..records import AtPeak
-    from ..sources import Device
-    from ..sources.torch.history import DeviceHistory
-    from ..sources.torch.snapshot import SnapshotFile
 
 M = TypeVar("M", bound=Measurement)
 

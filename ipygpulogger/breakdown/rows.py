@@ -7,16 +7,27 @@ import builtins
 import linecache
 import sys
 from bisect import bisect_right
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from itertools import chain
 from operator import attrgetter
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..allocator.places import OURS, Place, Places, frames_of, is_top, is_users, last_resort, user_frame
+from ..allocator.places import (
+    OURS,
+    Frame,
+    Place,
+    Places,
+    frames_of,
+    is_top,
+    is_users,
+    last_resort,
+    user_frame,
+)
 from ..owners.memory_blocks import array_readers
 from ..records.device_usage import CPU
-from ..records.explained import BEFORE, OTHERS, UNRECORDED, AtPeak, folded
+from ..records.explained import BEFORE, OTHERS, UNRECORDED, AtPeak, Kind, folded
 from ..runtime.errors import is_from_a_handler, named
 from ..runtime.shell import current_shell
 from .kinds import Kinds, TrainingHistory
@@ -24,12 +35,8 @@ from .names import Label, Labels, Search, names_at_end
 from .training import training
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
     from ..allocator.graph import Address
-    from ..allocator.places import Frame
     from ..allocator.replay import Block, Moment
-    from ..records.explained import Kind
     from .ram import RamBlock, RamPeak
 
 _MOST_ROWS = 100  # of one device

@@ -10,7 +10,9 @@ import os
 import sys
 import threading
 from collections import deque
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Callable
+from types import FrameType
+from typing import Any, TypeVar
 
 from ..allocator.places import stack_of
 from ..owners.referents import locals_of
@@ -22,13 +24,7 @@ from ..sources import Unavailable
 from ..sources.torch import state as torch_compiler
 from ..sources.torch.state import module
 from .kinds import BackwardPass, BoundedLog, LabelSnapshot, TrainingHistory
-from .names import Label, Values, add, user_frames
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from types import FrameType
-
-    from .names import Labels
+from .names import Label, Labels, Values, add, user_frames
 
 T = TypeVar("T")
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from types import FrameType
+from typing import Any
 
 from ..blocks.watch_epochs import EpochScope, caller
 from . import unusable
@@ -16,9 +17,6 @@ try:
     from fastai.callback.core import Callback
 except ModuleNotFoundError as error:
     raise unusable(error, "fastai", __name__) from error
-
-if TYPE_CHECKING:
-    from types import FrameType
 
 
 NAMES = ("cpu used", "peak", "gpu used", "peak")

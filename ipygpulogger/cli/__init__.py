@@ -18,15 +18,12 @@ import contextlib
 import os
 import signal
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 from ..runtime.errors import first_line
 from . import report, run, script
 from .arguments import BadRequest, parse
 from .streams import aside
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 _COMMANDS = {
     "run": run.run,

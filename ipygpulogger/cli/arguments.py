@@ -11,18 +11,15 @@ import keyword
 import math
 import os
 import warnings
+from collections.abc import Mapping, Sequence
 from itertools import combinations
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 from ..analysis.compare import TOLERANCE
 from ..records.units import parse_size, printable
 from ..runtime.errors import first_line, why
 from .streams import say
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
 
 _SUFFIXES = {"the log": ".jsonl", "the executed notebook": ".ipynb"}
 

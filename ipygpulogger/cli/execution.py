@@ -10,7 +10,9 @@ import json
 import os
 import signal
 import tempfile
+from collections.abc import Callable
 from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,9 +25,6 @@ from .arguments import BadRequest, installed
 from .streams import aside, without_colours
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from datetime import datetime
-
     from ..records import CellRecord
     from .progress import Transcript
     from .report import Results

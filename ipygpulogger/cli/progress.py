@@ -9,6 +9,7 @@ import contextlib
 import shutil
 import sys
 import threading
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, TextIO
 
 from ..records import NoteKind
@@ -22,8 +23,6 @@ from . import streams
 from .streams import aside, is_terminal, say, styled, without_colours
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
     from ..records import CellRecord
 
 _TIME = 6  # characters, at least

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import json
+from collections.abc import Callable, Iterator, Sequence
 from operator import attrgetter
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..analysis.compare import compare as compare_runs
@@ -20,8 +22,6 @@ from .streams import aside, say
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable, Iterator, Sequence
-    from pathlib import Path
 
     from ..records import CellRecord
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..analysis.notable import excesses
@@ -20,8 +22,6 @@ from .streams import aside, interrupt_held_back, say
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterator, Sequence
-    from pathlib import Path
 
     from ..records import CellRecord
 

@@ -8,9 +8,11 @@ from __future__ import annotations
 import builtins
 import os
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from importlib.util import find_spec
 from linecache import getline
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -29,9 +31,7 @@ from .streams import aside
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable
     from importlib.machinery import ModuleSpec
-    from pathlib import Path
 
     from ..records.cell_record import Status
 

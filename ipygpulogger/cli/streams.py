@@ -11,12 +11,10 @@ import os
 import re
 import signal
 import sys
-from typing import TYPE_CHECKING, TextIO
+from collections.abc import Callable, Iterator
+from typing import TextIO
 
 from ..records.units import printable
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 _STYLES = {"failed": "\x1b[1;31m", "faint": "\x1b[2m", "good": "\x1b[32m"}
 _PLAIN = "\x1b[0m"

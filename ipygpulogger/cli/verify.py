@@ -8,6 +8,7 @@ import re
 import shutil
 import sys
 import textwrap
+from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from itertools import groupby
@@ -19,16 +20,14 @@ from ..records.units import MB, printable
 from ..render.table import Column, Table
 from ..runtime.errors import first_line
 from ..verify import device, estimates, ram, system
-from ..verify.check import Figure, Unchecked
+from ..verify.check import Check, Figure, Unchecked
 from .arguments import BadRequest
 from .progress import Progress
 from .streams import interrupt_held_back, is_terminal, say, styled
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterator
 
-    from ..verify.check import Check
 
 _COLUMNS = Column("Sizes in MB", "words"), Column("Figure"), Column("Truth"), Column("Label", "words")
 _WIDE = 1000  # where no terminal cuts lines off

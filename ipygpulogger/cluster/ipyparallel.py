@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -23,8 +24,6 @@ from .engine_cells import KEY
 from .watcher import Watch, label_here, running, watch_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-
     from ..records.process import ProcessRecord
 
 # What an engine runs silently. It binds no name there, and finds a package that was installed a moment ago.

@@ -9,20 +9,18 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Any
+from types import ModuleType
+from typing import Any
 
 from ..records.units import shortened
 from ..runtime.errors import first_line, named
 from ..runtime.wrappers import Wrappers
 from .ray_worker import MARK, MOST_PENDING, mailbox_class, measured
 from .watcher import Watch
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from types import ModuleType
 
 MOST_RECORDS = 10_000  # that wait for the driver, of half a kilobyte usually
 _LOOKS, _QUIET_LOOKS, _PAUSE_S = 10, 3, 0.005  # for what tasks of a cell sent: until nothing came so often

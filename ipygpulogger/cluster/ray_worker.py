@@ -12,19 +12,16 @@ import os
 import socket
 import sys
 import threading
-from contextlib import suppress
+from collections.abc import Callable
+from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..blocks.measure import Measure
 from ..records.process import Process, ProcessRecord
 from ..runtime import clock
 from ..runtime.wrappers import around_calls
 from .arrivals import packed
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from contextlib import AbstractContextManager
 
 MARK = "_ipygpulogger_measured"  # of what is wrapped already, and of what Ray makes of it
 _SPECIAL = frozenset(("__init__", "__call__"))  # those special methods that may be a task

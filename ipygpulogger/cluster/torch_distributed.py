@@ -14,8 +14,9 @@ import threading
 import time
 import weakref
 from collections import Counter
+from collections.abc import Iterable
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..analysis.group import Group, Missing
 from ..blocks.measure import Measure, warn
@@ -25,9 +26,6 @@ from ..records.units import shortened
 from ..runtime import clock
 from ..runtime.errors import first_line
 from .arrivals import packed, unpacked
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 _CONNECT_S = 5.0  # at most
 _SLOWEST_POLL_S, _FASTEST_POLL_S = 0.1, 0.002

@@ -11,6 +11,7 @@ import socket
 import sys
 import threading
 from abc import ABC, abstractmethod
+from collections.abc import Iterable
 from contextlib import suppress
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -25,8 +26,6 @@ from ..storage.history import History
 from .arrivals import Arrivals
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from typing_extensions import Self
 
     from ..records.process import ProcessRecord

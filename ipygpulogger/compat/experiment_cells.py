@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import sys
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..engine.scope import Scope, measured_now
@@ -15,8 +16,6 @@ from ..render import experiments as render
 from ..runtime.objects import walk_stack
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from ..notebook.measured_cell import MeasuredCell
     from ..records import CellRecord, DeviceUsage, Measurement, Usage
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..blocks.measure import warn
@@ -14,8 +15,6 @@ from ..runtime.errors import say
 from ..runtime.wrappers import around_calls
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from typing_extensions import Self
 
 _F = TypeVar("_F", bound="Callable[..., Any]")

@@ -12,7 +12,9 @@ import importlib
 import importlib.metadata
 import itertools
 import sys
+from collections.abc import Iterator
 from contextlib import suppress
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..engine.machine import machine
@@ -20,9 +22,6 @@ from ..records.units import in_mb, printable, truncated_mb
 from ..runtime.errors import say
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from types import ModuleType
-
     from ..sources import DeviceMemory
 
 

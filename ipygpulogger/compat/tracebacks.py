@@ -12,9 +12,11 @@ import inspect
 import os
 import sys
 import warnings
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from types import FrameType, FunctionType, TracebackType
+from typing import Any, TypeVar
 
 from ..engine.machine import machine
 from ..owners.referents import (
@@ -29,10 +31,6 @@ from ..owners.referents import (
 )
 from ..runtime.objects import walk_tb
 from ..runtime.wrappers import around_calls
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from types import FrameType, TracebackType
 
 _F = TypeVar("_F", bound="Callable[..., Any]")
 
@@ -133,9 +131,9 @@ def empty_frames(errors: list[BaseException]) -> None:
     """Clear the local variables of finished calls in the tracebacks of these exceptions.
 
     The lines of the tracebacks stay readable. Left alone are calls that still run, on any thread; generators
-    and coroutines that may be resumed; the namespace of a module; dicts that the user got by `locals()`; and
-    closures and default values.
+    and coroutines that may be resumed; the namespace of a module; and dicts that the user got by `locals()`.
     """
+    emptied = []
     for frame in unique_frames(entry for error in errors for entry in walk_tb(traceback_of(error))):
         is_module_level = not is_function(frame) and frame.f_locals is frame.f_globals
         if is_module_level or _may_resume(frame):
@@ -144,12 +142,41 @@ def empty_frames(errors: list[BaseException]) -> None:
             frame.clear()
         except RuntimeError:  # still executing; from 3.13 on, also suspended
             continue
+        emptied.append(frame)
         if LOCALS_LEAVE_A_COPY:  # which `clear` leaves there, up to 3.11.7 and 3.12.1 (cpython#113939)
             left = gc.get_referents(frame)
             while left:
                 value = left.pop()
                 if value is not frame.f_globals and value is not frame.f_builtins:
                     empty_if_unshared(value)
+    for frame in emptied:
+        _empty_function_of(frame)
+
+
+def _empty_function_of(frame: FrameType) -> None:
+    """Drop the closure and default values of a frame's function, to which it refers from Python 3.11 on.
+
+    What anything else refers to is left alone.
+    """
+    for function in _held_once(v for v in gc.get_referents(frame) if type(v) is FunctionType):
+        function.__defaults__ = function.__kwdefaults__ = None
+        for cell in _held_once(function.__closure__ or ()):
+            with suppress(ValueError):  # it is empty
+                del cell.cell_contents
+
+
+def _held_once(values: Iterable[Any]) -> list[Any]:
+    """Return those values to which nothing refers but what holds them here, and one object more."""
+    found = list(values)
+    return [value for value, count in zip(found, _references(found), strict=True) if count == _ONE_MORE]
+
+
+def _references(values: list[Any]) -> list[int]:
+    return [sys.getrefcount(value) for value in values]
+
+
+_HOLDER = (object(),)
+_ONE_MORE = _references(list(_HOLDER))[0]
 
 
 def _may_resume(frame: FrameType) -> bool:

@@ -5,26 +5,20 @@ from __future__ import annotations
 import sys
 import weakref
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from types import ModuleType
+from typing import Any
 
-from ..allocator.caching_allocator import CachingAllocator
+from ..allocator.caching_allocator import Block, CachingAllocator
 from ..allocator.graph import Graphs
-from ..allocator.places import Place, Places
+from ..allocator.places import Frame, Place, Places
 from ..breakdown.names import Label
 from ..breakdown.rows import LabelledBlock, rows_of
-from ..records.explained import BEFORE
+from ..records.explained import BEFORE, AtPeak
 from ..runtime.shell import current_shell
 from .fake_tensors import storage_of
 from .values import is_called_by_engine
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from types import ModuleType
-
-    from ..allocator.caching_allocator import Block
-    from ..allocator.places import Frame
-    from ..records.explained import AtPeak
 
 _FILL = frozenset(("index_put", "scatter", "scatter_add", "index_add", "index_fill", "put"))
 # What the engine writes to a tensor that it has just made, by what made it: zeros are filled, and

@@ -8,8 +8,10 @@ import operator
 import re
 import threading
 from collections import UserDict
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from importlib import import_module
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..engine.machine import machine
@@ -22,9 +24,6 @@ from .reach import Arguments, named_arguments
 from .values import listed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
-    from types import ModuleType
-
     from .run import Run
 
 BACKEND = "cuda"  # whose caching allocator is simulated; torch calls ROCm's devices so as well

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from .fake_tensors import really, storage_of
 from .values import EstimateError, user_line, written
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from types import ModuleType
-
     from .allocations import Allocations
     from .reach import Reach, RealTensor
 

@@ -6,15 +6,14 @@ Read from torch's code (aten/) and measured with torch 2.13; `nox -s operators` 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterable, Iterator
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from ..breakdown.kinds import CUBLAS, workspaces
 from .values import user_line
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-    from types import ModuleType
-
     from .allocations import Allocation, Allocations
 
 Dimensions = list[tuple[int, int]]  # sizes and strides

@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from ..breakdown.kinds import is_recomputed
 from ..runtime.objects import walk_stack
-from .allocations import GradientSums
-from .fake_tensors import storage_of
+from .allocations import Allocations, GradientSums
+from .fake_tensors import DeviceReporting, storage_of
 from .kernels import Kernels, is_seed, kept_bytes
 from .values import EstimateError, Values, is_called_by_user, library_line, user_line, written
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from types import ModuleType
-
     from ..allocator.places import Frame
-    from .allocations import Allocations
     from .fake_map import FakeMap
-    from .fake_tensors import DeviceReporting
 
 _DATA = "the shape of its result depends on the values of a tensor"
 _NO_META = "it has no implementation for fake tensors (torch.library.register_fake gives it one)"

@@ -10,8 +10,10 @@ import contextlib
 import functools
 import threading
 import types
+from collections.abc import Callable, Iterator
 from concurrent import futures
 from copy import copy
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
@@ -20,9 +22,6 @@ from .fake_tensors import dispatch_mode, methods, really
 from .values import EstimateError, is_called_by_user, user_line, written
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from types import ModuleType
-
     from ..allocator.caching_allocator import CachingAllocator
     from ..allocator.places import Frame
     from .fake_map import FakeMap

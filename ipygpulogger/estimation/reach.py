@@ -14,17 +14,15 @@ import inspect
 import sys
 import types
 from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from types import ModuleType
+from typing import Any, NamedTuple
 
 from ..allocator.places import is_users
 from ..runtime.objects import is_made_in_python, nested_code
 from .restored import Restored, is_generator
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
-    from types import ModuleType
 
 _LEAVES = (
     *(type(None), bool, int, float, complex, str, bytes, bytearray, range, slice, type(...)),

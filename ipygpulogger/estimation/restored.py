@@ -12,13 +12,11 @@ import signal
 import sys
 import threading
 from collections import OrderedDict, deque
+from collections.abc import Callable, Iterator
 from functools import partial
 from operator import is_
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from types import ModuleType
+from types import ModuleType
+from typing import Any
 
 _MISSING = object()  # nothing is there, or it cannot be read
 State = tuple["Callable[[], Any]", "Callable[[Any], Any]"]  # what reads it, and what sets it

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..allocator.caching_allocator import fits_within
@@ -19,9 +21,6 @@ from .restored import Interrupts
 from .values import EstimateError, listed, written
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-    from types import ModuleType
-
     from ..allocator.places import Frame
     from ..records import AtPeak
 

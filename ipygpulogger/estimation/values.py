@@ -7,18 +7,14 @@ import operator
 import sys
 import weakref
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from types import FrameType, ModuleType
+from typing import Any
 
-from ..allocator.places import Places, is_users
+from ..allocator.places import Frame, Places, is_users
 from ..runtime.objects import walk_stack
 from ..runtime.shell import current_shell
 from .fake_tensors import really, storage_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from types import FrameType, ModuleType
-
-    from ..allocator.places import Frame
 
 _FINITE = frozenset(("isnan", "isinf", "isneginf", "isposinf"))  # all are false
 # What torch's own modules ask about their arguments.

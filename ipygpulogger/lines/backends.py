@@ -9,7 +9,9 @@ import dis
 import itertools
 import sys
 import threading
+from collections.abc import Callable
 from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE, CO_GENERATOR
+from types import CodeType, FrameType
 from typing import TYPE_CHECKING, Any
 
 from ..runtime.clock import monotonic_s, this_thread
@@ -17,9 +19,6 @@ from ..runtime.objects import walk_stack
 from .tracing import ENDED, TracingBackend, name_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from types import CodeType, FrameType
-
     from .line_profiler import LineProfiler
 
 _TOOL_IDS = 3, 4, 5, 2  # 0 and 1 are the debugger's and coverage's; 2 and 5, by custom, others' too

@@ -7,17 +7,12 @@ call it.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from inspect import CO_OPTIMIZED
-from typing import TYPE_CHECKING
+from types import CodeType, FrameType
 
 from . import tracing
-from .line_memory import LineMemory
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from types import CodeType, FrameType
-
-    from .line_memory import LineMemories
+from .line_memory import LineMemories, LineMemory
 
 MEASURED = 1_000  # boundaries in one code object; after that its lines are only counted
 RARE = 50  # but a line with no more boundaries than this is measured all the same

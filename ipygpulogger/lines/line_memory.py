@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import threading
 from collections import deque
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
@@ -16,15 +17,12 @@ from ..engine.sampler import Measuring
 from ..records import CPU, DeviceUsage, Usage
 from ..records.units import MB, rounded_mb
 from ..records.usage import above_ends, consumed
-from ..sources import Unavailable
+from ..sources import Device, Unavailable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     from ..engine.machine import Machine
     from ..engine.peaks import Interval, PeakTracker
     from ..records import Sizes
-    from ..sources import Device
     from .frame_state import FrameState
 
 

@@ -10,20 +10,17 @@ import inspect
 import linecache
 import os
 import sys
-from types import CodeType
+from collections.abc import Callable
+from types import CodeType, FrameType
 from typing import TYPE_CHECKING, Any
 
 from ..engine.machine import machine
 from ..records import LineUsage
 from .backends import SysMonitoring, SysSetTrace
-from .frame_state import LineTable
+from .frame_state import CodeFrames, LineTable
 from .line_memory import LineMemories
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from types import FrameType
-
-    from .frame_state import CodeFrames
     from .tracing import TracingBackend
 
 backend: TracingBackend = SysMonitoring() if sys.version_info >= (3, 12) else SysSetTrace()

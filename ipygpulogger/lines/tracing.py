@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import threading
 import weakref
+from types import CodeType, FrameType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..runtime.clock import monotonic_s, this_thread
 from ..runtime.errors import is_from_a_handler, named
 
 if TYPE_CHECKING:
-    from types import CodeType, FrameType
-
     from .frame_state import CodeFrames
     from .line_profiler import LineProfiler
 

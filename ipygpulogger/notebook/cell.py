@@ -15,6 +15,7 @@ import shlex
 import sys
 import threading
 import weakref
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 from ..records.cell_record import main_line_of
@@ -23,8 +24,6 @@ from ..runtime.shell import cells_behind, error_of, first_line, was_interrupted
 from .options import did_you_mean
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     from ..records import Status
     from .logger import IPyGPULogger
 

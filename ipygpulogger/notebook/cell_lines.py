@@ -12,22 +12,19 @@ from __future__ import annotations
 import builtins
 import linecache
 import operator
+from collections.abc import Iterable
 from dataclasses import replace
 from inspect import CO_NEWLOCALS
-from types import SimpleNamespace
+from types import CodeType, FrameType, SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from ..lines.line_profiler import LineProfiler, code_of
 from ..runtime.objects import nested_code
 from ..runtime.shell import cells_behind, is_a_cells, lines_of, place_of
-from .cell import options_of
+from .cell import Cell, Request, options_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from types import CodeType, FrameType
-
     from ..records import LineUsage
-    from .cell import Cell, Request
 
 
 def chosen(request: Request, namespace: dict[str, Any]) -> list[CodeType]:

@@ -9,8 +9,9 @@ IPython merges what all its matchers offer. Only a matcher that offers something
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import IPython.core.completer
 from IPython.core.error import UsageError
@@ -19,9 +20,6 @@ from IPython.utils.generics import complete_object
 from ..records.units import printable
 from .cell import OPTIONS
 from .options import ASKS_FOR_HELP, COMMANDS, FAILED, RANKED_BY, Options
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
 
 complete_object.register(Options, lambda logger, _: dir(logger))  # without jedi it has what the class has
 _SUPPRESSES = hasattr(IPython.core.completer, "SimpleCompletion")  # IPython 8.6 and later

@@ -6,6 +6,7 @@ fails, that is said once, and the record goes on without it.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -14,14 +15,11 @@ from ..engine.machine import importing, machine
 from ..records import CPU, Note, NoteKind
 from ..records.units import MB, parse_size, rounded_mb, size_text
 from ..runtime.shell import current_shell
-from ..sources.system.ram_limit import least
+from ..sources.system.ram_limit import MemoryLimit, least
 from .cell import body_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from ..records import CellRecord, Measurement
-    from ..sources.system.ram_limit import MemoryLimit
     from .measured_cell import MeasuredCell
     from .report import Reporter
 

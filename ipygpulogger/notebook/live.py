@@ -21,6 +21,7 @@ import contextvars
 import os
 import sys
 import threading
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -31,16 +32,13 @@ from ..engine.sampler import Sampler
 from ..render import text
 from ..runtime import clock
 from ..runtime.errors import is_from_a_handler
-from ..sources.system.ram_limit import least
+from ..sources.system.ram_limit import MemoryLimit, least
 from .enrichers import left_note
 from .options import SILENT
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
     from ..engine.scope import Scope
     from ..records import Measurement
-    from ..sources.system.ram_limit import MemoryLimit
 
 AFTER_S = 2.0  # a shorter cell is not shown while it runs
 EVERY_S = 1.0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import weakref
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -19,7 +20,7 @@ from ..records import CellRecord, Data
 from ..records.units import truncated_mb
 from ..runtime.shell import current_shell
 from ..storage.history import History
-from .cell import CellEvents
+from .cell import Cell, CellEvents
 from .enrichers import enriched, over_budget
 from .live import Live, display_for
 from .measured_cell import Gap, MeasuredCell
@@ -27,12 +28,9 @@ from .options import Options, documented
 from .report import Reporter, is_reported, load_rich
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     from ..records import Owner
     from ..records.process import ProcessRecord
     from ..render.owners import Freed
-    from .cell import Cell
 
 
 class _Last:

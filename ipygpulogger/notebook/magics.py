@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import weakref
+from collections.abc import Hashable, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -23,8 +24,6 @@ from .measured_cell import measured_statement
 from .options import ASKS_FOR_HELP, COMMANDS, FAILED, HELP, UnknownOption, did_you_mean
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Sequence
-
     from ..records import DeviceUsage
     from ..storage.history import History
     from .logger import IPyGPULogger

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -22,8 +23,6 @@ from ..runtime.shell import cells_behind
 from ..sources import Unavailable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from ..breakdown.recording import PeakRecording
     from ..owners.garbage import Freed, Garbage
     from ..owners.growth import Before, Growth

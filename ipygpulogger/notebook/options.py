@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import textwrap
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from inspect import Parameter, Signature, cleandoc
 from pathlib import Path
@@ -17,8 +18,6 @@ from ..engine.device_scope import METRICS
 from ..records.units import parse_size
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
     from ..storage.log import Log
 
     Documented = TypeVar("Documented", bound=type["Options"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -14,14 +15,11 @@ from ..records.units import printable
 from ..render import text
 from ..runtime.errors import is_from_a_handler, say, why
 from ..sources import Unavailable
-from .options import SILENT
+from .options import SILENT, Options, Threshold
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
     from ..records import CellRecord, LineUsage
     from ..storage.log import Log
-    from .options import Options, Threshold
 
 
 _RICH = f"{__package__.rpartition('.')[0]}.render.html"  # whether a rich report was loaded

@@ -10,16 +10,14 @@ import os
 import sys
 from bisect import bisect_right
 from collections import Counter
+from collections.abc import Iterable
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from ..runtime.shell import OUR_PACKAGE
 from ..sources.system.linux import gil_held
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 PAGE_BYTES = mmap.PAGESIZE
 _MAPS, _PAGEMAP = "/proc/self/maps", "/proc/self/pagemap"

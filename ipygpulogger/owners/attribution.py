@@ -6,17 +6,16 @@ that list, a `Span`, so a later traversal that comes to the object need not visi
 
 from __future__ import annotations
 
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from ..records import Owner
-from .memory_blocks import LARGE
+from .memory_blocks import LARGE, MemoryBlocks
 
 if TYPE_CHECKING:
     import weakref
-    from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 
-    from .memory_blocks import MemoryBlocks
 
 Kind = Literal["variable", "output", "traceback", "other"]
 OwnerKey = tuple[str, str, Kind]  # a name, a device, and the name's kind

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from hashlib import blake2b
 from itertools import chain, islice
@@ -14,8 +15,6 @@ from ..runtime.shell import is_shell_code, is_users_file
 from .referents import exception_chain, frames_of, locals_of, own_attribute
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
     from ..sources import Framework
 
 _TOKEN = re.compile(

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Collection, Hashable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from ..records import CPU, RamUsage
 from ..records.units import MB, rounded_mb, shortened, size_text
 from .dimensions import names_in
-from .growth import gained, gone, is_same, plain_name
+from .growth import Snapshot, gained, gone, is_same, plain_name
 from .memory_blocks import array_readers, holding_of
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Hashable, Mapping
-
     from ..records import Usage
-    from .growth import Snapshot
 
 _NAMED = 3
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import sys
 from collections import Counter
+from collections.abc import Hashable, Iterable, Mapping
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -20,7 +21,6 @@ from ..runtime.shell import module_namespace
 
 if TYPE_CHECKING:
     import weakref
-    from collections.abc import Hashable, Iterable, Mapping
 
     from ..records import CellRecord
     from .growth import Growth, OwnedBlock, Snapshot

@@ -10,7 +10,8 @@ import itertools
 import sys
 import weakref
 from collections import Counter
-from contextlib import nullcontext, suppress
+from collections.abc import Callable, Collection, Container, Hashable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -23,9 +24,6 @@ from ..runtime.collector import undisturbed
 from ..sources import Unavailable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Container, Hashable, Iterator, Mapping
-    from contextlib import AbstractContextManager
-
     from .address_space import LibrariesNow
     from .attribution import Kind, WalkResult
 

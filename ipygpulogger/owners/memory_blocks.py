@@ -15,6 +15,7 @@ import mmap
 import sys
 import weakref
 from collections import deque
+from collections.abc import Callable, Hashable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..engine.machine import machine
@@ -23,8 +24,6 @@ from ..sources import Holding
 from .address_space import of_files
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Sequence
-
     ArrayReaders = Sequence[Callable[[Any], Holding | None]]
 
 DEVICE = "cpu"

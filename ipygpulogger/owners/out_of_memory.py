@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -15,17 +16,14 @@ from ..engine.machine import machine
 from ..records import CPU, OutOfMemory, device_id
 from ..records.explained import requested
 from ..records.units import MB, rounded_mb, shortened, size_text
-from ..sources import Unavailable
+from ..sources import DeviceCounter, Framework, Unavailable
 from .dimensions import find_batch
 from .memory_blocks import array_readers
 from .referents import FRAMEWORKS, asked_of_ram, first_word, message_of, out_of_memory_in, ram_error_in
 from .roots import LAST, owners_in
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
     from ..records import DeviceUsage, Owner
-    from ..sources import DeviceCounter, Framework
     from .attribution import WalkResult
 
 _SIZE = r"(?P<number>\d[\d,]*(?:\.\d+)?)\s*(?P<unit>bytes|[KMGT]i?B)\b"

@@ -12,6 +12,7 @@ import math
 import re
 import sys
 from collections import OrderedDict, defaultdict, deque
+from collections.abc import Callable, Iterable, Iterator
 from inspect import CO_OPTIMIZED
 from types import (
     CodeType,
@@ -20,15 +21,12 @@ from types import (
     GetSetDescriptorType,
     MemberDescriptorType,
     ModuleType,
+    TracebackType,
 )
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..runtime.objects import bases_of, module_of, namespace_of, walk_tb
 from ..runtime.shell import OUR_PACKAGE, is_users_module
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-    from types import TracebackType
 
 LARGE = 1 << 14  # bytes: smaller strings and bytes are not visited
 _LONG = 4096  # items: a longer container is visited in pieces, with a look at the clock after each

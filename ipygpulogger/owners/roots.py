@@ -9,10 +9,11 @@ import builtins
 import gc
 import re
 import sys
+from collections.abc import Callable, Container, Iterable, Iterator
 from functools import lru_cache, partial
 from itertools import compress, repeat
-from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from types import FrameType, ModuleType, TracebackType
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 from ..engine.machine import machine
 from ..engine.scope import measured_now
@@ -20,19 +21,13 @@ from ..records import came_back
 from ..runtime import clock
 from ..runtime.objects import walk_tb
 from ..runtime.shell import is_users_module, module_namespace
-from .attribution import Root
-from .memory_blocks import array_readers
+from .attribution import Root, WalkResult
+from .memory_blocks import ArrayReaders, array_readers
 from .referents import exception_chain, is_function, locals_of, traceback_of, unique_frames, worth_visiting
 from .walk import BUDGET_S, walk
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Iterable, Iterator
-    from types import FrameType, TracebackType
-    from typing import TypeGuard
-
     from ..records import Owner
-    from .attribution import WalkResult
-    from .memory_blocks import ArrayReaders
 
 _SHELLS_OWN = {"In", "Out", "get_ipython", "exit", "quit", "open"}  # and names that begin with "_"
 _PARTS: tuple[str, ...] = ("user_ns", "user_ns_hidden", "user_module", "displayhook", "history_manager")

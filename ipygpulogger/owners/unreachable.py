@@ -8,6 +8,7 @@ from __future__ import annotations
 import array
 import gc
 import sys
+from collections.abc import Hashable, Iterable, Mapping
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -17,14 +18,12 @@ from ..runtime import clock
 from ..runtime.objects import bases_of, is_made_in_python, namespace_of
 from ..runtime.shell import module_namespace
 from .address_space import resident_bytes
-from .memory_blocks import read, readers_of
+from .memory_blocks import ArrayReaders, read, readers_of
 
 if TYPE_CHECKING:
     import weakref
-    from collections.abc import Hashable, Iterable, Mapping
 
     from .growth import OwnedBlock
-    from .memory_blocks import ArrayReaders
 
 _LOOK_AT_CLOCK = 1024  # objects
 

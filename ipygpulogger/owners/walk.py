@@ -7,15 +7,16 @@ Local variables that a traceback keeps, and the autograd graph that a loss keeps
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable, Container, Iterable, Iterator
 from operator import attrgetter, itemgetter
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..runtime import clock
 from ..runtime.collector import undisturbed
 from ..runtime.shell import is_shell_code
 from .attribution import GRAPH, Attribution, Entry, Kind, Root, Span, Traversal, WalkResult
-from .memory_blocks import MemoryBlocks, read, readers_of
+from .memory_blocks import ArrayReaders, MemoryBlocks, read, readers_of
 from .referents import (
     PLAIN_CONTAINERS,
     TICK,
@@ -26,12 +27,6 @@ from .referents import (
     referents_of,
     worth_visiting,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Iterable, Iterator
-
-    from .memory_blocks import ArrayReaders
-
 
 BUDGET_S = 1.0  # of a walk after a cell that failed, or that the user asked for
 _TURN = 0.4  # of the time left, for one name; before the first turn each name is begun

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
@@ -13,8 +14,6 @@ from .usage import notable
 from .value import Value
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from .explained import LineUsage, OutOfMemory
     from .process import Process
 

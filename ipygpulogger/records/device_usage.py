@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -10,8 +11,6 @@ from .usage import Peak, Timeline, Usage
 from .value import Value
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from .measurement import Measurement
 
 CPU = "cpu"  # the device id of general RAM

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from .value import Displayed, Value, displayed_text, plain
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from .explained import AtPeak
 
 

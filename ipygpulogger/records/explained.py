@@ -5,17 +5,15 @@ It is imported when the first of these is made, or a record is read.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from .cell_record import Owner  # noqa: TC001 - decoding evaluates the type hints
 from .device_usage import CPU, DeviceUsage, Sizes
 from .units import MB, rounded_mb, size_text
 from .usage import Usage
 from .value import Displayed, Value
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from .device_usage import CPU, DRIVER, DeviceUsage
@@ -11,8 +12,6 @@ from .usage import RamUsage, Usage, notable
 from .value import Displayed, Value, plain
 
 if TYPE_CHECKING:
-    from datetime import datetime
-
     from .explained import AtPeak, ChildrenUsage
 
 

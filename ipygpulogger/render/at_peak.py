@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from html import escape
 from itertools import islice
 from typing import TYPE_CHECKING
@@ -39,8 +40,6 @@ from .markup import (
 from .table import Bar, Column, Table, squeezed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
     from ..records import AtPeak
 
     _Times = Sequence[tuple[str, float]]  # by device

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from ..records.units import clipped, nonzero_mb, printable, printable_lines, rounded_mb
@@ -10,8 +11,6 @@ from . import at_peak
 from .table import Column, Table
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from ..records import BatchEstimate, Estimate
 
 _WIDTH = 80  # columns

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
-from ..analysis.fit import RAM
+from ..analysis.fit import RAM, CellFit, MemoryFit
 from ..records.units import MB, clipped, printable, printable_lines, rounded_mb, shortened
 from .table import Column, Table
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from ..analysis.fit import CellFit, MemoryFit
 
 _RUNS = 20  # of a table
 _LABELS = 4  # runs that a title names

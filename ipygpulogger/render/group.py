@@ -6,12 +6,13 @@ However many processes there are, the text has at most 80 columns, and it and th
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Iterable, Iterator, Sequence
 from html import escape
 from itertools import groupby, islice
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
-from ..analysis.group import FACTOR, GPU, RAM, TIME
+from ..analysis.group import FACTOR, GPU, RAM, TIME, Figure, Group, Outlier
 from ..records.note import NoteKind, of_kind
 from ..records.units import (
     clipped,
@@ -29,9 +30,6 @@ from .table import Bar, Column, Table, least_sign, moved_parts, squeezed
 from .text import figures
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
-    from ..analysis.group import Figure, Group, Outlier
     from ..records import Usage
     from ..records.process import ProcessRecord
 

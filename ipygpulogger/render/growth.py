@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from ..records import CPU, DRIVER, CellRecord
@@ -9,8 +10,6 @@ from ..records.units import MB, printable, printable_lines, rounded_mb, shortene
 from .markup import BLUE, GREY, PALE, PURPLE, RED, Part
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
     from ..analysis.ranking import Key
     from ..records import DeviceUsage, Diagnosis, Measurement, Owner
 

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from ..analysis.notable import QUIET_RAM_BYTES, is_inexact, is_notable, moved_bytes, moves
@@ -25,8 +26,6 @@ from .growth import between, device_name, notable
 from .text import children_now, highest, sentences
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from ..records import ChildrenUsage, DeviceUsage, Measurement, Usage
 
     Weight = Literal["strong", "plain", "faint"]

@@ -7,6 +7,7 @@ not fit is in the plain text.
 
 from __future__ import annotations
 
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import replace
 from html import escape
 from typing import TYPE_CHECKING
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING
 from ..analysis.notable import matters, moved_bytes
 from ..records.units import grouped, readable_sizes, without_controls
 from .growth import DRIVERS, beyond_names, device_name, grew, parts
-from .headline import headline, is_quiet, tells_who_grew
+from .headline import Clause, headline, is_quiet, tells_who_grew
 from .headline import so_far as line_so_far
 from .markup import (
     AMBER,
@@ -37,10 +38,7 @@ from .markup import (
 from .text import card_of, peaked_remark, rows, sentences, time_series
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterable, Iterator, Sequence
-
     from ..records import DeviceUsage, Measurement
-    from .headline import Clause
 
     Row = tuple[str, tuple[str, str, str], str]  # of the text report: name, figures, remarks
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from itertools import groupby, product
 from typing import TYPE_CHECKING
 
@@ -11,8 +12,6 @@ from .markup import BLUE, GREY, Part, Strong, colours, footnote, scrolling
 from .table import Bar, Column, Table
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
     from ..records import LineUsage, Usage
 
 _WIDTH = 72  # characters of a source line

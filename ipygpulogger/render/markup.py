@@ -7,14 +7,13 @@ stripped, figures are aligned by the table's own attributes. All text given here
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from typing import TYPE_CHECKING, NamedTuple
 
 from ..records.units import MB, MINUS, size_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
     from ..records import Timeline
     from .headline import Weight
 

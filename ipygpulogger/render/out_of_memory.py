@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from html import escape
 from typing import TYPE_CHECKING
 
@@ -19,8 +20,6 @@ from ..records.units import (
 from .markup import Part, first_fitting, fitted, legend, size, small, typeset
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from ..records import OutOfMemory, Owner
 
 _FIRST = "asked", "free"

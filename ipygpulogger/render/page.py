@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from base64 import b64encode
+from collections.abc import Callable, Iterator, Sequence
 from datetime import timezone
 from html import escape
 from operator import attrgetter
@@ -21,8 +22,6 @@ from .plot_data import Axis
 from .summary import highest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
     from ..records import CellRecord
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 import io
 import warnings
+from collections.abc import Callable, Iterable
 from datetime import timezone
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -12,15 +13,12 @@ from typing import TYPE_CHECKING, Any
 from ..analysis.notable import is_inexact
 from ..records.units import MB, clipped, in_mb, size_text
 from .markup import BLUE, RED
-from .plot_data import OWN, WHOLE, Axis, panels
+from .plot_data import OWN, WHOLE, Axis, Panel, panels
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
     from matplotlib.figure import Figure
 
     from ..records import CellRecord
-    from .plot_data import Panel
 
 # Colours read on white and on black. Of the two inks one counts as light and the other as dark, as
 # matplotlib-inline puts a background under a transparent figure whose tick labels are all dark, or all light.

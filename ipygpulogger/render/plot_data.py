@@ -5,6 +5,7 @@ The axis has the time in the cells alone. Straight lines join what is known: the
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -14,8 +15,6 @@ from ..records.units import MB, clipped, in_mb, printable_lines, size_text, time
 from .growth import named_devices
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
     from ..records import CellRecord, DeviceUsage, Usage
 
     Points = list[tuple[float, float]]  # a place on the time axis, and MB

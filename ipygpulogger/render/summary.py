@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 import textwrap
+from collections.abc import Iterator, Sequence
 from html import escape
 from typing import TYPE_CHECKING, NamedTuple
 
-from ..analysis.compare import FLOOR_BYTES, is_test
+from ..analysis.compare import FLOOR_BYTES, Change, Comparison, Pair, is_test
 from ..analysis.group import Group
 from ..analysis.leaks import growing_names, suspects
-from ..analysis.ranking import SIZES, raising, rank
+from ..analysis.ranking import SIZES, Key, raising, rank
 from ..records import Estimate, Measurement, OutOfMemory
 from ..records.cell_record import process_of
 from ..records.units import (
@@ -30,15 +31,10 @@ from . import estimate, group, out_of_memory
 from . import html as html_report
 from .growth import device_name, named_devices
 from .markup import BLUE, DOT, RED, Drawn, Strong, line, scrolling, small
-from .table import Bar, Column, Table, least_sign, moved_parts
+from .table import Bar, Column, Table, Words, least_sign, moved_parts
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from ..analysis.compare import Change, Comparison, Pair
-    from ..analysis.ranking import Key
     from ..records import CellRecord, Usage
-    from .table import Words
 
 _ROWS = 20  # cells
 _SUSPECTS = 5

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from html import escape
 from itertools import groupby
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from ..records.units import MB, clipped, printable, rounded_mb
-from .markup import BLUE, RED, Drawn, Part, Strong, Text, cell_bar, code
+from .markup import BLUE, RED, Cell, Drawn, Part, Strong, Text, cell_bar, code
 from .markup import table as html_table
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
     from ..records import Usage
-    from .markup import Cell
 
 
 class Column(NamedTuple):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from ..analysis.notable import QUIET_RAM_BYTES, moved_bytes, nearly_full
@@ -20,8 +21,6 @@ from ..records.units import (
 from .growth import between, device_name, grew
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
     from ..records import ChildrenUsage, ChildUsage, Measurement, Metric, OutOfMemory, Peak, Usage
 
 

@@ -10,17 +10,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import is_dataclass
 from datetime import datetime
 from functools import cache
-from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
+from pathlib import Path
+from typing import Any, Literal, get_args, get_origin
 
-from ..records.cell_record import GROUP_MIME, MIME
+from ..records.cell_record import GROUP_MIME, MIME, CellRecord
 from ..records.process import ProcessRecord
 from ..records.units import printable
 from .decode import from_json, types_of
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from ..records.cell_record import CellRecord
 
 _BEGINS = b'{"label": '  # every line that `json_line` writes
 IN_METADATA = "ipygpulogger"  # the name in a cell's metadata under which its record is

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,7 +16,6 @@ from ..records.value import Sequenced
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Iterable, Sequence
 
     import pandas as pd
 

@@ -6,14 +6,12 @@ Unlike fastai's, the star import brings no other module, such as ``gc``. ``use_g
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from types import ModuleType
+from typing import Any
 
 from ..compat.gpu_mem_trace import *
 from ..compat.mem import *
 from ..compat.tracebacks import *
-
-if TYPE_CHECKING:
-    from types import ModuleType
 
 pynvml: ModuleType
 use_gpu: bool

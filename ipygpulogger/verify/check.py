@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import gc
 import sys
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -13,8 +14,6 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from ..engine.scope import Scope
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-
     from ..records import Usage
 
     Label = Literal["exact", "bounded", "at least", "about"]

@@ -12,12 +12,13 @@ import re
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..engine.machine import machine
 from ..engine.scope import Scope
@@ -30,10 +31,6 @@ from ..sources.torch.allocators import Torch
 from . import tensors
 from .check import NOT_BY_PROCESS, Check, Found, Unchecked, exact, figures
 from .tensors import PAGE_BYTES, Device
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
 
 SEEN_WITHIN_S = 2.0  # the sampler looks for the first time after a tenth of a second
 _ROOM_BYTES = 2048 * MB  # a context takes up to a gigabyte

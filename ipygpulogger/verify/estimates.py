@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import gc
 import os
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from types import ModuleType
+from typing import Any
 
 from ..blocks.measure import measure
 from ..estimation.estimate import estimate
@@ -16,13 +18,7 @@ from ..records import device_id
 from ..records.units import MB, size_text
 from ..runtime.errors import first_line
 from ..sources.torch import state as torch_state
-from .check import Check, Figure, Unchecked
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from types import ModuleType
-
-    from .check import Label
+from .check import Check, Figure, Label, Unchecked
 
 _MOST_BYTES = 400 * MB  # that a model takes, at most
 _MODELS: dict[str, tuple[tuple[int, ...], Callable[[Any], Any]]] = {  # with the shape of a batch

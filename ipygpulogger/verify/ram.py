@@ -13,7 +13,8 @@ import socket
 import subprocess
 import sys
 import time
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -25,15 +26,11 @@ from ..records import Measurement
 from ..records.units import MB, size_text
 from ..runtime.errors import why
 from ..sources.system.ram_limit import least
-from .check import Check, Figure, Memory, Unchecked, figures, in_a_thread
+from .check import Check, Figure, Found, Memory, Unchecked, figures, in_a_thread
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from contextlib import AbstractContextManager
-
     from ..engine.scope import Scope
     from ..records import RamUsage
-    from .check import Found
 
 _UNIT_BYTES, _LEAST_UNIT_BYTES = 32 * MB, 8 * MB
 _SHARE = 60  # of what is free a unit is one part at most, and at most six are in use at once

@@ -5,14 +5,11 @@ from __future__ import annotations
 import platform
 import re
 import sys
+from collections.abc import Callable
 from importlib.metadata import distributions
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ..engine.machine import machine
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 _CONTAINERS = {
     "docker": ".dockerenv",

@@ -6,6 +6,7 @@ import gc
 import inspect
 import os
 import re
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -15,13 +16,10 @@ from ..records import Measurement, device_id
 from ..records.units import MB
 from ..sources import DeviceMemory
 from ..sources.torch import state
-from .check import Memory, Unchecked, exact, figures, in_a_thread
+from .check import Found, Memory, Unchecked, exact, figures, in_a_thread
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
     from ..records import DeviceUsage
-    from .check import Found
 
 PAGE_BYTES = 2 * MB  # what the driver gives and takes back at once
 MOST_BYTES = 1024 * MB

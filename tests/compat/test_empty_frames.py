@@ -1,5 +1,6 @@
 """Which local variables of failed calls are released, and which are left alone."""
 
+import gc
 import threading
 import weakref
 from contextlib import contextmanager
@@ -78,6 +79,34 @@ def test_a_namespace_that_the_user_holds_stays(guard):
     assert set(local) == {"kept", "mine"}
     assert caught(guard(call))
     assert type(kept[0]["mine"]) is Thing
+
+
+def test_a_closure_that_lives_on_is_whole(guard):
+    """A function that failed inside, or shares variables with one that did, works on if somebody has it."""
+    kept, held = [], []
+
+    def call():
+        mine, yours = marked(held), marked(held)
+
+        def one(*, value=marked(held)):  # noqa: B008 - a default is what is tried
+            return mine, value
+
+        def other():
+            return one() + one
+
+        kept.append(one)
+        kept.append(yours)
+        other()
+
+    error = caught(guard(call))
+    mine, yours, value = [thing() for thing in held]
+    assert kept[0]() == (mine, value)
+    assert kept[1] is yours
+    assert None not in (mine, yours, value)
+    kept.clear()
+    del mine, yours, value
+    gc.collect()
+    assert [thing() for thing in held[:2]] == [None, None], error
 
 
 def test_one_context_many_blocks():
@@ -169,12 +198,31 @@ async def a_coroutine(plan, world):
     return mine
 
 
+def a_closure(plan, world):
+    mine = world.mark()
+
+    def inner():
+        link(plan, world)
+        return mine
+
+    return inner()
+
+
 def a_class(plan, world):
     class Body:
         mine = world.mark()
         value = link(plan, world)
 
     return Body
+
+
+def defaults(plan, world):
+    mine = world.mark()
+
+    def inner(x=mine, *, y=world.mark()):  # noqa: B008 - a default is what is tried
+        return link(plan, world), x, y
+
+    inner()
 
 
 class Net:
@@ -200,11 +248,13 @@ def a_namespace(plan, world):
 
 KINDS = {
     "asynchronous generator": lambda *args: exhaust(*args).send(None),
+    "defaults": defaults,
     "method": lambda *args: Net().forward(*args),
     "namespace": a_namespace,
     "function": a_function,
     "generator": lambda *args: list(a_generator(*args)),
     "coroutine": lambda *args: a_coroutine(*args).send(None),
+    "closure": a_closure,
     "class": a_class,
 }
 
