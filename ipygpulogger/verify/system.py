@@ -45,10 +45,8 @@ def facts(root: str = "/") -> dict[str, str]:
         return size_text(min(sizes)) if sizes else ""
 
     def packages() -> str:
-        all_here = {
-            str(one.metadata["Name"]).lower().replace("_", "-"): one.version for one in distributions()
-        }
-        return ", ".join(f"{name} {all_here[name]}" for name in sorted(filter(_PACKAGES.fullmatch, all_here)))
+        here = {str(one.metadata["Name"]).lower().replace("_", "-"): one.version for one in distributions()}
+        return ", ".join(f"{name} {here[name]}" for name in sorted(filter(_PACKAGES.fullmatch, here)))
 
     def driver() -> str:
         if not nvml.devices():

@@ -3,8 +3,11 @@
 import dataclasses
 import gc
 import itertools
+import json
+import multiprocessing
 import os
 import signal
+import subprocess
 import sys
 import threading
 from contextlib import closing
@@ -124,6 +127,7 @@ def test_off_linux_all_is_unchecked(monkeypatch):
         (only,) = check.run()
         assert isinstance(only, Unchecked)
         assert "/proc" in only.reason
+        assert only.where == check.name
 
 
 @pytest.mark.parametrize("error", [FileNotFoundError, PermissionError])
@@ -163,6 +167,23 @@ def test_memory_that_moves_by_itself(monkeypatch):
     moving = itertools.count(0, 3 * MB)
     monkeypatch.setattr(ram, "_resident_bytes", lambda: next(moving))
     assert "other threads" in ram._bench().reason
+
+
+def test_a_malloc_that_keeps_memory(monkeypatch):
+    """As one that is set so, or another one: what a bytearray takes is unchecked then, and not wrong."""
+    for name in "MALLOC_TRIM_THRESHOLD_", "MALLOC_TOP_PAD_":
+        monkeypatch.setenv(name, str(100 * MB))
+    command = [sys.executable, "-m", "ipygpulogger", "doctor", "--verify", "--quick", "--json"]
+    found = json.loads(subprocess.run(command, check=False, capture_output=True, text=True).stdout)
+    assert not [one for one in found["figures"] if one["is_wrong"]]
+    assert {one["case"].split()[0] for one in found["unchecked"]} == {"bytearray"}
+
+
+def test_a_child_whose_parent_was_interrupted_ends_quietly():
+    """It prints no traceback between the lines of the table."""
+    theirs, ours, other = *multiprocessing.Pipe(), multiprocessing.Pipe()[0]
+    theirs.close()
+    ram._hold(ram._Bench(MB, 0), other, ours)
 
 
 # -- an interrupt ----------------------------------------------------------------------------------------------
