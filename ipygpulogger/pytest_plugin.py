@@ -12,7 +12,7 @@ import json
 import os
 import shutil
 from collections.abc import Generator, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -52,6 +52,7 @@ def pytest_configure(config: pytest.Config) -> None:
         for hook in filter(inspect.isgeneratorfunction, vars(_Tests).values()):
             pytest.hookimpl(wrapper=True, trylast=True)(hook)
         pytest.hookimpl(tryfirst=True)(_Tests.pytest_runtestloop)
+        pytest.hookimpl(wrapper=True)(_Tests.pytest_runtest_makereport)  # after what marks expected failures
         config.pluginmanager.register(_Tests(config), "gpulog")
 
 
@@ -62,8 +63,8 @@ class _Tests:
         self._config, self._pid = config, os.getpid()
         self._is_worker = hasattr(config, "workerinput")  # of xdist
         self._log = None if self._is_worker else _log(config.getoption("gpulog_log"))
-        self._setup: Measure | None = None  # while one is measured
-        self._test = ""  # the id of the one that runs
+        self._phase: Any = None  # while a setup or teardown is measured: what `_end` needs to know
+        self._apart = ExitStack()  # the teardown of a fixture that tests share
         self._found: dict[str, CellRecord] = {}  # in the phase that runs: by phase, or the label of a fixture
         self._unknown: list[str] = []  # what could not be measured in it, and why
         self._arrived: dict[str | None, CellRecord] = {}  # by id: a test that runs again has its last figures
@@ -83,13 +84,12 @@ class _Tests:
                 measured_now()  # loads what the first test would otherwise load
 
     def pytest_runtest_setup(self, item: pytest.Item) -> Steps:
-        self._test = item.nodeid
         _asked(item, "memory_budget"), _asked(item, "no_leak")
-        with self._measured("setup", f"{item.name}, setup", item.nodeid) as self._setup:
+        with self._measured("setup", f"{item.name}, setup", item.nodeid) as self._phase:
             return (yield)
 
     def pytest_runtest_call(self, item: pytest.Item) -> Steps:
-        self._setup, verdict, budget = None, "", _asked(item, "memory_budget")
+        verdict, budget = "", _asked(item, "memory_budget")
         if budget:
             with self._safely(item.name, self._unknown):
                 _settle()  # or it would use again what earlier tests left, and not need it
@@ -104,29 +104,40 @@ class _Tests:
         return result
 
     def pytest_runtest_teardown(self, item: pytest.Item) -> Steps:
-        self._setup = None
-        with self._measured("teardown", f"{item.name}, teardown", item.nodeid):
+        with self._measured("teardown", f"{item.name}, teardown", item.nodeid) as self._phase:
             return (yield)
 
     def pytest_fixture_setup(self, fixturedef: Any, request: Any) -> Steps:
         if fixturedef.scope == "function":
             return (yield)
         part = f"[{request.param_index}]" if fixturedef.params else ""
-        label = f"{fixturedef.argname}{part} ({fixturedef.scope})"
-        setup, self._setup = self._setup, None
-        if setup is not None:  # it goes on after this
-            self._end("setup", setup, self._test)
+        label, place = f"{fixturedef.argname}{part} ({fixturedef.scope})", fixturedef.baseid
+        with self._between(label, place):
+            result = yield
+        teardown = f"{label}, teardown"  # from its first finalizer, which is the last one added, on
+        fixturedef.addfinalizer(lambda: self._apart.enter_context(self._between(teardown, place)))
+        return result
+
+    def pytest_fixture_post_finalizer(self) -> None:
+        self._apart.close()
+
+    @contextmanager
+    def _between(self, label: str, place: str) -> Iterator[None]:
+        """Measure a fixture that tests share, apart from the phase in which it is set up or torn down."""
+        phase, self._phase = self._phase, None
+        if phase:  # it goes on after this
+            self._end(*phase)
         try:
-            with self._measured(label, label, fixturedef.baseid):
-                return (yield)
+            with self._measured(label, label, place):
+                yield
         finally:
-            if setup is not None:
+            if phase:
                 with self._safely(label, self._unknown):
-                    setup.__enter__()
-            self._setup = setup
+                    phase[1].__enter__()
+            self._phase = phase
 
     def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo[Any]) -> Steps:
-        report = yield
+        report, self._phase = (yield), None
         found, self._found, unknown, self._unknown = self._found, {}, self._unknown, []
         with self._safely(item.name, unknown):
             if report.failed and call.when in found and call.excinfo is not None:
@@ -138,7 +149,7 @@ class _Tests:
         return report
 
     @contextmanager
-    def _measured(self, phase: str, label: str, place: str, **how: Any) -> Iterator[Measure]:
+    def _measured(self, phase: str, label: str, place: str, **how: Any) -> Iterator[tuple[str, Measure, str]]:
         from .blocks.measure import Measure
 
         part = Measure(label, **how)
@@ -146,7 +157,7 @@ class _Tests:
         with self._safely(label, self._unknown):
             part.__enter__()
         try:
-            yield part
+            yield phase, part, place
         finally:
             self._end(phase, part, place)
 
@@ -181,11 +192,8 @@ class _Tests:
             return ""
         over, self._unknown[:0] = overdrawn(record, budget.get("ram"), budget.get("gpu"))
         alive = [at_peak.text(record.at_peak, record.peak_times_s)] if record.at_peak else []
-        return (
-            "\n".join([f"{item.name} {over}", text.report(replace(record, at_peak=())), *alive])
-            if over
-            else ""
-        )
+        said = [f"{item.name} {over}", text.report(replace(record, at_peak=())), *alive]
+        return "\n".join(said) if over else ""
 
     def _leak(self, item: pytest.Item) -> str:
         """Run a test again until it is known whether it grows; return by how much if that is too much."""
@@ -199,15 +207,16 @@ class _Tests:
         size_bytes, warmups, steady = asked["size"], asked["warmups"], 0
         why = f"it grew in some of its last {_MOST_RUNS} runs only"
         for number in range(2, max(1, warmups) + _MOST_RUNS + 1):
-            failed: Exception | None = None
+            failed: BaseException | None = None
             with self._measured("run", item.name, item.nodeid):
                 try:
                     item.runtest()
-                except Exception as error:
+                except (Exception, SystemExit, pytest.fail.Exception, pytest.skip.Exception) as error:
                     failed = error
                 _settle()
             if failed is not None or (record := self._found.pop("run", None)) is None:
-                why = f"run {number} failed: {type(failed).__name__}: {failed}"
+                failure = f"failed: {type(failed).__name__}: {failed}" if failed else "is not measured"
+                why = f"run {number} {failure}"
                 break
             if number > warmups:
                 grew = growing_runs(runs := [*runs, record], size_bytes)
@@ -227,9 +236,8 @@ class _Tests:
         with self._safely(report.nodeid, self._said):
             self._reported = True
             found, unknown = json.loads(getattr(report, "gpulog", "[{}, []]"))
-            self._said += (
-                unknown if report.when != "???" else [f"{report.nodeid} is not measured: it crashed"]
-            )
+            crashed = [f"{report.nodeid} is not measured: it crashed"]
+            self._said += crashed if report.when == "???" else unknown
             records = list(map(record_from, found.values()))
             self._arrived |= {record.cell_id: record for record in records if _matters(record)}
             if self._log is not None and report.outcome != "rerun":

@@ -96,6 +96,7 @@ EVERY = """
 def whole():
     made = block(96)
     yield
+    need(36)
     made.close()
 @pytest.fixture(scope="module")
 def model(whole):
@@ -112,6 +113,10 @@ def data(model):
 def shared(request):
     request.getfixturevalue("whole")
     need(40)
+@pytest.fixture(scope="module", params=[52, 60])
+def each(request):  # the first is torn down while the second test is set up
+    yield
+    need(request.param)
 @pytest.fixture(scope="module")
 def late(): need(44)
 @pytest.fixture
@@ -120,6 +125,7 @@ def early(request):
     request.getfixturevalue("late")
 def test_early(early): pass
 def test_quiet(): pass
+def test_each(each): pass
 def test_64(): need(64)
 @pytest.mark.parametrize("size", [8, 16])
 def test_sized(size, data): need(size)
@@ -143,6 +149,10 @@ TRUTH = {
     "test_early, setup": 28,
     "test_early": 0,
     "test_quiet": 0,
+    "test_each[52]": 0,
+    "test_each[60]": 0,
+    "each[0] (module), teardown": 52,
+    "each[1] (module), teardown": 60,
     "test_64": 64,
     "test_sized[8]": 8,
     "test_sized[16]": 16,
@@ -151,6 +161,7 @@ TRUTH = {
     "test_sized[8], teardown": 24,
     "test_sized[16], teardown": 24,
     "whole (session)": 96,
+    "whole (session), teardown": 36,
     "model (module)": 128,
     "shared (class)": 40,
     "test_method": 4,
@@ -162,9 +173,9 @@ TRUTH = {
 
 @pytest.mark.parametrize("options", [[], ["-p", "no:xdist"], ["-n", "2", "--dist", "loadfile"]], ids=" ".join)
 def test_every_figure_is_exact(run, options):
-    """Of a test, of its setup and teardown without the fixtures that tests share, and of each of these."""
+    """Of a test, of its setup and teardown without the fixtures that tests share, and of those of each of these."""
     result = run(EVERY, "--gpulog-log", "log.jsonl", *options, another=True)
-    assert outcomes(result) == {"passed": 9}
+    assert outcomes(result) == {"passed": 11}
     found = needed()
     assert found.keys() == TRUTH.keys()
     ids = {record.cell_id: record.label for record in History.load("log.jsonl")}
@@ -181,12 +192,18 @@ def test_every_figure_is_exact(run, options):
 def test_as_many_are_shown_as_asked_for(run):
     """And the key of the ini file switches it on."""
     result = run(EVERY, "--gpulog-top", "2", "-o", "gpulog=true")
-    result.stdout.fnmatch_lines(["model (module)*", "whole (session)*", "and 14 more"])
+    result.stdout.fnmatch_lines(["model (module)*", "whole (session)*", "and 17 more"])
 
 
 def test_a_test_that_needs_nothing_has_no_row(run):
     """That is said in place of a table."""
     run("def test_it(): pass", "--gpulog").stdout.fnmatch_lines(["none of them is known to have needed 1 MB"])
+
+
+def test_an_expected_failure_is_not_called_one(run):
+    """As pytest does not count it as failed."""
+    result = run("@pytest.mark.xfail\ndef test_it():\n    need(8)\n    assert 0", "--gpulog")
+    result.stdout.no_fnmatch_line("*failed:*")
 
 
 BUDGETS = {
@@ -243,6 +260,15 @@ def test_a_leak_is_what_every_run_leaves(run, body, kind):
         result.stdout.fnmatch_lines([said])
     elif not said:
         result.stdout.no_fnmatch_line("*not known*")
+
+
+@pytest.mark.parametrize("end", ["pytest.fail('no')", "pytest.skip('no')", "sys.exit('no')"])
+def test_a_further_run_that_ends_early_changes_no_result(run, end):
+    """Neither to failed nor to skipped: `pytest.raises` fails by what is no `Exception`, too."""
+    program = f"@pytest.mark.no_leak\ndef test_it():\n    KEPT.append(1)\n    if KEPT[1:]: {end}"
+    result = run(program, "--gpulog")
+    assert outcomes(result) == {"passed": 1}
+    result.stdout.fnmatch_lines(["The growth of test_it is not known: run 2 failed: *: no"])
 
 
 WRONG = {

@@ -41,14 +41,13 @@ class Figure:
     @property
     def is_wrong(self) -> bool:
         """Return whether what is claimed excludes the truth, or is no claim at all (NaN, ``lo > hi``)."""
-        lowest, highest = self.truth
-        if self.label == "about":
-            return False
-        if self.hi is None:
-            return not (self.label == "at least" and self.lo - self.precision <= highest)
-        return not (
-            self.lo <= self.hi and self.lo - self.precision <= highest and lowest <= self.hi + self.precision
-        )
+        (lowest, highest), hi = self.truth, self.hi
+        holds = self.lo - self.precision <= highest
+        if hi is None:
+            holds = holds and self.label == "at least"
+        else:
+            holds = holds and self.lo <= hi and lowest <= hi + self.precision
+        return self.label != "about" and not holds
 
 
 @dataclass(frozen=True)
