@@ -225,6 +225,7 @@ def _parsers() -> tuple[argparse.ArgumentParser, argparse.ArgumentParser]:
     run.add_argument(
         "-o", "--output", type=Path, help="the executed notebook (default: NAME.executed.ipynb beside it)"
     )
+    run.add_argument("--show-output", action="store_true", help="also print what the cells print")
     run.add_argument(
         "--allow-errors", action="store_true", help="go on after a cell that fails, and exit 0 all the same"
     )

@@ -89,6 +89,8 @@ class Execution:
             on_cell_start=self._on_cell_start,
             on_cell_executed=self._on_cell_executed,
         )
+        self._nbclients_process_message = self._client.process_message
+        self._client.process_message = self._process_message
         self._manager = self._client.create_kernel_manager()
         kernels = self._manager.kernel_spec_manager
         if name not in kernels.find_kernel_specs():
@@ -281,6 +283,14 @@ class Execution:
 
     def _interrupt_cell(self) -> None:
         self._pending = asyncio.ensure_future(self._manager.interrupt_kernel())
+
+    def _process_message(self, message: dict[str, Any], cell: Any, cell_index: int) -> Any:
+        """Print an output as it comes, beside what nbclient does with it."""
+        output = self._nbclients_process_message(message, cell, cell_index)
+        if output is not None:
+            with self._results.failure("stdout"):
+                self._transcript.output(output)
+        return output
 
     def _end_kernel(self) -> None:
         self._pending = asyncio.ensure_future(self._manager.shutdown_kernel(now=True))

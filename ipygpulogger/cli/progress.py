@@ -6,13 +6,14 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import shutil
 import sys
 import threading
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
-from ..records import NoteKind
+from ..records import MIME, NoteKind
 from ..records.cell_record import main_line_of
 from ..records.note import of_kind
 from ..records.units import clipped, printable, time_text
@@ -25,17 +26,40 @@ from .streams import aside, is_terminal, say, styled, without_colours
 if TYPE_CHECKING:
     from ..records import CellRecord
 
+# Of the report of a cell that still runs, as `render.text.so_far` begins it.
+_SO_FAR = re.compile(r".*: \d+ s so far( \||$)")
+
 _TIME = 6  # characters, at least
-_MOVED, _MOVED_AT_MOST = 38, 52  # characters: a longer one pushes its source aside
+_MOVED, _MOVED_AT_MOST = 30, 52  # characters: a longer one pushes its source aside
 _SOURCE = 80  # characters
+_LINE = 2000  # characters of a line that a cell printed
 
 
-def cell_line(place: str, time: str, moved: Sequence[str], source: str) -> str:
-    """Return the line of a cell; of what moved, the first clauses that there is room for."""
-    shown = list(moved)
-    while len(shown) > 1 and len(" · ".join(shown)) > _MOVED_AT_MOST:
-        shown.pop()
-    return f"{place}  {time:>{_TIME}}  {' · '.join(shown):<{_MOVED}}  {main_line(source)}"
+class Columns:
+    """The columns that the lines of one run, of so many cells, have in common.
+
+    A column begins narrow, and is then as wide as the widest that it has held.
+    """
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self._time, self._moved = _TIME, _MOVED
+
+    def place(self, number: int) -> str:
+        """Return the place of a cell by its number from 1: "[ 7/21]"."""
+        return f"[{number:>{len(str(self.count))}}/{self.count}]"
+
+    def line(self, number: int, time: str, moved: Sequence[str], source: str, *, failed: bool = False) -> str:
+        """Return the line of a cell; of what moved, the first clauses that there is room for."""
+        self._time = max(self._time, len(time))
+        shown = list(moved)
+        while len(shown) > 1 and len(" · ".join(shown)) > _MOVED_AT_MOST:
+            shown.pop()
+        clauses = " · ".join(shown)
+        if not failed:  # how a cell failed widens no column
+            self._moved = max(self._moved, min(len(clauses), _MOVED_AT_MOST))
+        head = f"{self.place(number)}  {time:>{self._time}}"
+        return f"{head}  {clauses:<{self._moved}}  {main_line(source)}"
 
 
 def main_line(text: str) -> str:
@@ -59,20 +83,38 @@ def moved(record: CellRecord | None) -> list[str]:
 
 
 class Transcript:
-    """The cells of one run, printed as they run."""
+    """The cells of one run, printed as they run, with what they print if it `shows_output`."""
 
-    def __init__(self, progress: Progress) -> None:
-        self._progress = progress
-        self._place, self._source, self._began_s = "", "", 0.0
+    def __init__(self, progress: Progress, *, shows_output: bool) -> None:
+        self._progress, self._shows_output = progress, shows_output
+        self._columns = Columns(0)
+        self._number, self._source, self._began_s = 0, "", 0.0
+        self._begun = {"stdout": "", "stderr": ""}  # by stream: the line that the cell has not ended yet
 
     def begin(self, number: int, count: int, source: str) -> None:
         """Show that a cell runs, by its number from 1 and its source."""
-        self._place = f"[{number:>{len(str(count))}}/{count}]"
-        self._source, self._began_s = source, clock.monotonic_s()
-        self._progress.show(main_line(source), f"{self._place} ")
+        if self._columns.count != count:
+            self._columns = Columns(count)
+        self._number, self._source, self._began_s = number, source, clock.monotonic_s()
+        self._progress.show(main_line(source), f"{self._columns.place(number)} ")
+
+    def output(self, output: Any) -> None:
+        """Print an output of the running cell, as nbformat represents it; of a stream the complete lines."""
+        if not self._shows_output or output.output_type == "error":  # which `end` prints
+            return
+        if output.output_type == "stream":
+            *lines, begun = (self._begun.get(output.name, "") + output.text).split("\n")
+            self._begun[output.name] = _collapsed(begun) + ("\r" if begun.endswith("\r") else "")
+            self._print(lines, output.name)
+            return
+        text = output.data.get("text/plain", "")
+        if MIME not in output.data and text and not _SO_FAR.match(text):
+            self._print_begun()
+            self._print(text.split("\n"), "stdout")
 
     def end(self, record: CellRecord | None, traceback: Sequence[str]) -> None:
         """Print the line of the cell that ended, what explains a failure, and that little RAM is left."""
+        self._print_begun()
         self._progress.stop()
         say(self._line(record))
         if traceback and (record is None or record.status == "error"):
@@ -87,14 +129,34 @@ class Transcript:
 
     def _line(self, record: CellRecord | None) -> str:
         time_s = clock.monotonic_s() - self._began_s if record is None else record.time_s
+        failed = record is not None and bool(record.outcome())
         source = self._source if record is None else record.code_line
-        line = cell_line(self._place, time_text(time_s), moved(record), source)
+        line = self._columns.line(self._number, time_text(time_s), moved(record), source, failed=failed)
         if is_terminal(sys.stdout):
             line = clipped(line, shutil.get_terminal_size().columns)
         style = ""
         if record is not None:
             style = "failed" if record.outcome() else "faint" if is_quiet(record) else ""
         return styled(line, style, sys.stdout)
+
+    def _print_begun(self) -> None:
+        for name, line in self._begun.items():
+            self._begun[name] = ""
+            self._print([line] if line else [], name)
+
+    def _print(self, lines: Sequence[str], name: str) -> None:
+        """Print lines of the cell, each behind its mark."""
+        mark = f"{self._columns.place(self._number)} │ "
+        shown = [clipped(printable(without_colours(_collapsed(line))), _LINE) for line in lines]
+        if shown and name == "stderr":
+            aside(*(mark + line for line in shown))
+        elif shown:
+            say("\n".join(mark + line for line in shown))
+
+
+def _collapsed(line: str) -> str:
+    r"""Return what a terminal shows of a line that is written again and again, each time after ``\r``."""
+    return line.rstrip("\r").rpartition("\r")[2]
 
 
 _FRAMES = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"

@@ -57,7 +57,7 @@ def run(options: argparse.Namespace) -> int:
             news = machine().limits.new_oom_kills()
             for remark in (*filter(None, [news]), *remarks):
                 aside(f"ipygpulogger: {remark}")
-            transcript = Transcript(progress)
+            transcript = Transcript(progress, shows_output=options.show_output)
             results.fail(execution.execute(results, transcript))
         except KeyboardInterrupt:
             if execution is None or not execution.started:

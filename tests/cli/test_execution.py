@@ -16,15 +16,15 @@ from ipygpulogger.sources.system.ram_limit import RamLimits
 def test_a_failing_cell(notebook, tmp_path):
     """Its numbers and those before it are kept, it is marked, the rest is not run: exit 1.
 
-    Its traceback is there once, as plain text without a control character, below its line.
+    Its traceback is there once, as plain text without a control character, below what the cell printed.
     """
     path = notebook("def f():\n    print('in f')\n    raise ValueError('oh')", "f()", "b = 2")
     log = tmp_path / "log.jsonl"
-    done = command("run", path, "--log", log)
+    done = command("run", path, "--log", log, "--show-output")
     assert done.returncode == 1
     assert [(r["status"], r["error"]) for r in records(log)] == [("ok", None), ("error", "ValueError")]
     first = r"\[1/3\]  \d\.\d\d s  .*def f\(\):\n"
-    second = r"\[2/3\]  \d\.\d\d s  failed: ValueError .*f\(\)\n"
+    second = r"\[2/3\] │ in f\n\[2/3\]  \d\.\d\d s  failed: ValueError .*f\(\)\n"
     assert re.fullmatch(first + second + r"2 cells in .* · failed: In \[2\]\n", done.stdout)
     assert done.stderr.count("Traceback (most recent call last)") == 1
     assert done.stderr.count("    ValueError: oh\n") == 1

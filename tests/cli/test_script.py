@@ -215,7 +215,7 @@ WORDS = {
     "folder.py": "folder.py cannot be read: Is a directory",
     "--kernel python3 train.py": "--kernel is for notebooks, and train.py is a script",
     "-p x 1 train.py": "--parameters is for notebooks, and train.py is a script",
-    "--allow-errors train.py": "--allow-errors is for notebooks, and train.py is a script",
+    "--show-output train.py": "--show-output is for notebooks, and train.py is a script",
     "--log train.py train.py": "train.py is the script itself",
     "--log log.txt train.py": "the log log.txt must be named .jsonl",
     "--max-ram 1 train.py": "'1' has no unit",

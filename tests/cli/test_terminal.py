@@ -77,7 +77,7 @@ def test_colours(notebook, environment, coloured):
 
 def test_a_traceback(notebook):
     """Once, below the line of its cell, without the line that moves in it."""
-    seen = on_a_terminal("run", notebook("def f():\n    raise ValueError('oh')", "f()", "3"))
+    seen = on_a_terminal("run", notebook("def f():\n    raise ValueError('oh')", "f()", "3"), "--show-output")
     assert seen.status == 1
     lines = lines_of(seen)
     assert re.fullmatch(r"\[2/3\]  \d\.\d\d s  failed: ValueError +f\(\)", lines[1])
@@ -85,6 +85,34 @@ def test_a_traceback(notebook):
     assert lines.count("    ValueError: oh") == 1
     assert lines[-3] == "ipygpulogger: stopped at the cell that failed: ValueError: oh"
     assert not ruins(seen)
+
+
+PRINTS = """
+import sys, time
+for i in range(3):
+    print("epoch", i)
+    for percent in range(0, 101, 20):
+        print(f"\\r{percent:3}%", end="", file=sys.stderr, flush=True)
+        time.sleep(0.1)
+    print(file=sys.stderr)
+print("no end", end="")
+""".strip()
+
+
+def test_what_cells_print(notebook):
+    """--show-output: each line behind the mark of its cell, as it comes; a bar that is rewritten is one line."""
+    seen = on_a_terminal("run", notebook(PRINTS, "'a result'", "print(2)"), "--show-output", columns=160)
+    assert seen.status == 0
+    marked = [line.partition(" │ ") for line in lines_of(seen) if " │ " in line]
+    assert [(place, said) for place, _, said in marked] == [
+        *[("[1/3]", said) for i in range(3) for said in (f"epoch {i}", "100%")],
+        ("[1/3]", "no end"),
+        ("[2/3]", "'a result'"),
+        ("[3/3]", "2"),
+    ]
+    during = next(state for state in seen.states if "epoch 1" in state)
+    assert "epoch 2" not in during
+    assert len(lines_of(seen)) == len(marked) + 5
 
 
 def whole(path, *counts):

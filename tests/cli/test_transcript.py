@@ -3,11 +3,13 @@
 import re
 from dataclasses import replace
 
+import pytest
 from command_line import MB, made
+from nbformat.v4 import new_output
 from sessions import gpu, ram
 
-from ipygpulogger.cli.progress import Progress, Transcript, cell_line
-from ipygpulogger.records import Note, OutOfMemory
+from ipygpulogger.cli.progress import Columns, Progress, Transcript, _collapsed
+from ipygpulogger.records import MIME, Note, OutOfMemory
 
 GB = 1024 * MB
 
@@ -20,7 +22,7 @@ def device(before_gb, after_gb, peak_gb, used_gb):
 def told(capsys, *cells, count=None, traceback=()):
     """What is printed of cells: each a record and its source."""
     progress = Progress()
-    transcript = Transcript(progress)
+    transcript = Transcript(progress, shows_output=False)
     for number, (record, source) in enumerate(cells, 1):
         transcript.begin(number, count or len(cells), source)
         transcript.end(record and replace(record, source=source.partition("\n")[0]), traceback)
@@ -44,20 +46,20 @@ def test_the_line_of_a_cell(capsys):
         count=21,
     ).out
     assert out.splitlines() == [
-        "[ 1/21]  0.30 s  GPU 4.5 of 16 GB                        import torch",
+        "[ 1/21]  0.30 s  GPU 4.5 of 16 GB                import torch",
         "[ 2/21]  12.4 s  GPU +2.4 GB, needed 3.6 → 6.4 of 16 GB  for batch in loader:",
         "[ 3/21]  2 min 5 s  RAM +1.0 GB → 1.4 GB                    df = read()",
-        "[ 4/21]  0.02 s  GPU \u22122.4 GB → 4.5 of 16 GB              del model",
-        "[ 5/21]  0.00 s  not measured                            2",
+        "[ 4/21]     0.02 s  GPU \u22122.4 GB → 4.5 of 16 GB              del model",
+        "[ 5/21]     0.00 s  not measured                            2",
     ]
 
 
 def test_what_there_is_no_room_for():
     """The lesser memories of a cell are left out; one that is long pushes its source aside."""
     many = [f"cuda:{index} +1.0 GB → 5.0 of 16 GB" for index in range(4)]
-    line = cell_line("[1/1]", "1.00 s", many, "load()")
-    assert line == "[1/1]  1.00 s  cuda:0 +1.0 GB → 5.0 of 16 GB           load()"
-    assert cell_line("[1/1]", "1.00 s", [many[0] * 3], "load()").endswith("16 GB  load()")
+    line = Columns(1).line(1, "1.00 s", many, "load()")
+    assert line == "[1/1]  1.00 s  cuda:0 +1.0 GB → 5.0 of 16 GB   load()"
+    assert Columns(1).line(1, "1.00 s", [many[0] * 3], "load()").endswith("16 GB  load()")
 
 
 def test_a_failed_cell(capsys):
@@ -71,6 +73,18 @@ def test_a_failed_cell(capsys):
     assert err.splitlines()[:4] == ["    OutOfMemoryError: no?[2J", "", "      room", ""]
     assert err.splitlines()[4].startswith("Out of memory on cuda:0")
     assert err.splitlines()[5] == "  -> Do this."
+
+
+def test_columns_after_a_failed_cell(capsys):
+    """How a cell failed may push its own source aside, and no other's: those before and after are in one column."""
+    quiet = replace(made(), gen=ram(468, 468))
+    failed = replace(
+        quiet, gen=ram(468, 900), status="error", error="AVeryLongNameOfAnErrorThatSomebodyChose"
+    )
+    out = told(capsys, (quiet, "a = 1"), (failed, "step()"), (quiet, "b = 2")).out
+    first, second, third = out.splitlines()
+    assert first.index("a = 1") == third.index("b = 2")
+    assert "failed: AVeryLong" in second
 
 
 def test_a_cell_is_named_by_what_it_does(capsys):
@@ -87,6 +101,36 @@ def test_an_interrupted_cell_needs_no_traceback(capsys):
     out, err = told(capsys, (cell, "step()"), traceback=["Traceback"])
     assert "  interrupted" in out
     assert err == ""
+
+
+def test_outputs(capsys):
+    """Complete lines as they come, each stream on its own; results as text; no report of ours, no page of HTML."""
+    transcript = Transcript(Progress(), shows_output=True)
+    transcript.begin(1, 2, "f()")
+    transcript.output(new_output("stream", name="stdout", text="a\nb"))
+    assert capsys.readouterr() == ("[1/2] │ a\n", "")
+    transcript.output(new_output("stream", name="stderr", text="w\n"))
+    transcript.output(new_output("stream", name="stdout", text="c\x1b[1m\x1b[2K\x1b]0;t\x07\n"))
+    assert capsys.readouterr() == ("[1/2] │ bc?[2K?]0;t?\n", "[1/2] │ w\n")
+    transcript.output(new_output("stream", name="stdout", text="no end"))
+    for bundle in (
+        {"text/plain": "1\n2", "text/html": "<b>"},
+        {"text/plain": "report", MIME: {}},
+        {"text/plain": "In [1]: 5 s so far | Gen: 0/0/1 MB", "text/html": "live"},
+        {"image/png": "x"},
+    ):
+        transcript.output(new_output("display_data", bundle))
+    transcript.output(new_output("error", ename="E", evalue="", traceback=["E"]))
+    assert capsys.readouterr() == ("[1/2] │ no end\n[1/2] │ 1\n[1/2] │ 2\n", "")
+
+
+REWRITTEN = {"plain": "plain", "\r 10%\r 20%": " 20%", "50%\rdone": "done", "50%\r": "50%"}
+
+
+@pytest.mark.parametrize(("line", "shown"), REWRITTEN.items())
+def test_a_line_that_is_rewritten(line, shown):
+    """What a terminal would show in the end."""
+    assert _collapsed(line) == shown
 
 
 def test_little_ram_is_said_at_once(capsys):

@@ -35,7 +35,7 @@ from markdown_it import MarkdownIt
 import ipygpulogger
 from ipygpulogger import IPyGPULogger, experiments
 from ipygpulogger.cli.arguments import parse
-from ipygpulogger.cli.progress import cell_line, moved
+from ipygpulogger.cli.progress import Columns, moved
 from ipygpulogger.notebook.options import COMMANDS
 from ipygpulogger.owners import growth
 from ipygpulogger.records import (
@@ -183,7 +183,7 @@ SHOWN = {
     ).split("\n", 2)[2],
 }
 TRAINED = replace(RECORD, gpus=(_device(4096, 6554, 7782, 6554, total_bytes=16384 * MB),))
-SHOWN["run"] = cell_line("[ 7/21]", "12.4 s", moved(TRAINED)[:1], "for batch in loader:")
+SHOWN["run"] = Columns(21).line(7, "12.4 s", moved(TRAINED)[:1], "for batch in loader:")
 GPU = RECORD.gpus[0]
 RAM_LEFT = Note.read("RAM left: 392 MB of 8.0 GB (container limit); this cell needs 900 MB")
 CHILDREN = ChildUsage(*_usage(0, 800, 800), "python", 71), ChildUsage(*_usage(0, 150, 530), "python", 72)
