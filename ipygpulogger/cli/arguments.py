@@ -66,6 +66,29 @@ def typed(text: str) -> Any:
     return text
 
 
+def read(path: Path) -> dict[str, Any]:
+    """Return the parameters in a file of JSON, or of YAML; a `ValueError` says in one sentence why not."""
+    try:
+        source = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(f"the file of parameters {path} cannot be read: {why(error)}") from error
+    try:
+        found = json.loads(source)
+    except (ValueError, RecursionError) as problem:
+        try:
+            import yaml
+        except ImportError as error:
+            raise ValueError(f"{path} is not JSON ({problem}); to read YAML: pip install pyyaml") from error
+        try:
+            found = yaml.safe_load(source)
+        except (yaml.YAMLError, ValueError, RecursionError) as error:
+            said = " ".join(str(error).split())
+            raise ValueError(f"{path} is neither JSON nor YAML: {said}") from error
+    if not isinstance(found, dict):
+        raise ValueError(f"{path} holds no parameters: write them as name: value, one a line")  # noqa: TRY004 - as above
+    return found
+
+
 def default_parameters(notebook: Any) -> list[str]:
     """Return the names that the cell tagged ``parameters`` sets; none if it is absent or no Python."""
     for cell in notebook.cells:
@@ -76,14 +99,14 @@ def default_parameters(notebook: Any) -> list[str]:
     return []
 
 
-def inject(notebook: Any, parameters: Mapping[str, Any]) -> bool:
+def inject(notebook: Any, parameters: Mapping[Any, Any]) -> bool:
     """Put the parameters where papermill does, and return whether the notebook has a cell of either tag.
 
     That is in place of a cell tagged ``injected-parameters``, else after the first tagged ``parameters``,
     else at the top. Raises `ValueError` for a name that is not an identifier.
     """
     for name in parameters:
-        if not name.isidentifier() or keyword.iskeyword(name):
+        if not isinstance(name, str) or not name.isidentifier() or keyword.iskeyword(name):
             raise ValueError(f"{name!r} is not a valid name of a variable")
     from nbformat.v4 import new_code_cell
 
@@ -107,8 +130,14 @@ def inject(notebook: Any, parameters: Mapping[str, Any]) -> bool:
 
 
 def _code(value: Any) -> str:
-    is_literal = not isinstance(value, float) or math.isfinite(value)
-    return repr(value) if is_literal else f"float({str(value)!r})"
+    """Return the value as Python code; a value without a literal, such as a date of YAML, as a string."""
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{_code(key)}: {_code(member)}' for key, member in value.items())}}}"
+    if isinstance(value, list):
+        return f"[{', '.join(map(_code, value))}]"
+    if isinstance(value, float) and not math.isfinite(value):
+        return f"float({str(value)!r})"
+    return repr(value if isinstance(value, (bool, int, float, str, type(None))) else str(value))
 
 
 # -- the notebook that is run, and its kernel ------------------------------------------------------------
@@ -250,6 +279,9 @@ def _parsers() -> tuple[argparse.ArgumentParser, argparse.ArgumentParser]:
         default=[],
         metavar=("NAME", "VALUE"),
         help="set a parameter, as papermill does; may be repeated",
+    )
+    run.add_argument(
+        "-f", "--parameters-file", type=Path, metavar="FILE", help="parameters from a JSON or YAML file"
     )
 
     report = commands.add_parser("report", help="rank the cells of a log or of a saved notebook")

@@ -35,6 +35,8 @@ def run(options: argparse.Namespace) -> int:
     output: Path = options.output or path.with_name(f"{path.stem}.executed.ipynb")
     targets = {"the executed notebook": output, "the log": options.log, "the page": options.html}
     check(targets, path, "the notebook")
+    if options.parameters_file:
+        check(targets, options.parameters_file, "the file of parameters")
     remarks = [*_set_parameters(notebook, options)]
     with contextlib.ExitStack() as stack:
         progress = Progress()
@@ -129,7 +131,9 @@ def _few(records: Sequence[CellRecord]) -> str:
 def _set_parameters(notebook: Any, options: argparse.Namespace) -> Iterator[str]:
     """Put the parameters into the notebook, and yield what the user should know about that."""
     try:
-        found = {name: arguments.typed(value) for name, value in options.parameters}
+        found = arguments.read(options.parameters_file) if options.parameters_file else {}
+        for name, value in options.parameters:
+            found[name] = arguments.typed(value)
         known = arguments.default_parameters(notebook)
         if found and not arguments.inject(notebook, found):
             yield "no cell is tagged 'parameters', so the parameters stand on top"

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from ..records.cell_record import Status
 
-_FOR_NOTEBOOKS = "output", "show_output", "allow_errors", "timeout", "kernel", "parameters"
+_FOR_NOTEBOOKS = "output", "show_output", "allow_errors", "timeout", "kernel", "parameters", "parameters_file"
 
 
 def run_script(options: argparse.Namespace) -> int | BaseException:

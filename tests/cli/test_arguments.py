@@ -19,6 +19,7 @@ PAIR = "argument -p/--parameters: expected 2 arguments"
 RUN = [  # the words after the notebook's name, and what is said
     *((words, PAIR) for words in ("-p x", "-p", "-p5", "--parameters=null")),
     ("-p a;b 1", "'a;b' is not a valid name of a variable"),
+    ("-f missing.yaml", "missing.yaml cannot be read"),
     ("--max-gpu lots", "'lots' is not a memory size"),
     ("--max-ram -1GB", "--max-ram"),
     ("--max-ram 10", "argument --max-ram: '10' has no unit: write a size such as 10GB"),

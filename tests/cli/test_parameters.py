@@ -1,13 +1,15 @@
 """A notebook's parameters: typed and placed as papermill does, and never anything but values."""
 
 import math
+import sys
+from datetime import date
 
 import nbformat
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ipygpulogger.cli.arguments import inject, typed
+from ipygpulogger.cli.arguments import inject, read, typed
 
 
 def tagged(*tags, minor=5):
@@ -71,23 +73,75 @@ def test_twice_is_once():
     assert nb.cells[1].id == first
 
 
-@given(st.text())
-def test_every_value_arrives(text):
-    """What is given is in the variable, whatever quotes or newlines it has, and inf and nan."""
-    value = typed(text)
+values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text() | st.integers(), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(values)
+def test_every_value_arrives(value):
+    """What JSON or YAML can hold is in the variable, whatever quotes, newlines or infinities it has."""
     nb = tagged()
-    inject(nb, {"x": value, "inf": math.inf, "nan": math.nan})
+    inject(nb, {"x": value})
     namespace = {}
     exec(nb.cells[0].source, namespace)
-    assert repr(namespace["x"]) == repr(value)
-    assert namespace["inf"] == math.inf
-    assert math.isnan(namespace["nan"])
+    assert namespace["x"] == value
 
 
-@pytest.mark.parametrize("name", ["", "1x", "a b", "x\nimport os", "class", "x=1;y"])
+def test_what_python_cannot_write():
+    """nan is float('nan'); a date of YAML is text."""
+    nb = tagged()
+    inject(nb, {"x": math.nan, "day": date(2026, 1, 2)})
+    namespace = {}
+    exec(nb.cells[0].source, namespace)
+    assert math.isnan(namespace["x"])
+    assert namespace["day"] == "2026-01-02"
+
+
+@pytest.mark.parametrize("name", ["", "1x", "a b", "x\nimport os", "class", "x=1;y", 3, None])
 def test_names(name):
     """A name that no variable can have is refused, so no name is ever code; the notebook stays as it was."""
     nb = tagged(None)
     with pytest.raises(ValueError, match="is not a valid name of a variable"):
         inject(nb, {"fine": 1, name: 1})
     assert sources(nb) == ["'cell 0'"]
+
+
+@pytest.mark.parametrize("content", ['{"lr": 0.1, "names": ["a"]}', "lr: 0.1\nnames:\n  - a\n"])
+def test_files(tmp_path, content):
+    """JSON or YAML, told by what is in the file."""
+    path = tmp_path / "parameters.yaml"
+    path.write_text(content)
+    assert read(path) == {"lr": 0.1, "names": ["a"]}
+
+
+MISSING, EMPTY, BROKEN = "cannot be read", "holds no parameters", "neither JSON nor YAML"
+CONTENT = [(None, MISSING), (b"\xff\xfe", MISSING), *((c, EMPTY) for c in (b"", b"[1, 2]", b"just words"))]
+CONTENT += [
+    (c, BROKEN) for c in (b"a: [1", b"\x00", b"x: !!python/object/apply:os.getcwd []", b"[" * 100_000)
+]
+
+
+@pytest.mark.parametrize(("content", "says"), CONTENT)
+def test_files_without_parameters(tmp_path, content, says):
+    """Missing, binary, empty, a list, broken, code: one sentence that names the file; nothing is run."""
+    path = tmp_path / "parameters.yaml"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(ValueError, match=says) as caught:
+        read(path)
+    assert "parameters.yaml" in str(caught.value)
+    assert len(str(caught.value).splitlines()) == 1
+
+
+def test_without_pyyaml(tmp_path, monkeypatch):
+    """JSON needs nothing; YAML names the command that installs its reader."""
+    monkeypatch.setitem(sys.modules, "yaml", None)
+    path = tmp_path / "p.yaml"
+    path.write_text('{"x": 1}')
+    assert read(path) == {"x": 1}
+    path.write_text("x: 1")
+    with pytest.raises(ValueError, match="pip install pyyaml"):
+        read(path)

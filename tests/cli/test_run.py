@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import nbformat
 import pytest
-from command_line import MB, command, executed, is_executed, made, records
+from command_line import MB, command, executed, is_executed, made, records, refused
 from sessions import ram
 
 from ipygpulogger import History
@@ -264,18 +264,29 @@ def test_old_outputs_are_not_new(notebook, tmp_path):
     assert [record.status for record in History.load(old.with_name("old.executed.ipynb"))] == ["error"]
 
 
-def test_parameters(notebook):
-    """-p: a cell after the tagged one, typed as papermill does; the last wins; numbering as it is."""
+def test_parameters(notebook, tmp_path):
+    """-p and -f: a cell after the tagged one, typed as papermill does; -p wins; numbering as it is."""
     check = "assert (lr, name, n, x) == (-5000.0, '--fast', 7, '--slow'), (lr, name, n, x)"
     path = notebook("lr = 1.0; name = 'a'; n = 0; x = 1", check, tags={0: "parameters"})
     before = path.read_bytes()
-    given = ("lr", "1"), ("n", "7"), ("lr", "-5e3"), ("name", "--fast"), ("x", "--slow")
-    done = command("run", path, *(word for name, value in given for word in ("-p", name, value)))
+    values = tmp_path / "values.yaml"
+    values.write_text("lr: 5\nn: 7\nname: --fast\n")
+    done = command("run", path, "-p", "lr", "-5e3", "-f", values, "-p", "x", "--slow")
     assert done.returncode == 0, done.stderr
     injected = executed(path).cells[1]
     assert injected.metadata["tags"] == ["injected-parameters"]
     assert injected.source == "# Parameters\nlr = -5000.0\nn = 7\nname = '--fast'\nx = '--slow'"
     assert path.read_bytes() == before
+
+
+def test_the_parameters_stay(notebook, tmp_path, capsys):
+    """No target may be the file of parameters."""
+    path = notebook("1")
+    for option, suffix in ("--output", ".ipynb"), ("--log", ".jsonl"), ("--html", ".html"):
+        values = tmp_path / f"values{suffix}"
+        values.write_text('{"x": 1}')
+        assert refused(["run", path, "-f", values, option, values], capsys, "the file of parameters itself")
+        assert values.read_text() == '{"x": 1}'
 
 
 TESTS = str(Path(__file__).resolve().parent.parent)
