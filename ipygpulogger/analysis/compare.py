@@ -61,6 +61,7 @@ class Comparison:
     new: tuple[CellRecord, ...]  # cells of the second run only
     removed: tuple[CellRecord, ...]  # of the first run only
     tolerance: float
+    floor_bytes: int
 
     @property
     def regressed(self) -> tuple[Pair, ...]:
@@ -81,7 +82,11 @@ class Comparison:
 
 
 def compare(
-    base: Iterable[CellRecord], new: Iterable[CellRecord], *, tolerance: float = TOLERANCE
+    base: Iterable[CellRecord],
+    new: Iterable[CellRecord],
+    *,
+    tolerance: float = TOLERANCE,
+    floor_bytes: int = FLOOR_BYTES,
 ) -> Comparison:
     """Compare two runs of a notebook, cell by cell.
 
@@ -89,8 +94,8 @@ def compare(
     last run counts, as in a saved notebook. A record of another process is compared with that of the same
     rank or worker. Tasks are left out: a scheduler chooses where each runs.
 
-    A cell has grown when its highest use has, by more than the tolerated fraction of what that was,
-    1 MB, and the granularity of both counters; and when that much is left without what was there before it.
+    A cell has grown when its highest use has, by more than the tolerated fraction of what that was, the
+    floor, and the granularity of both counters; and when that much is left without what was there before it.
     The increase is measured from the upper bound of the earlier one to the lower bound of the later one, so
     that it is certain.
     """
@@ -101,10 +106,15 @@ def compare(
     pairs = []
     for key in filter(matches.__contains__, now):
         before, after = was[matches[key]], now[key]
-        changes = tuple(_changes(_usages(before), _usages(after), tolerance))
+        changes = tuple(_changes(_usages(before), _usages(after), tolerance, floor_bytes))
         pairs.append(Pair(before, after, changes))
-    new_cells, removed = _rest(now, matches).values(), _rest(was, matches.values()).values()
-    return Comparison(tuple(pairs), tuple(new_cells), tuple(removed), tolerance)
+    return Comparison(
+        tuple(pairs),
+        tuple(_rest(now, matches).values()),
+        tuple(_rest(was, matches.values()).values()),
+        tolerance,
+        floor_bytes,
+    )
 
 
 def _last_runs(records: Iterable[CellRecord]) -> _Runs:
@@ -165,13 +175,13 @@ def _above_zero(usage: Usage) -> Usage:
     return Usage(0, usage.consumed_bytes, peak)
 
 
-def _changes(was: _Usages, now: _Usages, tolerance: float) -> Iterator[Change]:
+def _changes(was: _Usages, now: _Usages, tolerance: float, floor_bytes: int) -> Iterator[Change]:
     for name in dict.fromkeys((*was, *now)):
         before, after = was.get(name, _UNTOUCHED), now.get(name, _UNTOUCHED)
-        yield _change(name, before, after, tolerance)
+        yield _change(name, before, after, tolerance, floor_bytes)
 
 
-def _change(name: str, was: Usage | None, now: Usage | None, tolerance: float) -> Change:
+def _change(name: str, was: Usage | None, now: Usage | None, tolerance: float, floor_bytes: int) -> Change:
     if was is None or now is None:
         was_bytes, now_bytes = (None if usage is None else usage.peak.lo_bytes for usage in (was, now))
         return Change(
@@ -180,7 +190,7 @@ def _change(name: str, was: Usage | None, now: Usage | None, tolerance: float) -
     before, after = was.peak, now.peak
     before_bytes = before.lo_bytes if before.hi_bytes is None else before.hi_bytes
     grain_bytes = max(before.precision_bytes, after.precision_bytes)
-    tolerated_bytes = max(tolerance * before_bytes, FLOOR_BYTES, grain_bytes)
+    tolerated_bytes = max(tolerance * before_bytes, floor_bytes, grain_bytes)
     inherited_bytes = now.before_bytes - was.before_bytes
     grown_bytes, change_bytes = after.lo_bytes - before_bytes, after.lo_bytes - before.lo_bytes
     is_own = grown_bytes - max(0, inherited_bytes) > tolerated_bytes

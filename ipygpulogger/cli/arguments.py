@@ -16,7 +16,7 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any, NoReturn
 
-from ..analysis.compare import TOLERANCE
+from ..analysis.compare import FLOOR_BYTES, TOLERANCE
 from ..records.units import parse_size, printable
 from ..runtime.errors import first_line, why
 from .streams import say
@@ -303,7 +303,14 @@ def _parsers() -> tuple[argparse.ArgumentParser, argparse.ArgumentParser]:
         type=_percentage,
         default=TOLERANCE,
         metavar="PERCENT",
-        help="how much higher a cell may go, relative to what it was (default: 5%%), beyond 1 MB",
+        help="how much higher a cell may go, relative to what it was (default: 5%%)",
+    )
+    compared.add_argument(
+        "--floor",
+        type=_size,
+        default=FLOOR_BYTES,
+        metavar="SIZE",
+        help="how much higher it may always go (default: 1MB)",
     )
     compared.add_argument("--all", action="store_true", help="show the unchanged cells, too")
 

@@ -118,7 +118,7 @@ def report(options: argparse.Namespace) -> int:
 def compare(options: argparse.Namespace) -> int:
     """Print which cells changed, and return 1 if one went higher than tolerated or fails now, else 0."""
     base, new = read(options.base), read(options.new)
-    found = compare_runs(base, new, tolerance=options.tolerance)
+    found = compare_runs(base, new, tolerance=options.tolerance, floor_bytes=options.floor)
     if not found.pairs:
         raise BadRequest(f"{options.base} and {options.new} have no cell in common")
     say(summary.comparison(found, unchanged=options.all))

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from html import escape
 from typing import TYPE_CHECKING, NamedTuple
 
-from ..analysis.compare import FLOOR_BYTES, Change, Comparison, Pair, is_test
+from ..analysis.compare import Change, Comparison, Pair, is_test
 from ..analysis.group import Group
 from ..analysis.leaks import growing_names, suspects
 from ..analysis.ranking import SIZES, Key, raising, rank
@@ -250,7 +250,7 @@ def comparison(found: Comparison, *, unchanged: bool = False) -> str:
         lines.append(f"failed now, not before: {'; '.join(map(named, found.failed))}")
     lines.append(
         f"{grew or 'none'} of {count} {'cell' if count == 1 else 'cells'} grew by more than"
-        f" {100 * found.tolerance:.4g} % and {rounded_mb(FLOOR_BYTES)} MB"
+        f" {100 * found.tolerance:.4g} % and {rounded_mb(found.floor_bytes)} MB"
     )
     return printable_lines(lines)
 

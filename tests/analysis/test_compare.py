@@ -35,12 +35,12 @@ def regressed(before, after, **options):
 sizes_mb = st.integers(0, 1 << 16)
 
 
-@given(sizes_mb, sizes_mb, st.sampled_from([0.0, 0.05, 0.5, 2.0]))
-def test_what_grew(before_mb, after_mb, tolerance):
-    """Just what is higher by more than both the tolerated part and 1 MB; never what shrank or stayed."""
-    found = regressed(cell(before_mb), cell(after_mb), tolerance=tolerance)
+@given(sizes_mb, sizes_mb, st.sampled_from([0.0, 0.05, 0.5, 2.0]), st.sampled_from([0, MB, 64 * MB]))
+def test_what_grew(before_mb, after_mb, tolerance, floor_bytes):
+    """Just what is higher by more than both the tolerated part and the floor; never what shrank or stayed."""
+    found = regressed(cell(before_mb), cell(after_mb), tolerance=tolerance, floor_bytes=floor_bytes)
     growth = (after_mb - before_mb) * MB
-    assert found == (growth > tolerance * before_mb * MB and growth > MB)
+    assert found == (growth > tolerance * before_mb * MB and growth > floor_bytes)
 
 
 def exact(size_mb, more_bytes=0, grain_mb=0):
@@ -65,7 +65,7 @@ def exact(size_mb, more_bytes=0, grain_mb=0):
     ],
 )
 def test_what_is_certain_to_have_grown(before, after, grew):
-    """Beyond the tolerance, 1 MB and both grains, from the most it may have been to the least it is."""
+    """Beyond the tolerance, the floor and both grains, from the most it may have been to the least it is."""
     found = compare([cell(peak=before)], [cell(peak=after)])
     assert bool(found.regressed) == grew
     assert found.pairs[0].changes[0].at_least == ({before.quality, after.quality} != {"exact"})

@@ -54,9 +54,11 @@ def test_the_version(capsys):
     assert (stop.value.code, capsys.readouterr().out) == (0, f"ipygpulogger {ipygpulogger.__version__}\n")
 
 
-@pytest.mark.parametrize("given", ["--tolerance 5", "--tolerance=-5%", "--tolerance nan%"])
+@pytest.mark.parametrize("given", ["--tolerance 5", "--tolerance=-5%", "--tolerance nan%", "--floor 50"])
 def test_tolerances_that_make_no_sense(tmp_path, capsys, given):
-    """A percentage, as 5 could be 5 % or 500 %."""
+    """A percentage, as 5 could be 5 % or 500 %, and a size with its unit."""
     log = saved(tmp_path / "log.jsonl", made())
     says = "is not a percentage: write it like 5%"
+    if "floor" in given:
+        says = "'50' has no unit: write a size such as 10GB"
     assert refused(["compare", log, log, *given.split()], capsys, says)

@@ -119,10 +119,11 @@ def test_the_page_is_not_the_log(tmp_path, capsys):
         (100, 106, ["--tolerance", "10%"], 0),
         (100, 103, ["--tolerance", "0%"], 1),
         (3, 4, [], 0),
+        (100, 140, ["--floor", "50MB"], 0),
     ],
 )
 def test_compare(tmp_path, capsys, before_mb, after_mb, words, status):
-    """1 when a peak grew beyond the tolerance and 1 MB, 0 when it shrank, stayed or grew within them."""
+    """1 when a peak grew beyond the tolerance and the floor, 0 when it shrank, stayed or grew within them."""
     base = saved(tmp_path / "base.jsonl", made(before_mb))
     new = saved(tmp_path / "new.jsonl", made(after_mb))
     assert main(["compare", str(base), str(new), *words, "--all"]) == status

@@ -156,7 +156,7 @@ def test_no_field_of_a_record_reaches_a_terminal_as_it_is(record):
         str(Freed(record.owners, {HOSTILE: (5 * MB, MB)}, complete=False)),
         summary.summary([record, *RECORDS, *[record] * 3]),
         summary.named(record),
-        summary.comparison(Comparison((Pair(record, record, changes),), (record,), (record,), 0.05)),
+        summary.comparison(Comparison((Pair(record, record, changes),), (record,), (record,), 0.05, MB)),
         *(experiments.cell(record, gpu, compact=compact) for compact in (False, True)),
         experiments.device(gpu),
         experiments.state({"CPU": (1, 2, 3)}, record.notes),
@@ -222,12 +222,12 @@ report {name}.jsonl | report {name} | report folder | report {name}bad.jsonl | r
 report {name}bad.ipynb | report {name}bad.parquet | report {name}empty.jsonl | report {name}huge.jsonl
 report {name}cut.jsonl | report {name}wrong.jsonl | report good.jsonl --html folder
 report good.jsonl --html {name}/{name} | report good.jsonl --by {name} | compare good.jsonl {name}
-compare good.jsonl good.jsonl --tolerance {name}
+compare good.jsonl good.jsonl --tolerance {name} | compare good.jsonl good.jsonl --floor {name}
 run {name}.ipynb | run {name}bad.ipynb | run {name}broken.ipynb | run {name}kernel.ipynb
 run {name}language.ipynb | run {name}good.ipynb --kernel {name} | run {name}good.ipynb --output {name}good.ipynb
 run {name}good.ipynb --log {name} | run {name}good.ipynb --log {name}/x.jsonl | run {name}good.ipynb --max-gpu {name}
-run {name}good.ipynb --timeout {name} | run {name}good.ipynb -p {name} 1
-run {name}good.ipynb --{name} | {name} | doctor {name}
+run {name}good.ipynb --timeout {name} | run {name}good.ipynb -p {name} 1 | run {name}good.ipynb -f {name}
+run {name}good.ipynb -f {name}bad.jsonl | run {name}good.ipynb --{name} | {name} | doctor {name}
 """
 KERNELS = {
     "good": {},
