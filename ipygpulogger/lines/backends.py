@@ -206,7 +206,7 @@ class SysSetTrace(TracingBackend):
     def unsubscribe(self, subscriber: LineProfiler) -> None:
         """Unsubscribe as in any back end; a trace function that another tool has set since stays."""
         if subscriber in self.subscribers and sys.gettrace() is not self._trace_calls:
-            subscriber.lose(ENDED)
+            subscriber.cut_off(ENDED)
         super().unsubscribe(subscriber)
 
     def why_not_here(self) -> str | None:

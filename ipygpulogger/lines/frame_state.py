@@ -29,6 +29,11 @@ class Line:
         self.skipped = False  # whether it ran without the counters being read for it
         self.memory = LineMemory()
 
+    @property
+    def complete(self) -> bool:
+        """Whether its memory is known for each time that it ran."""
+        return not (self.skipped or self.memory.cut_off)
+
     def enter(self, now_s: float) -> None:
         """Count a frame that gets to this line, or resumes it."""
         if not self.running:
@@ -79,6 +84,15 @@ class LineTable:
                 if state.line is not None:
                     state.line.leave(stopped_s)
             code.states.clear()
+
+    def forget(self) -> None:
+        """Leave out what the lines that run now have used: their ends will not be reported."""
+        for code in self._codes:
+            code.states.clear()
+        for line in tuple(self._lines.values()):
+            line.memory.cut_off |= bool(line.running or line.memory.holders)
+            line.running = line.memory.holders = 0
+        self.memory.forget()
 
     def ran(self) -> Iterator[tuple[str, int, Line]]:
         """Yield file, line number and entry of each line that ran."""
@@ -205,9 +219,9 @@ class CodeFrames:
 
     def notes(self, place: str, offset: int) -> Iterator[str]:
         """Yield a sentence about the lines that were only counted; as `LineTable.notes`."""
-        if self._measured:  # a line that was skipped was so in another code object
+        if self._measured:  # what is not complete has another reason
             return
-        if counted := [lineno + offset for lineno, line in self._lines.items() if line.skipped]:
+        if counted := [lineno + offset for lineno, line in self._lines.items() if not line.complete]:
             first, last = min(counted), max(counted)
             lines = f"lines {first}-{last}" if last > first else f"line {first}"
             holder = f"line {self._first_lineno + offset}" if self._first else "the lines that run them"

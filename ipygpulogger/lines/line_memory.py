@@ -70,6 +70,7 @@ class LineMemory:
 
     def __init__(self) -> None:
         self.holders = 0  # how many frames' memory is attributed to it now
+        self.cut_off = False  # whether an interval was left out because its end was not reported
         self.sums: list[_Sum] = []  # for each counter; shorter where no later counter was read
 
 
@@ -137,6 +138,12 @@ class LineMemories(Measuring):
                 if line.holders == 1:
                     self._begin(line, continues=continues)
 
+    def forget(self) -> None:
+        """Leave out the open interval of each line, which then has no holders."""
+        with self._lock:
+            self._ended = None
+            self._open.clear()
+
     def _begin(self, line: LineMemory, *, continues: bool = False) -> None:
         self._ended = None
         for gauge, one in zip(self._gauges, line.sums, strict=False):
@@ -149,9 +156,10 @@ class LineMemories(Measuring):
 
     def _close(self, line: LineMemory) -> None:
         self._open.discard(line)
+        was_cut_off, line.cut_off = line.cut_off, True  # in case of an interrupt
         for gauge, one in zip(self._gauges, line.sums, strict=False):
             one.end(gauge.current_bytes)
-        self._ended = line
+        self._ended, line.cut_off = line, was_cut_off
 
     def _read_counters(self) -> None:
         """Read every counter, and add what it read since the last time to every open line."""

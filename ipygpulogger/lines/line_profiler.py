@@ -90,10 +90,10 @@ class LineProfiler:
                     linecache.getline(filename, lineno).strip(),
                     line.hits,
                     line.time_s,
-                    self._memory.gen(line.memory, complete=not line.skipped),
-                    self._memory.gpus(line.memory, complete=not line.skipped),
+                    self._memory.gen(line.memory, complete=line.complete),
+                    self._memory.gpus(line.memory, complete=line.complete),
                     place,
-                    not line.skipped,
+                    line.complete,
                     self._memory.risen(line.memory),
                 )
             )
@@ -110,7 +110,7 @@ class LineProfiler:
         if sentence not in self._lost:
             self._lost.append(sentence)
 
-    def lose(self, sentence: str) -> None:
-        """Tell no figures, as the end of a line was missed, and note why."""
+    def cut_off(self, sentence: str) -> None:
+        """Leave out what the lines that run now have used, and note why."""
         self.lost(sentence)
-        self._measured = False
+        self._table.forget()

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from .frame_state import CodeFrames
     from .line_profiler import LineProfiler
 
-CUT_SHORT = "lines are not measured: an exception came while a line was measured"
-ENDED = "lines are not measured: tracing was ended or taken over meanwhile"
+CUT_SHORT = "an exception cut the measuring short: what the lines that ran then had used is left out"
+ENDED = "tracing was ended or taken over meanwhile: lines that ran after that are not measured"
 name_of = type.__dict__["__name__"].__get__  # without asking a metaclass, which is the user's
 
 
@@ -124,6 +124,7 @@ class TracingBackend:
             return True
 
     def _report(self, what: str, frame: FrameType, began_s: float, *more: Any) -> None:
+        """Report to every follower of a frame."""
         followed = self._followed.get(id(frame.f_code))
         if followed is None:
             return
@@ -144,14 +145,14 @@ class TracingBackend:
         elif isinstance(error, Exception) and not is_from_a_handler(error):
             self._fail(subscriber, error)
         else:
-            subscriber.lose(CUT_SHORT)
+            subscriber.cut_off(CUT_SHORT)
             raise error
 
     def _fail(self, subscriber: LineProfiler, error: Exception) -> None:
         """End the subscription of one that failed, with the reason."""
         try:
             self.unsubscribe(subscriber)
-            subscriber.lose(f"lines are not measured: {named(error)}")
+            subscriber.cut_off(f"lines are measured no further: {named(error)}")
         except Exception:
             pass  # nothing of ours may reach the user's code
 
