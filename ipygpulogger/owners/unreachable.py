@@ -41,6 +41,10 @@ def garbage_below(
     made = (base for kind in kinds for base in bases_of(kind) if is_made_in_python(base))
     if any("__del__" in namespace_of(base) for base in made):
         return found  # it may bring back to life what it likes
+    if objects and gc.get_freeze_count():  # what `gc.freeze` took away from the collector is never freed
+        collected = set(map(id, gc.get_objects()))
+        if any(gc.is_tracked(one) and id(one) not in collected for one in objects):
+            return found
     for value in objects:
         kind = type(value)
         reads = readers_of(kind, readers)

@@ -220,6 +220,19 @@ def test_a_finalizer_may_keep_it():
     assert len(kept) == 2
 
 
+def test_what_is_frozen_is_not_freed():
+    """The collector does not look at it, so it is not said to wait for the collector."""
+    node = Node(value=array(30))
+    root = weakref.ref(node)
+    gc.freeze()
+    del node
+    gc.collect()
+    assert root() is not None
+    assert found_mb(root) == 0
+    gc.unfreeze()
+    assert found_mb(root) == 30
+
+
 def test_what_is_undecided_and_pages_that_were_never_touched_do_not_count():
     """Without time nothing is proven; and what takes no memory does not come back."""
     assert found_mb(weakref.ref(Node(value=array(30))), budget_s=-1) == 0
