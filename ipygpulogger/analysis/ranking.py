@@ -14,8 +14,7 @@ from .leaks import memories
 if TYPE_CHECKING:
     from ..records.usage import Usage
 
-    Key = tuple[str, int, str | None]  # `DeviceUsage.key`
-
+Key = tuple[str, int, str | None]  # `DeviceUsage.key`
 T = TypeVar("T")
 MOST = 500  # cells that a page shows in full
 # The figures of a memory, in bytes; of a peak that is not exact its lower bound.

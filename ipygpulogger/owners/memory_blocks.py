@@ -16,15 +16,14 @@ import sys
 import weakref
 from collections import deque
 from collections.abc import Callable, Hashable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..engine.machine import machine
 from ..runtime.objects import bases_of
 from ..sources import Holding
 from .address_space import of_files
 
-if TYPE_CHECKING:
-    ArrayReaders = Sequence[Callable[[Any], Holding | None]]
+ArrayReaders = Sequence[Callable[[Any], Holding | None]]
 
 DEVICE = "cpu"
 LARGE = 1 << 20  # bytes: a smaller block may be a file's, and neither its lifetime nor sharing names are kept

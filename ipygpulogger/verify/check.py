@@ -16,10 +16,11 @@ from ..engine.scope import Scope
 if TYPE_CHECKING:
     from ..records import Usage
 
-    Label = Literal["exact", "bounded", "at least", "about"]
     Truth = float | tuple[float, float]  # exactly, or between these
     Step = tuple[str, Any]  # "keep", "moment" (bytes), "free", "open", "close" (a scope) or "call"
     Via = Callable[[Callable[[], Any]], Any]
+
+Label = Literal["exact", "bounded", "at least", "about"]
 
 NOT_BY_PROCESS = "the driver does not report what this process holds, as in containers and under WSL"
 
