@@ -124,8 +124,11 @@ class FakeMap:
         known = self._storages.get((key, device)) if key is not None else None
         if known is not None and (other := known()) is not None:
             return within(other)
+        spanned = 1 + sum((length - 1) * step for length, step in zip(size, stride, strict=True))
         if real.size is not None:
             fake = torch.empty((real.size, *size[1:]), dtype=tensor.dtype, device=device)
+        elif offset == 0 and (0 if 0 in size else spanned) * tensor.element_size() == nbytes:
+            fake = torch.empty_strided(size, stride, dtype=tensor.dtype, device=device)
         else:
             fake = within(torch.empty(nbytes, dtype=torch.uint8, device=device))
         if tensor.device.type == "cpu" and device.type == "cpu" and tensor.numel() == fake.numel() == 1:
