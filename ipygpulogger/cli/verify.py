@@ -153,4 +153,6 @@ def verify(options: argparse.Namespace) -> int:
         with interrupt_held_back():
             progress.close()
             say(found.json() if options.json else found.text())
+    if not (found.figures or found.failed):
+        raise BadRequest("nothing could be checked here, so nothing is proven")
     return 1 if found.failed or any(one.is_wrong for one in found.figures) else 0
