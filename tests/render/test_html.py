@@ -226,6 +226,7 @@ GB16 = {"ram_total_bytes": 16 << 30}
         (record(gpus=(device(1638),)), {}, False),
         (record(gpus=(device(5, used=16000),)), {}, True),  # little headroom
         (record(status="error", error="ValueError"), {}, False),
+        (record(out_of_memory=OutOfMemory("cuda:0", *[None] * 6, 0, 0, (), "Use less.")), {}, True),
         (record(notes=(Note.read("Over budget on cuda:0: highest 6800 of 5000 MB"),)), {}, True),
         (record(notes=(Note.read("grew in each of its last 3 runs: x"),)), {}, True),
         (record(notes=("the driver does not report energy",)), {}, False),
