@@ -177,12 +177,12 @@ class _Tests:
                 self._found[phase] = max(record, self._found.get(phase, record), key=by_need)
 
     @contextmanager
-    def _safely(self, what: str, unknown: list[str]) -> Iterator[None]:
+    def _safely(self, what: str, unknown: list[str], done: str = "measured") -> Iterator[None]:
         """Say what an error in our code leaves unknown, in place of raising it."""
         try:
             yield
         except Exception as error:
-            unknown.append(f"{what} is not measured: {type(error).__name__}: {error}")
+            unknown.append(f"{what} is not {done}: {type(error).__name__}: {error}")
 
     def _over_budget(self, item: pytest.Item, budget: dict[str, int]) -> str:
         from .analysis.notable import overdrawn
@@ -241,7 +241,8 @@ class _Tests:
             records = list(map(record_from, found.values()))
             self._arrived |= {record.cell_id: record for record in records if _matters(record)}
             if self._log is not None and report.outcome != "rerun":
-                self._log.append(*records)
+                with self._safely(str(self._log.path), self._said, "written"):
+                    self._log.append(*records)
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         from .records.units import printable
@@ -254,9 +255,9 @@ class _Tests:
             most, width = max(1, self._config.getoption("gpulog_top")), shutil.get_terminal_size((100, 0))[0]
             table = summary(list(self._arrived.values()), most=most, width=width).partition("\n")[2]
             terminalreporter.line(table or "none of them is known to have needed 1 MB")
-        if self._said:
-            more = f"; and {len(self._said) - 3} more" if len(self._said) > 3 else ""
-            terminalreporter.line(printable("; ".join(self._said[:3]) + more))
+        if said := list(dict.fromkeys(self._said)):
+            more = f"; and {len(said) - 3} more" if len(said) > 3 else ""
+            terminalreporter.line(printable("; ".join(said[:3]) + more))
 
 
 def _matters(record: CellRecord) -> bool:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 RAM = "RAM"  # the name of general RAM among the names of devices
 TOLERANCE = 0.05  # of the highest before
 FLOOR_BYTES = MB  # less is a page fault, or one more block of an allocator
+_REUSED_BYTES = 5 * MB  # of RAM, a test may use again of what malloc kept of earlier ones
 _UNTOUCHED = Usage(0, 0, Peak(0, 0, "exact"))  # of a device that a cell did not use
 
 
@@ -161,7 +162,7 @@ def _usages(record: CellRecord) -> _Usages:
         part = sum(other.id == gpu.id for other in record.gpus[:number])
         found[f"{gpu.id}.{part}" if part else gpu.id] = gpu if gpu.attributed else None
     if is_test(record):  # others ran before it, perhaps not the same as in the other run
-        return {name: usage and _above_zero(usage) for name, usage in found.items()}
+        return {name: usage and _above_zero(usage, name == RAM) for name, usage in found.items()}
     return found
 
 
@@ -170,8 +171,9 @@ def is_test(record: CellRecord) -> bool:
     return (record.cell_id or "").startswith(TEST)
 
 
-def _above_zero(usage: Usage) -> Usage:
-    peak = Peak.within(usage.needed_bytes, usage.needed_at_most_bytes, usage.peak.precision_bytes)
+def _above_zero(usage: Usage, is_ram: bool) -> Usage:
+    precision_bytes = max(usage.peak.precision_bytes, _REUSED_BYTES if is_ram else 0)
+    peak = Peak.within(usage.needed_bytes, usage.needed_at_most_bytes, precision_bytes)
     return Usage(0, usage.consumed_bytes, peak)
 
 

@@ -43,6 +43,17 @@ def test_what_grew(before_mb, after_mb, tolerance, floor_bytes):
     assert found == (growth > tolerance * before_mb * MB and growth > floor_bytes)
 
 
+@given(sizes_mb, sizes_mb, sizes_mb, sizes_mb)
+def test_what_a_test_needs(before_mb, need_mb, later_mb, later_need_mb):
+    """Tests are compared by need, wherever they began; in RAM 5 MB may come from what malloc kept of others."""
+    runs = [
+        cell(began_mb + need, before_mb=began_mb, cell_id="test:test_a")
+        for began_mb, need in ((before_mb, need_mb), (later_mb, later_need_mb))
+    ]
+    growth_mb = later_need_mb - need_mb
+    assert regressed(*runs) == (growth_mb > 0.05 * need_mb and growth_mb > 5)
+
+
 def exact(size_mb, more_bytes=0, grain_mb=0):
     size = size_mb * MB + more_bytes
     return Peak(size, size, "exact", grain_mb * MB)
