@@ -307,6 +307,17 @@ def test_a_log_that_cannot_be_written_is_refused(run, name, why):
     assert not Path("ran").exists()
 
 
+def test_a_log_that_goes_away_is_said_once(run):
+    """The tests go on, and their figures are shown."""
+    Path("logs").mkdir()
+    program = "import shutil\ndef test_it(): shutil.rmtree('logs'), need(16)\ndef test_other(): pass"
+    result = run(program, "--gpulog-log", "logs/log.jsonl")
+    assert outcomes(result) == {"passed": 2}
+    result.stdout.fnmatch_lines(["test_it*", "*log.jsonl is not written: FileNotFoundError*"])
+    assert result.stdout.str().count("is not written") == 1
+    result.stdout.no_fnmatch_line("*is not measured*")
+
+
 def test_collecting_alone_leaves_an_older_log(run):
     """As nothing takes its place; and there is no table of nothing."""
     Path("log.jsonl").write_text("older")
