@@ -340,15 +340,12 @@ def main():
 
 def rows_of(written):
     """The row of each file: its own, or that of its package."""
-    rows = {}
-    for name, row in written.items():
-        if not name.endswith("/*"):
-            rows[name] = row
-            continue
+    rows = {name: row for name, row in written.items() if "tests" in row and not name.endswith("/*")}
+    for name in [one for one in written if one.endswith("/*")]:
         for path in sorted((ROOT / PACKAGE / name[:-2]).rglob("*.py")):
             file = path.relative_to(ROOT / PACKAGE).with_suffix("").as_posix()
-            if file not in written and path.name != "__init__.py":
-                rows[file] = row
+            if path.name != "__init__.py":
+                rows.setdefault(file, written[name] | written.get(file, {}))
     return rows
 
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from made import plain
 
-from ipygpulogger.analysis.ranking import raising
+from ipygpulogger.analysis.ranking import outer, raising
 from ipygpulogger.records import DeviceUsage, Heap, Peak, RamUsage
 
 MB = 2**20
@@ -59,3 +59,10 @@ def test_who_raised_memory_to_its_highest(run):
     assert highest - raised.gen.peak.lo_bytes <= max(5 * MB, highest // 100)
     near = [one for one in run if one.gen.peak.lo_bytes >= highest - 5 * MB]
     assert raised.gen.needed_bytes >= max(one.gen.needed_bytes for one in near)
+
+
+def test_cells_alone_are_added_up():
+    """What a cell holds within it is not counted a second time; without cells the others stand for themselves."""
+    one, within = plain(), plain(execution_count=None)
+    assert outer([one, within]) == [one]
+    assert outer([within]) == [within]

@@ -4,7 +4,7 @@ import re
 import unicodedata
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ipygpulogger.records.units import MB, MINUS, parse_size, size_text, time_text, without_controls
@@ -19,6 +19,7 @@ NEAR = st.sampled_from(EDGES).flatmap(
 
 
 @given(st.integers(-(10**21), 10**21) | NEAR)
+@example(1000 * MB)
 def test_a_size(size_bytes):
     """Three figures before the point at most, and off by half of the last one; megabytes whole."""
     figure, unit = size_text(size_bytes).replace(MINUS, "-").split()
