@@ -66,6 +66,7 @@ class CellFit:
     runs: tuple[CellRecord, ...]  # those that succeeded, in their order
     name: str = ""  # what varied: an array, a batch size or a number in a call
     memories: tuple[MemoryFit, ...] = ()  # where the need rose with the size, the first to end first
+    failed: tuple[tuple[int, CellRecord], ...] = ()  # runs that failed or were interrupted, with their size
     missing: str = ""  # what is missing for a line, in one sentence
 
 
@@ -99,8 +100,9 @@ def fit_of(
     found = [_of_memory(known, whole, name, device, left) for device in leaks.memories(whole[-1])]
     ends = [(math.inf if one.ends_at is None else one.ends_at, one.device, one) for one in found if one]
     rising = [one for end, _, one in sorted(ends) if end <= _FAR * min(ends)[0]]
+    failed = tuple((_size(run, name), run) for run in runs if run.status != "ok" and _size(run, name))
     missing = "" if rising else _NO_GROWTH.format(name)
-    return CellFit(whole, name, tuple(rising), missing)
+    return CellFit(whole, name, tuple(rising), failed, missing)
 
 
 def _size(run: CellRecord, name: str) -> int:

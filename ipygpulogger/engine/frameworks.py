@@ -7,6 +7,7 @@ a cell or between two, is measured here, and so is what recording and reading a 
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 import threading
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+_SCARCE = errno.EMFILE, errno.ENFILE, errno.ENOMEM
 
 # The adapters of this package, each imported when it is needed; the first that knows a device is believed.
 _ADAPTERS = {
@@ -122,7 +124,8 @@ class Frameworks:
             except BaseException as error:
                 if is_from_a_handler(error):
                     raise
-                lasts = not isinstance(error, (MemoryError, OSError))  # of those there may be enough later
+                # Of memory and descriptors there may be enough later.
+                lasts = not isinstance(error, MemoryError) and getattr(error, "errno", None) not in _SCARCE
                 if lasts:
                     self.loaded = tuple(other for other in self.loaded if other is not framework)
                     self.failed[framework.name] = named(error)

@@ -47,6 +47,8 @@ def _sentences(found: CellFit, name: str) -> Iterator[str]:
         yield from _limits(memory)
     if any(len(memory.points) == 2 for memory in found.memories):
         yield "Two sizes always lie on a line: a run with a third one shows whether it holds."
+    for size, run in found.failed:
+        yield f"{run.label} {run.outcome()} at {name} = {size:,}, so it has no point."
 
 
 def _growth(memory: MemoryFit, name: str) -> str:

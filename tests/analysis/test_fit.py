@@ -194,12 +194,13 @@ def test_which_cell_is_meant():
 
 
 def test_what_failed_is_not_on_the_line():
-    """A run that failed or was interrupted needed more than its peak says."""
+    """A run that failed or was interrupted needed more than its peak says: it is told beside the line."""
     session = Session(100 * MB, 3 * MB)
     for size in (8, 16, 24):
         session.step(size)
     session.step(64, more=-100 * MB, status="error", error="OutOfMemoryError")
     found = session.fit(left=300 * MB)
+    assert [(size, run.label) for size, run in found.failed] == [(64, "In [4]")]
     assert found.memories[0].ends_at == 66
 
 

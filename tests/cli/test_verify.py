@@ -78,13 +78,13 @@ def test_what_is_wrong_stands_again_at_the_end(checked, label):
     [
         ((RIGHT, RIGHT), 0, "2 of 2 figures hold"),
         ((RIGHT, UNCHECKED), 0, "1 of 1 figures hold; 1 could not be checked"),
-        ((UNCHECKED,), 0, "0 of 0 figures hold; 1 could not be checked"),
+        ((UNCHECKED,), 2, "0 of 0 figures hold; 1 could not be checked"),
         ((RIGHT, ABOUT), 0, "1 of 1 figures hold; 1 estimated without a bound"),
         ((RIGHT, OSError("gone"), RIGHT), 1, "1 of the checks FAILED; 1 of 1 figures hold"),
     ],
 )
 def test_verdicts(checked, found, status, verdict):
-    """What could not be checked is counted, and is no failure; a check that fails is one."""
+    """What could not be checked is counted, and is no failure; a check that fails is one; no figure proves nothing."""
     said = checked(steps(*found))
     assert (said[0], said[1].splitlines()[-1]) == (status, verdict)
 

@@ -14,7 +14,6 @@ import os
 import sys
 import tempfile
 import threading
-import weakref
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
@@ -67,7 +66,7 @@ class Window:
     """One recording, which begins when it is made, or says why not (`Unavailable`)."""
 
     def __init__(self) -> None:
-        self._run = run = _Run(weakref.ref(self))
+        self._run = run = _Run()
         with _lock:
             _check_unused()
             try:
@@ -87,6 +86,20 @@ class Window:
         """End it and give up its events. Doing it again changes nothing."""
         with _lock:
             self._run.end()
+
+    def __del__(self) -> None:
+        run: _Run | None = getattr(self, "_run", None)  # the caller was interrupted, or forgot it
+        if run is None or sys.is_finalizing():  # then the tracker has stopped, and the file is closed
+            return
+        run.is_forgotten = True
+        if not _lock.acquire(blocking=False):  # its holder may wait for the thread that collects this
+            return
+        try:
+            run.end()
+        except Exception:  # a finalizer has no caller to raise to
+            pass
+        finally:
+            _lock.release()
 
     def events(self) -> Iterator[Event]:
         """Yield its events in their order, once it has ended; raises `Unavailable`."""
@@ -108,8 +121,8 @@ def _mark() -> None:
 class _Run:
     """The tracker of one recording, and its file, which on Linux never has a name."""
 
-    def __init__(self, window: weakref.ref[Window]) -> None:
-        self.window = window  # None once the caller was interrupted, or forgot it
+    def __init__(self) -> None:
+        self.is_forgotten = False  # the recording is garbage, but could not be ended then
         self.lost = ""  # a sentence, once something else than the end of the recording has stopped it
         self._tracker: Any = None
         self._put_back: Callable[[], object] = bool  # nothing
@@ -164,7 +177,9 @@ class _Run:
             _run = None
 
     def _stop(self) -> None:
-        """Stop it. memray takes off all profile functions, also one that was set meanwhile."""
+        """Stop it. memray takes off all profile functions; those that the user's code has set go on."""
+        profile, threads_profile = (None if _is_memrays(one) else one for one in _profiles())
+        enable = getattr(profile, "enable", None)  # of cProfile, in C, before Python 3.12
 
         def stop() -> None:
             tracker, self._tracker = self._tracker, None
@@ -173,7 +188,11 @@ class _Run:
 
         _mark()
         sys.setprofile(None)
-        call_uninterrupted(stop)
+        try:
+            call_uninterrupted(stop)
+        finally:
+            enable() if enable else sys.setprofile(profile)
+            threading.setprofile(threads_profile)
 
     def read(self) -> Iterator[Event]:
         """Yield the events between the two marks; raises `Unavailable`."""
@@ -232,7 +251,7 @@ class _Run:
         """Stop the tracker before its file fills the disk, or if its recording was forgotten meanwhile."""
         while not self._stopped.wait(_INTERVAL_S):
             with _lock:
-                if self.window() is None:
+                if self.is_forgotten:
                     self.end()
                 elif self._file is not None and os.fstat(self._file.fileno()).st_size > _TOO_MANY_BYTES:
                     self.stop(_TOO_MUCH)
@@ -261,7 +280,7 @@ def _check_unused() -> None:
     """Raise `Unavailable` where memray is absent, or it or another profiler is in use."""
     if not installed():
         raise Unavailable(ABSENT)
-    if _run is not None and _run.window() is None:
+    if _run is not None and _run.is_forgotten:
         _run.end()
     if _run is not None:
         raise Unavailable(f"{UNKNOWN}, because it is recorded for another measurement that is open.")
@@ -272,10 +291,12 @@ def _check_unused() -> None:
 
 
 def _profiles() -> tuple[Any, Any]:
+    """Return the profile functions of this thread and of threads that begin."""
     return sys.getprofile(), getattr(threading, "_profile_hook", None)
 
 
 def _is_memrays(profile: Any) -> bool:
+    """Return whether a profile function is one that memray sets."""
     memray = sys.modules.get("memray")
     return memray is not None and (
         profile is memray.start_thread_trace or type(profile).__module__.startswith("memray.")
