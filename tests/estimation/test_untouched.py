@@ -4,7 +4,6 @@ import gc
 import io
 import json
 import random
-import signal
 import subprocess
 import sys
 import threading
@@ -58,18 +57,6 @@ def test_nothing_changes(cuda, device, raises):
 def test_an_interrupt_changes_nothing(kernel_env):
     """Real signals at random moments: all is as it was, and the next estimate is right."""
     strike(kernel_env, "signals", "estimate", SIGNALS)
-
-
-def test_a_second_interrupt_does_not_wait_for_an_operator():
-    """A function that calls none ends at once."""
-
-    def fn():
-        signal.raise_signal(signal.SIGINT)
-        signal.raise_signal(signal.SIGINT)
-        raise AssertionError("it goes on")
-
-    with pytest.raises(KeyboardInterrupt):
-        estimate(fn)
 
 
 ALONE = """
