@@ -1,7 +1,8 @@
 """Puts back what a run changed: containers, attributes, names, generators; holds Ctrl-C back.
 
-It interrupts the function where an operator has ended, and never what puts everything back: C++ code of torch
-that calls Python in between ends the process on an error. The handlers of other signals run as ever.
+It interrupts the function, and never what puts everything back. Its handler runs only where the function's
+own code does, or an operator has ended: C++ code of torch that calls Python in between ends the process on
+an error. The handlers of other signals run as ever.
 """
 
 from __future__ import annotations
@@ -15,9 +16,12 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator
 from functools import partial
 from operator import is_
-from types import ModuleType
+from types import FrameType, ModuleType
 from typing import Any
 
+from ..runtime.objects import walk_stack
+
+_OURS = __name__.partition(".")[0]
 _MISSING = object()  # nothing is there, or it cannot be read
 State = tuple["Callable[[], Any]", "Callable[[Any], Any]"]  # what reads it, and what sets it
 _GENERATORS = frozenset((("numpy", "Generator"), ("numpy", "RandomState"), ("torch", "Generator")))
@@ -125,13 +129,12 @@ class Interrupts:
     """Ctrl-C while a function is estimated, on the main thread."""
 
     def __init__(self) -> None:
-        self.allowed = False  # whether the function runs, rather than what prepares it or puts all back
         self._handler: Any = None
-        self._arrived = False
+        self._arrived = self._allowed = False
 
     @contextlib.contextmanager
     def waiting(self) -> Iterator[None]:
-        """Have the handler of SIGINT run at the end of an operator, or of all; at a second signal at once."""
+        """Have the handler of SIGINT run only where it is `allowed`, or at the end."""
         self._handler = signal.getsignal(signal.SIGINT)
         if not callable(self._handler) or threading.current_thread() is not threading.main_thread():
             yield
@@ -140,29 +143,56 @@ class Interrupts:
             signal.signal(signal.SIGINT, self._handle)
             yield
         finally:
+            self._allowed = False
             if signal.getsignal(signal.SIGINT) == self._handle:  # else the function has set another one
                 signal.signal(signal.SIGINT, self._handler)
             self._run()
 
+    @contextlib.contextmanager
+    def allowed(self) -> Iterator[None]:
+        """Have the handler run within: the user's function is called here."""
+        self._allowed = True
+        try:
+            self._run()
+            yield
+        finally:
+            self._allowed = False
+
     def after(self, handler: Callable[..., Any]) -> Callable[..., Any]:
-        """Return a function that handles an operator, with an interrupt waiting for its end."""
+        """Return a function that handles an operator, with an interrupt waiting for its end.
+
+        In the middle of one torch's own state must not be left as it is.
+        """
 
         def handled(func: Any, *args: Any) -> Any:
             try:
                 return handler(func, *args)
             finally:
-                if self.allowed and func.namespace != "prim":  # which reads the device, size or strides
+                if self._allowed and func.namespace != "prim":  # which reads the device, size or strides
                     self._run()
 
         return handled
 
-    def _handle(self, *_: Any) -> None:
-        is_second, self._arrived = self._arrived, True
-        if is_second and self.allowed:
-            self._run()
+    def _handle(self, _: int, frame: FrameType | None) -> None:
+        self._arrived = True
+        if self._allowed and not _is_in_torch(frame):
+            self._run(frame)
 
-    def _run(self) -> None:
+    def _run(self, frame: FrameType | None = None) -> None:
         if self._arrived:
-            self._arrived = self.allowed = False  # if it raises, all is put back undisturbed
-            self._handler(signal.SIGINT, None)
-            self.allowed = True
+            self._arrived = False
+            allowed, self._allowed = self._allowed, False  # if it raises, all is put back undisturbed
+            self._handler(signal.SIGINT, frame)
+            self._allowed = allowed
+
+
+def _is_in_torch(frame: FrameType | None) -> bool:
+    """Return whether code of torch or of this package runs, or what that called of Python's own modules."""
+    for one in walk_stack(frame):
+        module = str(one.f_globals.get("__name__", ""))
+        root = module.partition(".")[0]
+        if root == "torch":
+            return not module.startswith("torch.utils.data")  # which waits for other processes
+        if root not in sys.stdlib_module_names:
+            return root == _OURS
+    return True

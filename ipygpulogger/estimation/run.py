@@ -144,9 +144,8 @@ class FakeRun:
             ):
                 stack.callback(register(only(hook, lambda *_: None)).remove)
             stack.enter_context(fakes.mode())
-            stack.callback(setattr, interrupts, "allowed", False)
-            interrupts.allowed = True
-            result = fn(*arguments.args, **arguments.kwargs)
+            with interrupts.allowed():
+                result = fn(*arguments.args, **arguments.kwargs)
             self._kinds.returned(result)
             self._allocations.end()
 
