@@ -32,7 +32,7 @@ PACKAGES = {
     "notebook": "analysis breakdown engine lines owners records render runtime sources storage",
     "verify": "blocks engine estimation records runtime sources",
     "cli": "analysis breakdown engine lines records render runtime sources storage verify",
-    "compat": "blocks engine notebook owners records render runtime sources",
+    "compat": "blocks engine notebook owners records render runtime",
     "callbacks": "blocks",
     "utils": "compat",
     "experiments": "compat utils",
