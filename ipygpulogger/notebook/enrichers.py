@@ -6,6 +6,7 @@ fails, that is said once, and the record goes on without it.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -14,7 +15,7 @@ from ..analysis.notable import divided, excesses
 from ..engine.machine import importing, machine
 from ..records import CPU, Note, NoteKind
 from ..records.units import MB, parse_size, rounded_mb, size_text
-from ..runtime.shell import current_shell
+from ..runtime.shell import current_shell, first_line, lines_of
 from ..sources.system.ram_limit import MemoryLimit, least
 from .cell import body_of
 
@@ -96,11 +97,22 @@ def _at_peak(record: CellRecord, cell: MeasuredCell) -> CellRecord:
     """Add what was alive at the peak, and as an allocation failed, if allocations were recorded."""
     recording: Any = cell.recording
     record, card = recording.result(record), record.out_of_memory
+    if main_line := _line_at_peak(record, cell.cell.raw):
+        record = replace(record, main_line=main_line)
     recording.keep_failure(cell.cell.label)
     if card is None:
         return record
     alive = recording.at_failure.get(card.device, ())
     return replace(record, out_of_memory=replace(card, alive=alive))
+
+
+def _line_at_peak(record: CellRecord, text: str) -> str:
+    """Return the line of the cell that allocated most of what was alive at the peak; empty if none did."""
+    own, lines = rf"In \[{record.execution_count}\]:(\d+)", lines_of(text)
+    places = {row: re.match(own, row.place) for row in record.at_peak if row.kind != "before"}
+    found = [(row.device != CPU, row.size_bytes, int(place[1])) for row, place in places.items() if place]
+    _, size_bytes, number = max(found, default=(False, 0, 0))  # of a device, if there is one
+    return first_line(lines[number - 1]) if size_bytes >= MB and 0 < number <= len(lines) else ""
 
 
 def _dimensions(record: CellRecord, cell: MeasuredCell) -> CellRecord:

@@ -97,7 +97,8 @@ class CellRecord(Measurement):
         gpulog_only: Whether the cell contains only this package's own magics, such as ``%gpulog free``.
         dimensions: By name in the code, batch sizes and leading dimensions of arrays; of few cells empty.
         code: A fingerprint of the code without its numbers and comments; empty where `dimensions` is.
-        main_line: The line that says what the cell does, that of `main_line_of`, if it is not `source`.
+        main_line: The line that says what the cell does, if it is not `source`: the one that allocated most
+            of what was alive at the peak, where that was recorded, else that of `main_line_of`.
     """
 
     execution_count: int | None

@@ -75,7 +75,7 @@ class Kernel:
         monkeypatch.setattr(linux, "read", lambda path: self.read(path) or cpus(path))
         monkeypatch.setattr(linux, "reset_mark", self.reset)
         monkeypatch.setattr(
-            linux, "faults_and_mark", lambda: ((self.faults, 0), max(self.mark, self.summed) * self.PAGE)
+            linux, "faults_and_mark", lambda: ((self.faults, 0), max(self.mark, self.summed, 0) * self.PAGE)
         )
 
     def move(self, pages, cpu):
@@ -96,11 +96,11 @@ class Kernel:
         self.mark = self.summed
 
     def read(self, path):
-        kb = self.PAGE // 1024
+        kb, summed = self.PAGE // 1024, max(0, self.summed)  # percpu_counter_read_positive
         if path.endswith("/status"):
-            return b"VmHWM:\t%d kB\nVmRSS:\t%d kB\n" % (max(self.mark, self.summed) * kb, self.summed * kb)
+            return b"VmHWM:\t%d kB\nVmRSS:\t%d kB\n" % (max(self.mark, summed) * kb, summed * kb)
         if path.endswith("/statm"):
-            return b"1 %d 1 1 0 1 0" % self.summed
+            return b"1 %d 1 1 0 1 0" % summed
         if path.endswith("/smaps_rollup"):
             self.walks += 1
             return b"55 [rollup]\nRss: %d kB\nPrivate_Clean: 0 kB\nPrivate_Dirty: 1 kB\n" % (self.pages * kb)
