@@ -210,7 +210,7 @@ def test_many_processes(page, lab, pictures):
     row = cell_of(page, "few = 3").locator("details tr", has_text=re.compile(r"^rank\s2")).first
     assert row.locator("td").all_inner_texts()[1:4] == ["0", "300", "500"]
     assert row.locator("td").all_inner_texts()[5:8] == ["0", "2,700", "900"]
-    assert "rank 7: RAM 5.0" in many
+    assert "RAM: rank 7 needed 500 MB, 5.0 times the median" in many
     heights = [line.bounding_box()["height"] for line in page.locator("details tr").all()]
     assert max(heights) <= 20, heights  # one line each
     bars = cell_of(page, "few = 3").locator("td > div")
