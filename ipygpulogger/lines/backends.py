@@ -172,6 +172,7 @@ class SysSetTrace(TracingBackend):
     def __init__(self) -> None:
         super().__init__()
         self._raised: set[int] = set()  # frames that an exception is about to leave
+        self._threads: dict[LineProfiler, int] = {}  # the thread that each subscribed on
         # One object each: a bound method is a new one every time.
         self._trace_calls, self._trace_events = self._on_call, self._on_event
 
@@ -185,6 +186,7 @@ class SysSetTrace(TracingBackend):
                 )
             why_not = super().subscribe(subscriber)
             if why_not is None:
+                self._threads[subscriber] = threading.get_ident()
                 sys.settrace(self._trace_calls)  # on each subscriber's thread
             return why_not
 
@@ -205,8 +207,12 @@ class SysSetTrace(TracingBackend):
 
     def unsubscribe(self, subscriber: LineProfiler) -> None:
         """Unsubscribe as in any back end; a trace function that another tool has set since stays."""
-        if subscriber in self.subscribers and sys.gettrace() is not self._trace_calls:
-            subscriber.cut_off(ENDED)
+        here = threading.get_ident()
+        if self._threads.pop(subscriber, None) == here:
+            if sys.gettrace() is not self._trace_calls:
+                subscriber.cut_off(ENDED)
+            elif here not in self._threads.values():
+                sys.settrace(None)
         super().unsubscribe(subscriber)
 
     def why_not_here(self) -> str | None:
