@@ -201,8 +201,11 @@ def test_a_test_that_needs_nothing_has_no_row(run):
 
 
 def test_an_expected_failure_is_not_called_one(run):
-    """As pytest does not count it as failed."""
+    """As pytest does not count it as failed; its figures are shown."""
+    # The tested project's own marker: a failure that its author expects.
     result = run("@pytest.mark.xfail\ndef test_it():\n    need(8)\n    assert 0", "--gpulog")
+    assert outcomes(result) == {"xfailed": 1}
+    result.stdout.fnmatch_lines(["test_it * 8 *"])
     result.stdout.no_fnmatch_line("*failed:*")
 
 
@@ -210,6 +213,7 @@ BUDGETS = {
     '@pytest.mark.memory_budget(ram="8MB")': "failed",
     '@pytest.mark.memory_budget(ram="20MB")': "passed",
     '@pytest.mark.memory_budget(gpu="1MB")': "passed",
+    # The tested project expects that its test goes over its budget: strict, so that a pass would fail.
     '@pytest.mark.xfail(strict=True)\n@pytest.mark.memory_budget(ram="8MB")': "xfailed",
 }
 
@@ -262,6 +266,7 @@ def test_a_leak_is_what_every_run_leaves(run, body, kind):
         result.stdout.no_fnmatch_line("*not known*")
 
 
+# How the tested project's own test ends in its second run; none of this test is skipped.
 @pytest.mark.parametrize("end", ["pytest.fail('no')", "pytest.skip('no')", "sys.exit('no')"])
 def test_a_further_run_that_ends_early_changes_no_result(run, end):
     """Neither to failed nor to skipped: `pytest.raises` fails by what is no `Exception`, too."""

@@ -291,7 +291,7 @@ def measure(
             in RAM where no GPU is used; not where the block or call fails, or could not be measured.
 
     Raises:
-        ValueError: ``peak`` is another word, or ``budget`` is no size.
+        ValueError: ``peak`` is not one of its values, or ``budget`` is not a memory size.
         OverBudget: A block or call needed more.
 
     Returns:

@@ -209,10 +209,10 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
 def _divided(
     arguments: Sequence[str], parser: argparse.ArgumentParser
 ) -> tuple[list[str], list[list[str]], list[str] | None]:
-    """Return the words for our parser, the values of ``-p``, and the arguments of the script.
+    """Split the command line into our own arguments, the pairs of ``-p``, and the script's arguments.
 
-    The script is the first word that ends in ``.py`` and is not the value of an option. Its arguments are all
-    the words after it; None if there is no script. A value of ``-p`` may begin with a dash.
+    The script is the first argument that ends in ``.py`` and is not an option's value. All arguments after it
+    are the script's; None if there is no script. ``-p`` is parsed here, as its value may begin with a dash.
     """
     actions = [action for action in parser._actions if action.nargs is None]
     valued = {name for action in actions for name in action.option_strings}

@@ -72,7 +72,7 @@ def request_in(options: str) -> Request:
         else:
             near = did_you_mean(name, ("--lines", "--peak", "--label"))
             raise ValueError(
-                f"there is no option {word!r}{near}; the options are --lines, --lines=NAMES, --peak,"
+                f"unknown option {word!r}{near}; the options are --lines, --lines=NAMES, --peak,"
                 " --peak=all and --label TEXT"
             )
     return Request(**found)

@@ -34,13 +34,13 @@ class Figure:
     truth: tuple[float, float]
     lo: float
     hi: float | None  # None where it is "at least"
-    label: Label  # "about" is no claim: an estimate that says what it leaves out
+    label: Label  # "about": an estimate whose notes name what it leaves out, so its error is only shown
     unit: Literal["B", "s", ""] = "B"
     precision: float = 0  # how far its counter may be off, as the figure itself states
 
     @property
     def is_wrong(self) -> bool:
-        """Return whether what is claimed excludes the truth, or is no claim at all (NaN, ``lo > hi``)."""
+        """Return whether the truth is outside the bounds, or they are invalid (NaN, ``lo > hi``)."""
         (lowest, highest), hi = self.truth, self.hi
         holds = self.lo - self.precision <= highest
         if hi is None:
@@ -132,7 +132,9 @@ class Memory:
     _used = "after_bytes"  # its field in a usage
     take: Callable[[int], Any]  # returns what holds so many bytes as long as it lives
     held_bytes: Callable[[int], int]  # how much is in use for so many bytes
-    used_bytes: Callable[[], int | None]  # what is in use, past the package; None where nobody counts
+    used_bytes: Callable[
+        [], int | None
+    ]  # read from the kernel or from torch itself, not through our sources; None where neither counts it
     usage: Callable[[Scope], Usage]
 
     def play(

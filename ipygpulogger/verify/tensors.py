@@ -67,7 +67,7 @@ class Device(Memory):
         return found[0]
 
     def ask(self) -> tuple[DeviceMemory | None, int | None]:
-        """Return from the driver, past the package, the memory of the device, and that of this process."""
+        """Ask NVML itself, not through our sources, for the device's memory and that of this process."""
         try:
             import pynvml as nvml
 

@@ -141,13 +141,14 @@ def test_bad_words(words, says, capsys):
     assert refused(["doctor", *words], capsys, says)
 
 
-def test_json(checked, monkeypatch):
+def test_json(checked, monkeypatch, tmp_path):
     """All that is known of each figure, and nothing that tells who the user is."""
-    monkeypatch.setattr(Path, "home", lambda: Path("/home/ada"))
+    home, elsewhere = tmp_path / "home", tmp_path / "ada"
+    monkeypatch.setattr(Path, "home", lambda: home)
     monkeypatch.setattr(verify.getpass, "getuser", lambda: "ada")
-    secret = OSError("/home/ada/x and /scratch/ada/y, in Canada")
+    secret = OSError(f"{home / 'x'} and {elsewhere / 'y'}, in Canada")
     status, out = checked(
-        steps(RIGHT, UNCHECKED, secret), facts=lambda: {"Python": "/home/ada/py"}, words=["--json"]
+        steps(RIGHT, UNCHECKED, secret), facts=lambda: {"Python": str(home / "py")}, words=["--json"]
     )
     said = json.loads(out, parse_constant=pytest.fail)
     assert status == 1
@@ -166,7 +167,7 @@ def test_json(checked, monkeypatch):
         "is_wrong": False,
     }
     assert said["unchecked"] == [dataclasses.asdict(UNCHECKED)]
-    assert said["failed"] == {"check 0": "OSError: ~/x and /scratch/USER/y, in Canada"}
+    assert said["failed"] == {"check 0": f"OSError: ~/x and {tmp_path / 'USER' / 'y'}, in Canada"}
     assert said["facts"] == {"Python": "~/py"}
 
 

@@ -393,7 +393,7 @@ def test_otherwise_it_is_an_ordinary_cell(stopped, capsys, code, running):
     assert [r.label for r in il.history].count("x") == 1
 
 
-NO_OPTION, NO_LABEL = "there is no option", "--label takes a text"
+NO_OPTION, NO_LABEL = "unknown option", "--label takes a text"
 TAKEN = "the options are --lines, --lines=NAMES, --peak, --peak=all and --label TEXT"
 NOT_MEANT = {
     "--line": f"{NO_OPTION} '--line' (did you mean '--lines'?); {TAKEN}",

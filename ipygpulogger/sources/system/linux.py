@@ -165,7 +165,12 @@ def resident_bytes() -> int:
 
 
 def thread_count() -> int:
-    """Return how many threads this process has, whoever started them; raises `OSError` or `ValueError`."""
+    """Return the number of threads of this process, those of C libraries included.
+
+    Raises:
+        OSError: ``/proc/self/stat`` cannot be read.
+        ValueError: It was cut short.
+    """
     return int(b"".join(read("/proc/self/stat").rpartition(b")")[2].split()[17:18]))
 
 
