@@ -52,7 +52,8 @@ def run(pytester):
         if not Path("conftest.py").exists():
             pytester.makeconftest(RUNS_COROUTINES)
         start = pytester.runpytest_subprocess if another else pytester.runpytest_inprocess
-        return start(*PLUGIN, "-p", "no:cacheprovider", *options, **how)
+        quiet = () if any("asyncio" in option for option in options) else ("-p", "no:asyncio")
+        return start(*PLUGIN, "-p", "no:cacheprovider", *quiet, *options, **how)
 
     return run
 
