@@ -1,8 +1,9 @@
 """The programs that the checks run, in a memory that notes what comes and goes."""
 
 import weakref
+from types import SimpleNamespace
 
-from ipygpulogger.verify.check import Memory
+from ipygpulogger.verify.check import Memory, Unchecked
 
 
 class Block:
@@ -29,9 +30,19 @@ class Noted(Memory):
     def used_bytes(self):
         return None
 
+    def usage(self, _scope):
+        return SimpleNamespace(attributed=False)
+
 
 def test_the_oldest_block_goes_first():
     """So what goes within a scope was there before it; a block for a moment goes at once."""
     memory = Noted()
     assert not list(memory.play("", memory.nested(), measured=False))
     assert memory.gone == [2, 4, 0, 1, 3]
+
+
+def test_where_nobody_counts():
+    """Nothing is said of what is in use, and nothing is raised."""
+    taken, given_back = Noted().amounts([("kept", 10, 5)])
+    assert isinstance(taken, Unchecked)
+    assert isinstance(given_back, Unchecked)
