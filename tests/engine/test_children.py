@@ -3,6 +3,7 @@
 Each case runs in a process of its own: what the kernel says of children that ended is the largest of all.
 """
 
+import mmap
 import os
 import subprocess
 import sys
@@ -170,6 +171,25 @@ def test_a_forked_child_begins_without_its_parents_children(waiting):
             finally:
                 os._exit(1)
     assert [os.waitpid(pid, 0)[1] for pid in pids] == [0, 0]
+
+
+def test_the_last_figures_of_a_forked_child():
+    """Shared memory that it maps is in them to the page, as files are, and its page faults are."""
+    with measure():
+        pid = os.fork()
+        if not pid:
+            try:
+                card = forks.mine
+                forks.leave()
+                before_bytes, faults = card["mapped_bytes"], card["faults"]
+                shared = mmap.mmap(-1, 20 * MB)
+                shared[:: mmap.PAGESIZE] = b"x" * (20 * MB // mmap.PAGESIZE)
+                forks.leave()
+                more_bytes = card["mapped_bytes"] - before_bytes
+                os._exit(not (0 <= more_bytes - 20 * MB < MB and card["faults"] > faults))
+            finally:
+                os._exit(1)
+    assert os.waitpid(pid, 0)[1] == 0
 
 
 def test_forks_are_walked_while_there_is_time(waiting):
