@@ -9,6 +9,7 @@ from recorded import recorded
 from torch import nn
 
 from ipygpulogger.breakdown import training
+from ipygpulogger.breakdown.names import Label, surer
 
 pytestmark = pytest.mark.torch
 
@@ -189,6 +190,18 @@ def test_a_torch_without_the_function_that_is_watched(monkeypatch):
     found = recorded(spike)
     assert not found.record.at_peak
     assert ["does not tell when backward passes run" in note for note in found.notes] == [True]
+
+
+def test_of_two_findings_the_surer_one_stays():
+    """Whichever came first: of a variable and a graph the graph, if autograd made what the variable holds."""
+    graph = Label("activations")
+    for variable, kind in [
+        (Label("variables", "y", computed=True), "activations"),
+        (Label("variables", "y"), "variables"),
+        (Label("parameters", "y"), "parameters"),
+    ]:
+        found = {surer(one, other)[:2] for one, other in [(variable, graph), (graph, variable)]}
+        assert found == {(kind, "y")}
 
 
 @pytest.mark.parametrize("move", [nn.Module.cuda, nn.Module.half], ids=["to the GPU", "to half precision"])
