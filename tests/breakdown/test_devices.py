@@ -5,6 +5,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+import time
 from functools import partial
 from pathlib import Path
 
@@ -428,3 +429,20 @@ def test_what_a_recording_takes_of_ram_is_ours(cuda, monkeypatch):
     recording.end()
     assert not taken and (own.bytes - before_bytes) // MB in range(-4, 4)
     del kept
+
+
+def test_when_the_peak_was(cuda):
+    """A peak before a pause and one after it are told apart."""
+
+    def early():
+        block(8)
+        time.sleep(0.4)
+
+    def late():
+        time.sleep(0.4)
+        block(8)
+
+    (before, time_s), (after, _) = (
+        (one.peak_times_s[0][1], one.time_s) for one in (recorded(run).record for run in (early, late))
+    )
+    assert time_s - before >= 0.4 and after > 0.1
