@@ -168,6 +168,16 @@ def test_a_device_that_was_chosen_here(net):
     assert all(weight.device.type == "cpu" for weight in net.parameters())
 
 
+def test_the_cpu_beside_a_gpu(cuda):
+    """Where the function has a tensor on a GPU, "cpu" means the CPU: what is copied there needs nothing."""
+
+    def back(x):
+        assert x.to("cpu").is_cpu
+        return x * 2
+
+    assert estimated(back, X.cuda()).peak_bytes == 2 * INPUT_BYTES
+
+
 def test_torch_cuda(net):
     """Functions of torch.cuda answer as where the device is there, streams, events and properties included."""
     asked = ("name", "major", "minor", "total_memory", "multi_processor_count")
