@@ -122,6 +122,18 @@ def test_what_came_late_is_told_by_name(monkeypatch):
     assert Frameworks(Notes(), [one, late]).hold() == {"late"}
 
 
+@pytest.mark.parametrize(
+    ("indices", "current"), [((None, 3, 5), 3), ((0, 1), 0), ((None, None), None), ((), None)]
+)
+def test_the_first_that_has_a_current_device_is_believed(monkeypatch, indices, current):
+    """One that uses none is passed over; 0 is a device."""
+    spies = [Spy(f"spied{number}") for number in range(len(indices))]
+    put(monkeypatch, *(spy.name for spy in spies))
+    for spy, index in zip(spies, indices, strict=True):
+        spy.current_index = lambda index=index: index
+    assert Frameworks(Notes(), spies).current_index() == current
+
+
 def test_what_was_held_is_released_though_its_module_is_gone(monkeypatch):
     """Whoever deletes a module from `sys.modules` gets its functions back as they were; nobody else is asked."""
     spy, other = Spy(), Spy("other")

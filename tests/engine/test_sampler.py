@@ -107,6 +107,22 @@ def test_a_stuck_driver_does_not_hold_up_the_cell():
     assert not thread.is_alive()
 
 
+def test_a_start_while_it_is_being_closed(monkeypatch):
+    """Closing ends the thread that was there; one that was started meanwhile goes on."""
+    sampler = Sampler(lambda: None, delay_s=60)
+    sampler.start(sampler)
+    sampler.stop(sampler)
+    thread = sampler._thread
+    monkeypatch.setattr(thread, "join", lambda timeout: sampler.start(sampler))  # noqa: ARG005
+    sampler.close()
+    monkeypatch.undo()
+    thread.join(10)
+    assert sampler.is_running
+    sampler.stop(sampler)
+    sampler.close()
+    assert not sampler.is_running
+
+
 def test_the_sampler_survives_a_failing_look():
     """A look that raises says nothing in the user's notebook and does not end the thread."""
     calls = threading.Semaphore(0)
