@@ -18,12 +18,14 @@ from memory import MB, blip
 
 from ipygpulogger.engine import children
 from ipygpulogger.engine import machine as machines
+from ipygpulogger.engine.device_scope import DeviceScope
 from ipygpulogger.engine.machine import Machine, machine
 from ipygpulogger.engine.scope import Scope
 from ipygpulogger.records import Measurement
 from ipygpulogger.render import text
 from ipygpulogger.runtime import clock
 from ipygpulogger.runtime.wrappers import Call
+from ipygpulogger.sources import Device
 from ipygpulogger.sources.contract import Notes
 from ipygpulogger.sources.nvidia import driver
 
@@ -236,6 +238,38 @@ def test_a_rise_outside_the_allocators_is_said(gpu, fresh, raw, whose):
     result = run(fresh, rise)
     assert (result.gpus[0].peaked_bytes, result.gpus[0].unknown_rise_bytes) == (0, 5120 * MB)
     assert "(5120 MB more for a moment, owner unknown)" in text.report(result)
+
+
+@pytest.mark.parametrize(("version", "threads", "running", "sampled", "said"), [
+    ((3, 11), 1, False, False, "start"),  # it warns of no fork
+    ((3, 11), 2, True, False, "start"),
+    ((3, 12), 1, False, False, "close"),
+    ((3, 12), 2, True, False, "close"),  # ours is the only other one
+    ((3, 12), 2, True, True, None),  # a device is sampled, which goes on
+    ((3, 12), 2, False, False, "start"),  # it warns anyway
+    ((3, 12), 3, True, False, "start"),
+])  # fmt: skip
+def test_before_a_fork(fresh, monkeypatch, version, threads, running, sampled, said):
+    """Children are sampled, unless ours is the only other thread and Python would warn of it; then it ends."""
+    calls = []
+    sampler = SimpleNamespace(
+        is_running=running,
+        start=lambda _: calls.append("start"),
+        stop=lambda _: None,
+        close=lambda although_wanted=False: calls.append("close" if although_wanted else "rest"),
+    )
+    monkeypatch.setattr(fresh, "sampler", sampler)
+    scope = Scope(fresh, reset_peaks=False).open()
+    monkeypatch.setattr(
+        scope, "device_scopes", lambda: [DeviceScope(Device("cuda", 0, "", "GPU-1"))] * sampled
+    )
+    calls.clear()
+    with monkeypatch.context() as patch:
+        patch.setattr(machines.sys, "version_info", version)
+        patch.setattr(machines.linux, "thread_count", lambda: threads)
+        fresh.before_fork()
+    scope.close()
+    assert calls == [*filter(None, [said]), "rest"]
 
 
 # -- settling --------------------------------------------------------------------------------------
