@@ -82,7 +82,11 @@ def test_a_tensor_without_memory_of_its_own(torch, graphs, leaf):
     assert graphs.address_of(wrapper) is None
     assert set(graphs.addresses_of(wrapper)) == where(one, other)
     assert set(graphs.addresses_of(one)) == where(one)
-    for nothing in (torch.ones(3), torch.ones(0, device="cuda:0"), "no tensor"):
+    freed = leaf()  # as a sharded parameter between two uses; its gradient is no part of it
+    (freed * 2).sum().backward()
+    assert graphs.address_of(freed.grad) is not None
+    freed.untyped_storage().resize_(0)
+    for nothing in (freed, torch.ones(3), torch.ones(0, device="cuda:0"), "no tensor"):
         assert graphs.address_of(nothing) is None
         assert graphs.addresses_of(nothing) == []
 

@@ -56,7 +56,7 @@ def test_libraries_fold_into_the_line_that_called_them(monkeypatch):
     assert last_resort([linear, loader, bootstrap]) == loader
     assert last_resort([linear, ("<string>", 2, "<module>"), bootstrap]) == ("<string>", 2, "<module>")
     assert last_resort([("<frozen importlib._bootstrap>", 5, "_load"), loader]) == loader
-    assert last_resort([bootstrap]) == bootstrap
+    assert last_resort([bootstrap, (f"{STDLIB}/threading.py", 982, "run")]) == bootstrap
     assert last_resort([]) is None
 
 

@@ -134,6 +134,31 @@ def test_the_first_that_has_a_current_device_is_believed(monkeypatch, indices, c
     assert Frameworks(Notes(), spies).current_index() == current
 
 
+@pytest.mark.parametrize(("answers", "can"), [((False, True), True), ((False, False), False), ((), False)])
+def test_one_that_can_preload_is_enough(monkeypatch, answers, can):
+    """Of several that are imported."""
+    spies = [Spy(f"spied{number}") for number in range(len(answers))]
+    put(monkeypatch, *(spy.name for spy in spies))
+    for spy, answer in zip(spies, answers, strict=True):
+        spy.can_preload = lambda answer=answer: answer
+    assert Frameworks(Notes(), spies).can_preload() is can
+
+
+def test_ours_comes_before_anothers_of_the_same_name(monkeypatch):
+    """Whichever was there first: ours is only loaded when its framework is imported."""
+
+    class Ours(Spy):
+        pass
+
+    theirs = Spy("torch")
+    put(monkeypatch, "torch")
+    monkeypatch.setattr(Frameworks, "_of_others", lambda _: iter([theirs]))
+    monkeypatch.setattr(frameworks, "_adapter", lambda _: lambda: Ours("torch"))
+    found = Frameworks(Notes())
+    assert found.loaded == (theirs,)
+    assert [type(one) for one in found.imported()] == [Ours, Spy]
+
+
 def test_what_was_held_is_released_though_its_module_is_gone(monkeypatch):
     """Whoever deletes a module from `sys.modules` gets its functions back as they were; nobody else is asked."""
     spy, other = Spy(), Spy("other")

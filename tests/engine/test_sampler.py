@@ -42,8 +42,7 @@ def test_the_sampler_serves_many_in_one_thread(waits):
     looked = threading.Event()
     sampler = Sampler(looked.set, delay_s=0.001, period_s=0.001)
     scopes = [Scope() for _ in range(3)]
-    for scope in scopes:
-        sampler.start(scope)
+    assert all(sampler.start(scope) for scope in scopes)
     thread = sampler._thread
     assert looked.wait(10)
     for scope in scopes:

@@ -20,6 +20,7 @@ from ipygpulogger.engine import children
 from ipygpulogger.engine import machine as machines
 from ipygpulogger.engine.device_scope import DeviceScope
 from ipygpulogger.engine.machine import Machine, machine
+from ipygpulogger.engine.sampler import Measuring
 from ipygpulogger.engine.scope import Scope
 from ipygpulogger.records import Measurement
 from ipygpulogger.render import text
@@ -251,15 +252,20 @@ def test_a_rise_outside_the_allocators_is_said(gpu, fresh, raw, whose):
 ])  # fmt: skip
 def test_before_a_fork(fresh, monkeypatch, version, threads, running, sampled, said):
     """Children are sampled, unless ours is the only other thread and Python would warn of it; then it ends."""
-    calls = []
+    calls, scope, lines = (
+        [],
+        Scope(fresh, reset_peaks=False),
+        Measuring(),
+    )  # children do not concern the lines
     sampler = SimpleNamespace(
         is_running=running,
-        start=lambda _: calls.append("start"),
+        start=lambda whom: calls.append("start" if whom is scope else whom),
         stop=lambda _: None,
         close=lambda although_wanted=False: calls.append("close" if although_wanted else "rest"),
     )
     monkeypatch.setattr(fresh, "sampler", sampler)
-    scope = Scope(fresh, reset_peaks=False).open()
+    scope.open()
+    fresh.scopes.add(lines)
     monkeypatch.setattr(
         scope, "device_scopes", lambda: [DeviceScope(Device("cuda", 0, "", "GPU-1"))] * sampled
     )
@@ -268,6 +274,7 @@ def test_before_a_fork(fresh, monkeypatch, version, threads, running, sampled, s
         patch.setattr(machines.sys, "version_info", version)
         patch.setattr(machines.linux, "thread_count", lambda: threads)
         fresh.before_fork()
+    fresh.scopes.discard(lines)
     scope.close()
     assert calls == [*filter(None, [said]), "rest"]
 
