@@ -14,6 +14,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from counters import Model
 from memory import MB, blip
 
 from ipygpulogger.engine import children
@@ -239,6 +240,17 @@ def test_a_rise_outside_the_allocators_is_said(gpu, fresh, raw, whose):
     result = run(fresh, rise)
     assert (result.gpus[0].peaked_bytes, result.gpus[0].unknown_rise_bytes) == (0, 5120 * MB)
     assert "(5120 MB more for a moment, owner unknown)" in text.report(result)
+
+
+@pytest.mark.parametrize(
+    ("peak_class", "sampled"), [("resettable", False), ("monotone", True), ("sampled", True)]
+)
+def test_general_ram_is_sampled_where_its_peak_cannot_be_reset(peak_class, sampled):
+    """And only once somebody measures it; elsewhere samples would show nothing that its counter does not."""
+    on = Machine(SimpleNamespace(counter=Model(peak_class=peak_class)))
+    assert on.samples_ram is False
+    assert on.resident_bytes() == 1000
+    assert on.samples_ram is sampled
 
 
 @pytest.mark.parametrize(("version", "threads", "running", "sampled", "said"), [
