@@ -4,13 +4,15 @@ import sys
 from types import ModuleType
 
 import pytest
+from counters import Model
 
 from ipygpulogger.engine import frameworks
 from ipygpulogger.engine.frameworks import Frameworks
 from ipygpulogger.engine.machine import Machine
+from ipygpulogger.engine.sampler import Measuring
 from ipygpulogger.engine.scope import Scope
 from ipygpulogger.records import Measurement
-from ipygpulogger.sources import Framework
+from ipygpulogger.sources import Device, DeviceCounter, Framework
 from ipygpulogger.sources.contract import Notes
 
 
@@ -105,6 +107,31 @@ def test_entry_points_are_read_once_and_a_failure_is_said(monkeypatch):
         Frameworks(notes)
     assert notes.take() == ()
     frameworks._offered.cache_clear()
+
+
+def test_what_is_first_used_is_told_to_all_that_is_open(monkeypatch):
+    """Once each: the device and its counter, and whether a reset may have been unseen."""
+
+    class Arena(Model, DeviceCounter):
+        device = Device("xpu", 0, "a card")
+
+    class Watching(Measuring):
+        def __init__(self):
+            self.found = []
+
+        def adopt(self, tracker, device, *, sure):
+            self.found.append((tracker.counter, device, sure))
+
+    spy, arena, open_ = Spy(), Arena(), [Watching(), Watching()]
+    spy.counters, spy.late = lambda: [arena], True
+    on = Machine(frameworks=[spy])
+    for one in open_:
+        on.scopes.add(one)
+    on.discover()
+    put(monkeypatch, "spied")
+    on.discover()
+    on.discover()
+    assert [one.found for one in open_] == [[(arena, arena.device, False)]] * 2
 
 
 def test_two_of_one_name_are_both_asked(monkeypatch):

@@ -291,6 +291,25 @@ def test_before_a_fork(fresh, monkeypatch, version, threads, running, sampled, s
     assert calls == [*filter(None, [said]), "rest"]
 
 
+def test_a_fork_asks_the_machine_if_there_is_one(monkeypatch):
+    """A process that measures nothing so far has none."""
+    asked = []
+    for one in (None, SimpleNamespace(before_fork=lambda: asked.append(1))):
+        monkeypatch.setattr(machines, "_machine", one)
+        machines._before_fork()
+    assert asked == [1]
+
+
+def test_starts_of_programs_are_watched_while_something_is_open(fresh):
+    """After the last scope Python's own function is back."""
+    plain = os.posix_spawn
+    first, second = Scope(fresh).open(), Scope(fresh).open()
+    first.close()
+    assert os.posix_spawn is not plain
+    second.close()
+    assert os.posix_spawn is plain
+
+
 # -- settling --------------------------------------------------------------------------------------
 
 
