@@ -113,21 +113,45 @@ def test_started_or_stopped_within():
     assert not [usage for usage in cell.usages if usage.source.startswith("blip")]
 
 
+def test_started_within_a_generator():
+    """The one that runs already yields unmeasured, while another of the same function is measured."""
+    cell = Cell(
+        """\
+def values(begin):
+    yield begin()
+def start_and_go_on():
+    start()
+    return next(values(int))
+first = next(values(start_and_go_on))
+""",
+        whole=True,
+    )
+    cell.names["start"] = cell.lines.start
+    cell.execute()
+    cell.lines.stop()
+    assert cell.names["first"] == 0
+    assert cell.hits() == {2: 1}
+    assert cell.lines.notes(lambda _: CELL) == ()
+
+
 def test_measurements_nest():
     """Two measurements of the same lines, one within the other, each have their own figures."""
     code = "def f():\n    b = Block(20)\n    held_transient(30)\n    return b\n"
-    cell = Cell(f"{code}a = Block(10)\nbegin()\nkept = f()\nend()\nc = Block(40)\n", whole=True)
+    calls = "a = f()\nbegin()\nkept = f()\nend()\nc = Block(40)\nd = f()\n"
+    cell = Cell(f"{code}{calls}", whole=True)
     inner = LineProfiler(lambda frame: frame.f_code.co_filename == cell.filename)
     cell.names.update(begin=inner.start, end=inner.stop)
     cell.run()
-    assert [cell.used(start) for start in ("a =", "b =", "held", "c =")] == [
-        about(10, 0),
-        about(20, 0),
+    assert [cell.used(start) for start in ("a =", "b =", "held", "c =", "d =")] == [
+        about(20, 30),
+        about(60, 0),
         about(0, 30),
         about(40, 0),
+        about(20, 30),
     ]
+    assert cell.hits() == {1: 1, 2: 3, 3: 3, 4: 3, 5: 1, 6: 1, 7: 1, 8: 1, 9: 1, 10: 1}
     inside = {usage.lineno: usage for usage in inner.result(lambda _: CELL)}
-    assert sorted(inside) == [2, 3, 4]
+    assert {lineno: usage.hits for lineno, usage in inside.items()} == {2: 1, 3: 1, 4: 1}
     assert inside[2].gen.consumed_bytes / MB == pytest.approx(20, abs=2)
     assert inside[3].gen.peaked_bytes / MB == pytest.approx(30, abs=2)
 
@@ -236,7 +260,7 @@ def test_a_signal_handlers_own_exception_goes_on(where, monkeypatch):
 
 def test_our_own_failure_reaches_nobody(monkeypatch):
     """A mistake of ours in the middle of a cell ends the measuring with a note, and the cell never knows."""
-    cell = Cell("a = 1\nbreak_it()\nb = 2\nc = Block(6)\n")
+    cell = Cell("a = 1\nbreak_it()\nb = 2\nc = Block(6)\n", whole=True)
 
     def break_it():
         monkeypatch.setattr(LineMemories, "hold", None)
@@ -245,6 +269,9 @@ def test_our_own_failure_reaches_nobody(monkeypatch):
     cell.run()
     assert cell.names["b"] == 2
     assert any("measured no further" in note for note in cell.lines.notes(lambda _: CELL))
+    # The line that began then is told, and that its figures and those of the one before are not whole.
+    assert cell.hits() == {1: 1, 2: 1, 3: 1}
+    assert [usage.complete for usage in cell.usages] == [True, False, False]
     lines = LineProfiler(lambda _: 1 / 0)  # nor a question that fails
     lines.start()
     json.dumps([1])
