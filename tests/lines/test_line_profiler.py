@@ -13,6 +13,7 @@ from ipygpulogger.engine.machine import machine
 from ipygpulogger.lines import frame_state, line_memory
 from ipygpulogger.lines.line_memory import LineMemories
 from ipygpulogger.lines.line_profiler import LineProfiler
+from ipygpulogger.sources import Reading
 
 
 def nothing_open(profiler):
@@ -94,6 +95,7 @@ asyncio.run(main())
     assert cell.used("await asyncio.gather") == about(30, 40)
     assert cell.used("mine = ") == about(14, 0)
     assert cell["yield"].hits == 2
+    assert cell.used("yield") == about(0, 0)  # what is kept meanwhile is its caller's
     assert cell.used("kept.append(Block(3") == about(6, 0)
     assert cell.used("asyncio.run") == about(50, 40 - 20)
 
@@ -321,3 +323,21 @@ def test_a_counter_that_fails_is_said():
     assert cell["a ="].gen.peak.quality == cell["c ="].gen.peak.quality == "exact"
     assert cell.used("c =") == about(6, 0)
     assert any("gone" in note for note in cell.lines.notes(lambda _: CELL))
+
+
+def test_each_line_to_the_byte(monkeypatch):
+    """What the counter says at its start and at its end, and nothing where the counter does not move."""
+    counter, now_bytes = machine().ram.counter, [64 * MB]
+    read = counter.observe()
+
+    def observe():
+        peak = None if read.readings[0].peak_bytes is None else now_bytes[0]
+        return read._replace(readings=(Reading(now_bytes[0], peak),) * len(read.readings))
+
+    def move(size_bytes):
+        now_bytes[0] += size_bytes
+
+    monkeypatch.setitem(counter.__dict__, "observe", observe)
+    cell = Cell("move(5)\npass\nfor i in range(3): move(2)\nmove(-7)\n", move=move).run()
+    assert [usage.gen.consumed_bytes for usage in cell.usages] == [5, 0, 6, -7]
+    assert [usage.gen.peaked_bytes for usage in cell.usages] == [0, 0, 0, 0]
