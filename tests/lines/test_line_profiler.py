@@ -325,6 +325,20 @@ def test_a_counter_that_fails_is_said():
     assert any("gone" in note for note in cell.lines.notes(lambda _: CELL))
 
 
+def test_a_counter_that_cannot_be_opened_is_said(monkeypatch):
+    """The cell runs without us, nothing is told of its lines, and a note says why."""
+
+    def observe():
+        raise OSError("gone")
+
+    monkeypatch.setitem(machine().ram.counter.__dict__, "observe", observe)
+    cell = Cell("a = 1\n").run()
+    assert (cell.names["a"], cell.usages) == (1, ())
+    (note,) = cell.lines.notes(lambda _: CELL)
+    assert note.startswith("lines are not measured: ")
+    assert "gone" in note
+
+
 def test_each_line_to_the_byte(monkeypatch):
     """What the counter says at its start and at its end, and nothing where the counter does not move."""
     counter, now_bytes = machine().ram.counter, [64 * MB]
