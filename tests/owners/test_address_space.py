@@ -46,7 +46,7 @@ def native(tmp_path_factory):
 
 
 @pytest.fixture
-def package(native, tmp_path, monkeypatch, request):
+def package(native, tmp_path, monkeypatch, request, run):
     """An installed package with that shared object, its code, and what it allocates for itself; its name."""
     name = f"native_{request.node.name.partition('[')[0]}"
     folder = tmp_path / "site-packages" / name
@@ -54,6 +54,7 @@ def package(native, tmp_path, monkeypatch, request):
     shutil.copy(native, folder)
     (folder / "__init__.py").write_text(PACKAGE)
     monkeypatch.syspath_prepend(str(folder.parent))
+    run("pass")  # what IPython itself imports for a first cell
     yield name
     sys.modules.pop(name, None)
 
@@ -66,7 +67,6 @@ def grew(record):
 @needs_gcc
 def test_an_import_is_named(run, package):
     """All that a cell consumed is its library's."""
-    run("pass")  # what IPython itself imports for a first cell
     record = run(f"import {package}")
     assert record.gen.consumed_bytes == pytest.approx(30 * MB, abs=2 * MB)
     (owner,) = record.owners
