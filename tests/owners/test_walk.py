@@ -211,9 +211,9 @@ def test_a_broken_array():
 
 
 def test_what_leads_out_is_closed():
-    """Neither modules, nor a function's globals, nor library classes, nor what the caller closes."""
+    """Neither modules, nor a function's globals and builtins, nor library classes, nor what the caller closes."""
     secret = [Array(9)]
-    namespace = {"secret": secret}
+    namespace = {"secret": secret, "__builtins__": {"secret": secret}}
     exec("def function(): return secret", namespace)
     module = types.ModuleType("some_library")
     module.secret = secret
