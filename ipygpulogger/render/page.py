@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from base64 import b64encode
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import timezone
 from hashlib import sha256
 from html import escape
@@ -44,17 +45,15 @@ def page(
     returns the text of a cell, by default its first line.
     """
     few = shown(records)
-    anchors = {id(record): f"c{number}" for number, record in enumerate(few)}
     count = f"{len(few)} of {len(records):,}: those that needed most"
     body = [*_totals(records), *(f"<p class=said>{escape(sentence)}</p>" for sentence in said)]
-    body += [_plot(records, anchors)] if records else []
+    body += [_plot(records)] if records else []
     body += [f"<h2>Summary</h2>\n<div class=ranked>{ranked}</div>"] if ranked else []
-    if cells := "\n".join(_cell(record, source(record), anchors[id(record)]) for record in few):
+    if cells := "\n".join(_cell(record, source(record), number) for number, record in enumerate(few)):
         body.append(f"<h2>Cells</h2>{small(count) if len(few) < len(records) else ''}")
         body.append(f"<main>\n{cells}\n</main>")
     template, script = Template(_TEMPLATE.read_text(encoding="utf-8")), _SCRIPT.read_text(encoding="utf-8")
-    lines = filter(None, map(str.strip, script.splitlines()))
-    script = "\n".join(line for line in lines if not line.startswith("//"))
+    script = re.sub(r"\n\s+", "\n", script)
     parts = {"title": escape(title), "body": "\n".join(body), "script": script}
     parts["hash"] = b64encode(sha256(script.encode()).digest()).decode()
     return without_controls(template.substitute(parts))
@@ -89,11 +88,11 @@ def _card(name: str, figure: str, words: str, drawn: str = "") -> str:
     return f"<div><dt>{escape(name)}</dt><dd>{escape(figure)}</dd><dd>{escape(words)}</dd>{drawn}</div>"
 
 
-def _cell(record: CellRecord, source: str, anchor: str) -> str:
+def _cell(record: CellRecord, source: str, number: int) -> str:
     """Return one cell, folded: its line of the report, and below it its source and the rest."""
     line, body = line_and_body(record)
     failed, count = " failed" if record.outcome() else "", record.execution_count or ""
-    code = f"<pre id={anchor}><code>{escape(source)}</code></pre>"
+    code = f"<pre id=c{number}><code>{escape(source)}</code></pre>"
     link = f' id="cell-id={escape(record.cell_id)}"' if record.cell_id else ""  # the summary's
     return (
         f'<details class="cell{failed}"><summary><span class=count>{count}</span>'
@@ -102,11 +101,11 @@ def _cell(record: CellRecord, source: str, anchor: str) -> str:
     )
 
 
-def _plot(records: Sequence[CellRecord], anchors: Mapping[int, str]) -> str:
+def _plot(records: Sequence[CellRecord]) -> str:
     """Return the notebook's memory over time as a drawing, or one sentence on why there is none."""
     try:
         axis = Axis(records)
-        drawn = plot(axis, anchors)
+        drawn = plot(axis, {id(record): f"#c{number}" for number, record in enumerate(shown(records))})
     except Exception as error:  # a failed plot must not cost the page its figures
         return f"<p>No plot: {escape(f'{type(error).__name__}: {error}')}</p>"
     left_out = len(records) - len(axis.cells)

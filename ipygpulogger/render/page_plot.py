@@ -7,7 +7,6 @@ figures. The script of the page (page.js) shows them at the pointer, moves with 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from datetime import timezone
 from html import escape
 from itertools import pairwise
 from pathlib import Path
@@ -15,12 +14,12 @@ from string import Template
 from typing import TYPE_CHECKING
 
 from ..analysis.notable import is_inexact
+from ..analysis.ranking import SIZES as FIGURES
 from ..records.units import cells_text, clipped, rounded_mb, shortened, time_text
 from .plot_data import OWN, SIZES, TIMES, WHOLE, Axis, Panel, panels, ticks
 from .table import least_sign
 
 if TYPE_CHECKING:
-    from ..records import Usage
     from .plot_data import Points
 
 _TEMPLATE = Path(__file__).with_name("plot.html")
@@ -31,14 +30,13 @@ _LETTERS = 48  # of a title
 _WORDY, _COLUMNS, _COARSE = 100, 300, 150
 
 
-def plot(axis: Axis, anchors: Mapping[int, str]) -> str:
-    """Return the plot as markup, with a link to each cell whose `id()` has an anchor."""
+def plot(axis: Axis, links: Mapping[int, str]) -> str:
+    """Return the plot as markup, with a link to each cell whose `id()` has one."""
     wordy = len(axis.cells) <= _WORDY
     shown = panels(axis, _COLUMNS if wordy else _COARSE)
-    about = f"{clipped(axis.process, _LETTERS)}: " if axis.process else ""
-    about += f"Time in the cells, from {axis.begin.astimezone(timezone.utc):%Y-%m-%d %H:%M:%S} UTC on"
+    about = f"{clipped(axis.process, _LETTERS)}: {axis.caption}" if axis.process else axis.caption
     sentence = f"Memory over the time in {cells_text(len(axis.cells), 0)}, {time_text(axis.width)}: "
-    sentence += "; ".join(f"{panel.title}{_highest(panel)}" for panel in shown)
+    sentence += "; ".join(f"{panel.title}{panel.highest}" for panel in shown)
     parts = {"about": escape(about), "sentence": escape(sentence), "seconds": f"{axis.width:.6g}"}
     parts["times"] = "".join(_text(axis, *tick, 14) for tick in ticks(axis.width, TIMES).items())
     parts["numbers"] = "".join(
@@ -47,7 +45,7 @@ def plot(axis: Axis, anchors: Mapping[int, str]) -> str:
     )
     parts["shade"] = "".join(_shade(axis))
     parts["panels"] = "\n".join(_panel(panel, axis) for panel in shown)
-    parts["links"] = "".join(_links(axis, shown, anchors, wordy=wordy))
+    parts["links"] = "".join(_links(axis, shown, links, wordy=wordy))
     return Template(_TEMPLATE.read_text(encoding="utf-8")).substitute(parts)
 
 
@@ -67,17 +65,13 @@ def _panel(panel: Panel, axis: Axis) -> str:
     for mark in marks:
         place = f"x={_x(axis, (mark.left + mark.right) / 2) / 100:.4g}% y={y(mark.top_mb)}"
         sizes += f"<use href=#{'least' if is_inexact(mark.usage) else 'high'} {place} />"
-    highest = escape(clipped(_highest(panel)[2:], _LETTERS))
+    highest = escape(clipped(panel.highest[2:], _LETTERS))
     return (
         f"<p data-name={panel.name}><b>{escape(clipped(panel.title, _LETTERS))}</b>"
         f"<span>{highest}</span><i>{panel.limits_text()}</i></p><svg class=panel height={_HIGH}>"
         f'<svg viewBox="0 0 {_WIDE} {_HIGH}" preserveAspectRatio=none><use href=#shade />{shapes}</svg>'
         f"{sizes}</svg>"
     )
-
-
-def _highest(panel: Panel) -> str:
-    return f", highest {panel.highest}" if panel.highest else ""
 
 
 def _x(axis: Axis, at_s: float) -> float:
@@ -104,28 +98,23 @@ def _area(run: Points, axis: Axis, y: Callable[[float], int]) -> str:
     return f"M{points[0][0]},{_HIGH}V{points[0][1]}{way}V{_HIGH}z"
 
 
-def _links(axis: Axis, shown: list[Panel], anchors: Mapping[int, str], *, wordy: bool) -> Iterator[str]:
-    """Yield a link over each cell's band, from top to bottom; its title has the cell's figures."""
+def _links(axis: Axis, shown: list[Panel], links: Mapping[int, str], *, wordy: bool) -> Iterator[str]:
+    """Yield a link over each cell's band; its title has consumed, needed and highest in MB."""
     figures: dict[int, str] = {}
     for panel in shown:
         for mark in panel.marks:
-            words = f"\n{panel.name} {_figures(mark.usage, wordy=wordy)}"
-            figures[id(mark.cell)] = figures.get(id(mark.cell), "") + words
+            least = least_sign(mark.usage)
+            sizes = {what: rounded_mb(size_of(mark.usage)) for what, size_of in FIGURES.items()}
+            words = [
+                f"{what} " * wordy + least * (what != "consumed") + str(mb) for what, mb in sizes.items()
+            ]
+            so_far = figures.get(id(mark.cell), "")
+            figures[id(mark.cell)] = f"{so_far}\n{panel.name} {', '.join(words)}{' MB' * wordy}"
     for mark in shown[0].marks:  # RAM has all
         cell, left, right = mark.cell, round(_x(axis, mark.left), 1), round(_x(axis, mark.right), 1)
-        if anchor := anchors.get(id(cell)):
-            ended = shortened(cell.outcome() if wordy else cell.outcome().partition(":")[0])
-            took = f"{time_text(cell.time_s)}{ended and ', '}{ended}"
+        if link := links.get(id(cell)):
+            ended = cell.outcome() if wordy else cell.outcome().partition(":")[0]
+            took = f"{time_text(cell.time_s)}{ended and ', '}{shortened(ended)}"
             title = escape(f"{shortened(cell.title())}\n{took}{figures[id(cell)]}")
-            yield f"<a{ended and ' class=bad'} href=#{anchor}><title>{title}</title>"
+            yield f"<a{ended and ' class=bad'} href={link}><title>{title}</title>"
             yield f"<rect x={left:g} width={right - left:.3g} /></a>"
-
-
-def _figures(usage: Usage, *, wordy: bool) -> str:
-    """Return consumed, needed and highest in MB, or without words."""
-    sizes = usage.consumed_bytes, usage.needed_bytes, usage.peak.lo_bytes
-    consumed, needed, highest = map(rounded_mb, sizes)
-    least = least_sign(usage)
-    if wordy:
-        return f"consumed {consumed}, needed {least}{needed}, highest {least}{highest} MB"
-    return f"{consumed}, {least}{needed}, {least}{highest}"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import warnings
 from collections.abc import Callable, Iterable
-from datetime import timezone
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -68,14 +67,15 @@ def figure(records: Iterable[CellRecord]) -> Figure:
         entries |= dict(zip(labels, handles, strict=True))
         if axes is not all_axes[-1]:
             axes.set_xticklabels([])
-    _number_bands(all_axes[0], axis)
-    begin = f"{axis.begin.astimezone(timezone.utc):%Y-%m-%d %H:%M:%S} UTC"
-    all_axes[-1].set_xlabel(f"time in the cells, from {begin} on", color=INK, fontsize=_SMALL)
+    over = all_axes[0].get_xaxis_transform()
+    for middle, label, failed in axis.numbers(axis.width * _LETTER_IN * _DPI / all_axes[0].bbox.width):
+        look = {"ha": "center", "color": PEAK if failed else INK}
+        _write(all_axes[0], (middle, 1), label, over, above_in=0.05, **look)
+    all_axes[-1].set_xlabel(axis.caption, color=INK, fontsize=_SMALL)
     if entries:
         place: dict[str, Any] = {"loc": "lower left", "bbox_to_anchor": (left, 0.06 / height_in)}
-        look: dict[str, Any] = {"fontsize": _SMALL, "frameon": False, "labelcolor": INK, "borderpad": 0}
-        look["ncol"] = len(entries)
-        drawn.legend(list(entries.values()), list(entries), **place, **look, borderaxespad=0)
+        place |= {"fontsize": _SMALL, "frameon": False, "labelcolor": INK, "ncol": len(entries)}
+        drawn.legend(list(entries.values()), list(entries), **place, borderpad=0, borderaxespad=0)
     drawn._repr_png_ = partial(png, drawn)  # type: ignore[attr-defined, unused-ignore]
     return drawn
 
@@ -137,8 +137,7 @@ def _draw(axes: Any, panel: Panel, axis: Axis, *, first: bool) -> None:
         along.set_ticklabels(list(found.values()))
     _draw_marks(axes, panel)
     above_in = 0.07 + _NUMBERS_IN * first
-    highest = f", highest {panel.highest}" if panel.highest else ""
-    title = clipped(panel.title, _LETTERS // 2) + clipped(highest, _LETTERS)
+    title = clipped(panel.title, _LETTERS // 2) + clipped(panel.highest, _LETTERS)
     _write(axes, (0, 1), title, axes.transAxes, above_in=above_in, fontsize=_SMALL + 1, weight="bold")
 
 
@@ -166,14 +165,6 @@ def _shade_bands(axes: Any, axis: Axis) -> None:
         spans = [(band.left, band.right - band.left) for band in bands]
         look = {"color": color, "alpha": alpha, "linewidth": edge, "zorder": 0}
         axes.broken_barh(spans, (0, 1), transform=axes.get_xaxis_transform(), **look)
-
-
-def _number_bands(axes: Any, axis: Axis) -> None:
-    """Write the cells' numbers above their bands, failed cells first, where none covers another."""
-    over = axes.get_xaxis_transform()
-    letter = axes.get_xlim()[1] * _LETTER_IN * _DPI / axes.bbox.width  # its width on the time axis
-    for middle, label, failed in axis.numbers(letter):
-        _write(axes, (middle, 1), label, over, above_in=0.05, ha="center", color=PEAK if failed else INK)
 
 
 def _write(axes: Any, place: tuple[float, float], text: str, over: Any, **look: Any) -> None:

@@ -9,6 +9,7 @@ import heapq
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from datetime import timezone
 from typing import TYPE_CHECKING, NamedTuple
 
 from ..analysis.notable import is_inexact
@@ -66,6 +67,8 @@ class Axis:
         if not self.cells:
             raise ValueError("there is nothing to plot: no cell has been reported yet")
         self.begin = self.cells[0].started_at
+        begin = f"{self.begin.astimezone(timezone.utc):%Y-%m-%d %H:%M:%S} UTC"
+        self.caption = f"time in the cells, from {begin} on"
         self.bands: list[Band] = []
         x = last_s = 0.0
         for cell in self.cells:
@@ -139,12 +142,12 @@ class Panel:
 
     @property
     def highest(self) -> str:
-        """The highest, and the cell that raised memory to it; empty where there is none."""
+        """What a title says of it: ", highest 900 MB, raised by In [1]"; empty where there is none."""
         found = raising([(mark, mark.usage) for mark in self.marks])
         if found is None:
             return ""
         least = "at least " if is_inexact(found[1]) else ""
-        return f"{least}{size_text(found[1].peak.lo_bytes)}, raised by {found[0].cell.label}"
+        return f", highest {least}{size_text(found[1].peak.lo_bytes)}, raised by {found[0].cell.label}"
 
     def near(self) -> list[float]:
         """Return the limits that are drawn as lines."""
@@ -251,8 +254,7 @@ def drawing(records: Iterable[CellRecord]) -> str:
     axis = Axis(records)
     lines = [axis.process] if axis.process else []
     for panel in panels(axis):
-        highest = f", highest {panel.highest}" if panel.highest else ""
-        lines += [clipped(f"{panel.title}{highest}", _LEFT + _WIDTH), *_rows(panel, axis)]
+        lines += [clipped(f"{panel.title}{panel.highest}", _LEFT + _WIDTH), *_rows(panel, axis)]
     lines.append(_numbers(axis))
     lines.append(f"{'0':>{_LEFT + 1}}{time_text(axis.width):>{_WIDTH - 1}}")
     lines.append(f"{'':{_LEFT}}█ in use  ░ highest of the cell")
