@@ -145,7 +145,10 @@
     },
     blur: () => show(-1),
     dblclick: () => zoom(0, ALL),
-    dragstart: (event) => event.preventDefault(),
+    mousedown(event) { // selects no text, drags no link, and puts no focus on it
+      event.preventDefault();
+      plot.focus({preventScroll: true});
+    },
     pointerdown(event) {
       if (event.button) return;
       const x = placeOf(event), number = cellAt(x);
@@ -175,7 +178,6 @@
     click(event) {
       event.preventDefault();
       clearTimeout(waiting);
-      plot.focus({preventScroll: true});
       if (!drag || drag.moved || drag.shows || event.detail > 1) return;
       waiting = setTimeout(jump, to - from < ALL ? 300 : 0); // it may become a double click
     },
