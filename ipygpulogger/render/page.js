@@ -3,7 +3,7 @@
 (() => {
   'use strict';
   const plot = document.querySelector('.plot');
-  if (!plot) return;
+  if (!plot?.querySelector('.cells a')) return;
   const ALL = 10000; // the width of a panel in its own coordinates
   const [links, numbers, times] = ['.cells', '.numbers', '.times'].map((name) => plot.querySelector(name));
   const titles = [...plot.querySelectorAll('p')];
@@ -14,9 +14,9 @@
     const [title, rect] = link.children;
     const [label, took, ...figures] = title.textContent.split('\n');
     const left = +rect.getAttribute('x'), right = left + +rect.getAttribute('width');
-    title.remove(); // what follows is shown in its place
-    link.tabIndex = -1;
     const target = document.getElementById(link.getAttribute('href').slice(1));
+    title.remove(); // its text is shown by what follows
+    link.removeAttribute('href'); // one stop for the Tab key, not hundreds
     return {link, label, took, figures, left, right, target, failed: link.matches('.bad')};
   });
   const range = add(links, 'rect', {});
@@ -129,12 +129,19 @@
     if (right < from || left > to) zoom((left + right) / 2 - half, (left + right) / 2 + half);
   }
 
+  function magnify(by) { // by key: around the cell
+    const {left, right} = cells[now] ?? {left: from, right: to}, half = by * (to - from) / 2;
+    zoom((left + right) / 2 - half, (left + right) / 2 + half);
+  }
+
   const keys = {
     ArrowRight: () => select(now + 1),
     ArrowLeft: () => select(now < 0 ? cells.length : now - 1),
     Home: () => select(0),
     End: () => select(cells.length),
     Enter: jump,
+    '+': () => magnify(1 / 2),
+    '-': () => magnify(2),
     Escape: () => zoom(0, ALL),
   };
   const events = {
@@ -145,10 +152,6 @@
     },
     blur: () => show(-1),
     dblclick: () => zoom(0, ALL),
-    mousedown(event) { // selects no text, drags no link, and puts no focus on it
-      event.preventDefault();
-      plot.focus({preventScroll: true});
-    },
     pointerdown(event) {
       if (event.button) return;
       const x = placeOf(event), number = cellAt(x);
@@ -176,7 +179,6 @@
       if (event.pointerType === 'mouse' && !event.buttons) show(-1);
     },
     click(event) {
-      event.preventDefault();
       clearTimeout(waiting);
       if (!drag || drag.moved || drag.shows || event.detail > 1) return;
       waiting = setTimeout(jump, to - from < ALL ? 300 : 0); // it may become a double click
@@ -189,6 +191,6 @@
   set(plot, {role: 'slider', tabindex: 0, 'aria-label': picture.getAttribute('aria-label')});
   set(plot, {'aria-valuemin': 0, 'aria-valuemax': cells.length, 'aria-valuenow': 0, 'aria-valuetext': 'no cell'});
   document.querySelector('.keys').textContent =
-    'Drag to zoom, Escape or a double click to see all. Arrow keys move from cell to cell, Enter opens one.';
+    'Drag to zoom in, double click to see all. Keys: arrows move from cell to cell, Enter opens one, + and \u2212 zoom, Escape shows all.';
   zoom(0, ALL);
 })();

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from base64 import b64encode
 from collections.abc import Callable, Iterator, Sequence
 from datetime import timezone
@@ -53,7 +52,6 @@ def page(
         body.append(f"<h2>Cells</h2>{small(count) if len(few) < len(records) else ''}")
         body.append(f"<main>\n{cells}\n</main>")
     template, script = Template(_TEMPLATE.read_text(encoding="utf-8")), _SCRIPT.read_text(encoding="utf-8")
-    script = re.sub(r"\n\s+", "\n", script)
     parts = {"title": escape(title), "body": "\n".join(body), "script": script}
     parts["hash"] = b64encode(sha256(script.encode()).digest()).decode()
     return without_controls(template.substitute(parts))

@@ -27,7 +27,7 @@ _WIDE, _HIGH = 10_000, 140  # of the coordinates in a panel, as in the files; th
 _LETTER = 0.025  # of a panel's width, on a phone; with more room the script writes more numbers
 _LETTERS = 48  # of a title
 # So many cells have their figures in words, and curves of so many columns; more have coarser ones.
-_WORDY, _COLUMNS, _COARSE = 100, 300, 150
+_WORDY, _COLUMNS, _COARSE = 100, 300, 200
 
 
 def plot(axis: Axis, links: Mapping[int, str]) -> str:
@@ -38,26 +38,28 @@ def plot(axis: Axis, links: Mapping[int, str]) -> str:
     sentence = f"Memory over the time in {cells_text(len(axis.cells), 0)}, {time_text(axis.width)}: "
     sentence += "; ".join(f"{panel.title}{panel.highest}" for panel in shown)
     parts = {"about": escape(about), "sentence": escape(sentence), "seconds": f"{axis.width:.6g}"}
-    parts["times"] = "".join(_text(axis, *tick, 14) for tick in ticks(axis.width, TIMES).items())
-    parts["numbers"] = "".join(
-        _text(axis, middle, label, 12, " class=bad" if failed else "")
-        for middle, label, failed in axis.numbers(axis.width * _LETTER)
-    )
-    parts["shade"] = "".join(_shade(axis))
+    parts["times"] = "".join(_text(axis, 14, *tick) for tick in ticks(axis.width, TIMES).items())
+    letter = axis.width * _LETTER
+    parts["numbers"] = "".join(_text(axis, 12, *number) for number in axis.numbers(letter))
+    parts["shade"] = ""
+    for look, bands in zip(("odd", "bad"), axis.shaded(), strict=True):
+        ends = dict.fromkeys((round(_x(axis, band.left)), round(_x(axis, band.right))) for band in bands)
+        boxes = (f"M{left},0H{right}V{_HIGH}H{left}z" for left, right in ends)
+        parts["shade"] += f"<path class={look} d='{''.join(boxes)}' />"
     parts["panels"] = "\n".join(_panel(panel, axis) for panel in shown)
     parts["links"] = "".join(_links(axis, shown, links, wordy=wordy))
     return Template(_TEMPLATE.read_text(encoding="utf-8")).substitute(parts)
 
 
 def _panel(panel: Panel, axis: Axis) -> str:
-    top_mb, marks = panel.top_mb(), panel.rising()
+    (top_mb, near), marks = panel.height_mb(), panel.rising()
 
     def y(size_mb: float) -> int:
         return round(_HIGH * (1 - size_mb / top_mb))
 
     own, whole = ("".join(_area(run, axis, y) for run in panel.curves[name]) for name in (OWN, WHOLE))
     scale = ticks(top_mb, SIZES)
-    grid, limits = ("".join(f"M0,{y(mb)}h{_WIDE}" for mb in sizes) for sizes in (scale, panel.near()))
+    grid, limits = ("".join(f"M0,{y(mb)}h{_WIDE}" for mb in sizes) for sizes in (scale, near))
     bars = (f"M{_x(axis, one.left):.0f},{y(one.top_mb)}H{_x(axis, one.right):.0f}" for one in marks)
     ways = {"grid": grid, "all": whole, "own": own, "limit": limits, "high": "".join(bars)}
     shapes = "".join(f"<path class={look} d={way} />" for look, way in ways.items() if way)
@@ -78,16 +80,8 @@ def _x(axis: Axis, at_s: float) -> float:
     return at_s / axis.width * _WIDE
 
 
-def _text(axis: Axis, at_s: float, words: str, y: int, look: str = "") -> str:
-    return f"<text{look} x={_x(axis, at_s) / 100:.4g}% y={y}>{escape(words)}</text>"
-
-
-def _shade(axis: Axis) -> Iterator[str]:
-    """Yield every second cell, and each that failed."""
-    for look, bands in zip(("odd", "bad"), axis.shaded(), strict=True):
-        ends = dict.fromkeys((round(_x(axis, band.left)), round(_x(axis, band.right))) for band in bands)
-        boxes = (f"M{left},0H{right}V{_HIGH}H{left}z" for left, right in ends)
-        yield f"<path class={look} d='{''.join(boxes)}' />"
+def _text(axis: Axis, y: int, at_s: float, words: str, failed: bool = False) -> str:
+    return f"<text{' class=bad' * failed} x={_x(axis, at_s) / 100:.4g}% y={y}>{escape(words)}</text>"
 
 
 def _area(run: Points, axis: Axis, y: Callable[[float], int]) -> str:
@@ -105,11 +99,9 @@ def _links(axis: Axis, shown: list[Panel], links: Mapping[int, str], *, wordy: b
         for mark in panel.marks:
             least = least_sign(mark.usage)
             sizes = {what: rounded_mb(size_of(mark.usage)) for what, size_of in FIGURES.items()}
-            words = [
-                f"{what} " * wordy + least * (what != "consumed") + str(mb) for what, mb in sizes.items()
-            ]
+            said = [f"{what} " * wordy + least * (what != "consumed") + str(mb) for what, mb in sizes.items()]
             so_far = figures.get(id(mark.cell), "")
-            figures[id(mark.cell)] = f"{so_far}\n{panel.name} {', '.join(words)}{' MB' * wordy}"
+            figures[id(mark.cell)] = f"{so_far}\n{panel.name} {', '.join(said)}{' MB' * wordy}"
     for mark in shown[0].marks:  # RAM has all
         cell, left, right = mark.cell, round(_x(axis, mark.left), 1), round(_x(axis, mark.right), 1)
         if link := links.get(id(cell)):

@@ -69,8 +69,8 @@ def figure(records: Iterable[CellRecord]) -> Figure:
             axes.set_xticklabels([])
     over = all_axes[0].get_xaxis_transform()
     for middle, label, failed in axis.numbers(axis.width * _LETTER_IN * _DPI / all_axes[0].bbox.width):
-        look = {"ha": "center", "color": PEAK if failed else INK}
-        _write(all_axes[0], (middle, 1), label, over, above_in=0.05, **look)
+        look = {"ha": "center", "color": PEAK if failed else INK, "above_in": 0.05}
+        _write(all_axes[0], (middle, 1), label, over, **look)
     all_axes[-1].set_xlabel(axis.caption, color=INK, fontsize=_SMALL)
     if entries:
         place: dict[str, Any] = {"loc": "lower left", "bbox_to_anchor": (left, 0.06 / height_in)}
@@ -125,8 +125,8 @@ def _draw(axes: Any, panel: Panel, axis: Axis, *, first: bool) -> None:
             label = "" if panel.name == "RAM" else name  # the title of its panel says it
             drawn = PolyCollection(areas, color=color, alpha=alpha, linewidth=0.8, zorder=1, label=label)
             axes.add_collection(drawn, autolim=False)
-    most_mb = panel.top_mb()
-    for size_mb in panel.near():
+    most_mb, near = panel.height_mb()
+    for size_mb in near:
         axes.axhline(size_mb, color=INK, linewidth=0.8, linestyle=(0, (6, 3)), zorder=3)
     _write(axes, (1, 1), panel.limits_text(), axes.transAxes, above_in=0.07, ha="right")
     axes.set_xlim(0, axis.width)

@@ -89,10 +89,7 @@ class Axis:
         return [band for band in wide if band.cell.status == "ok"], failed
 
     def numbers(self, letter: float) -> Iterator[tuple[float, str, bool]]:
-        """Yield the middle of a band, its cell's number, and whether that failed; none covers another.
-
-        Failed cells come first. `letter` is the width of one on the axis.
-        """
+        """Yield the middle of a band, its number, whether it failed, where so wide letters have room."""
         taken: list[tuple[float, float]] = []
         for band in sorted(self.bands, key=lambda band: band.cell.status == "ok"):
             failed, count = band.cell.status != "ok", band.cell.execution_count
@@ -149,13 +146,12 @@ class Panel:
         least = "at least " if is_inexact(found[1]) else ""
         return f", highest {least}{size_text(found[1].peak.lo_bytes)}, raised by {found[0].cell.label}"
 
-    def near(self) -> list[float]:
-        """Return the limits that are drawn as lines."""
-        return [size_mb for size_mb in self.limits.values() if size_mb <= _IN_VIEW * self._highest_mb()]
-
-    def top_mb(self) -> float:
-        """Return the size at the top of the panel."""
-        return _TOP * max([self._highest_mb(), *self.near()])
+    def height_mb(self) -> tuple[float, list[float]]:
+        """Return the size at the top of the panel, and the limits below it, which are drawn as lines."""
+        sizes = [size for runs in self.curves.values() for points in runs for _, size in points]
+        highest_mb = max([1.0, *sizes, *(mark.top_mb for mark in self.marks)])
+        near = [size_mb for size_mb in self.limits.values() if size_mb <= _IN_VIEW * highest_mb]
+        return _TOP * max([highest_mb, *near]), near
 
     def limits_text(self) -> str:
         """Return the limits, near and far: "total 16 GB, limit 15.1 GB"."""
@@ -164,14 +160,9 @@ class Panel:
 
     def rising(self) -> list[Mark]:
         """Return the highest of those cells in which memory rose notably."""
-        least_mb = _NOTABLE * self.top_mb()
+        least_mb = _NOTABLE * self.height_mb()[0]
         rising = [mark for mark in self.marks if in_mb(mark.usage.peaked_bytes) >= least_mb]
         return heapq.nlargest(_MARKED, rising, key=lambda mark: mark.top_mb)
-
-    def _highest_mb(self) -> float:
-        """Return the highest of everything that is drawn except the limits."""
-        sizes = [size for runs in self.curves.values() for points in runs for _, size in points]
-        return max([1.0, *sizes, *(mark.top_mb for mark in self.marks)])
 
 
 def panels(axis: Axis, columns: int = _COLUMNS) -> list[Panel]:

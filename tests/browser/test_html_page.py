@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from memory import MB
 from plotted import cell, gpu, peak
+from processes import of
 
 from ipygpulogger.analysis.ranking import MOST
 from ipygpulogger.records import Owner
@@ -328,6 +329,45 @@ def test_a_key_leads_out_of_the_range(open_plot):
     assert (left, width) == (0, pytest.approx(1000, abs=20))
 
 
+def test_keys_zoom(open_plot):
+    """Around the cell, in and out again, never further than all."""
+    page = open_plot(run_of(60))
+    page.locator(".plot").focus()
+    page.keyboard.press("End")
+    for key, seen in (
+        ("+", [5000, 0, 5000]),
+        ("+", [7500, 0, 2500]),
+        ("-", [5000, 0, 5000]),
+        ("-", [0, 0, 10000]),
+    ):
+        page.keyboard.press(key)
+        assert page.evaluate(RANGE)[:3] == seen
+    page.keyboard.press("-")
+    assert page.evaluate(RANGE) == [0, 0, 10000, 140]
+
+
+def test_the_cell_is_named_in_sight_of_its_figures(open_plot):
+    """Of very many devices as well: its name stays at the top of the window."""
+    device = [gpu(900, 1000, 2000, index=index) for index in range(8)]
+    page = open_plot(run_of(5, gpus=device))
+    place = page.locator(".panel").last.bounding_box()
+    page.evaluate("top => scrollTo({top, behavior: 'instant'})", place["y"] - 400)
+    box = page.locator(".panel").last.bounding_box()
+    page.mouse.move(box["x"] + 300, box["y"] + 50)
+    assert shown(page)[0].startswith("In [")
+    assert 0 <= page.locator(".about").bounding_box()["y"] < 5
+    keep(page, "plot-devices")
+
+
+def test_a_plot_whose_cells_are_not_on_the_page(open_plot):
+    """It stays a picture: others needed more."""
+    cells = [cell(1, 0, 10, 1, 1), *(of(rank, 100 + rank) for rank in range(MOST))]
+    page = open_plot(cells)
+    assert page.locator(".cells a").count() == 0
+    assert page.locator(".panel").count() == 1
+    assert page.locator(".plot").get_attribute("role") is None
+
+
 def test_fingers(open_plot):
     """The first tap shows the figures, the second opens the cell; a finger along the time zooms, one down scrolls."""
     page = open_plot(run_of(5), width=360, has_touch=True, is_mobile=True)
@@ -442,7 +482,6 @@ def test_five_thousand_cells(open_plot):
     page.mouse.move(*point(page, 0.997), steps=3)
     page.mouse.up()
     page.mouse.move(*point(page, 0.5))
-    keep(page, "plot-many")
     assert re.match(r"In \[49\d\d\] ", shown(page)[0])
     page.keyboard.press("Enter")
     page.wait_for_timeout(1500)
