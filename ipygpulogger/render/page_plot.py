@@ -109,4 +109,4 @@ def _links(axis: Axis, shown: list[Panel], links: Mapping[int, str], *, wordy: b
             took = f"{time_text(cell.time_s)}{ended and ', '}{shortened(ended)}"
             title = escape(f"{shortened(cell.title())}\n{took}{figures[id(cell)]}")
             yield f"<a{ended and ' class=bad'} href={link}><title>{title}</title>"
-            yield f"<rect x={left:g} width={right - left:.3g} /></a>"
+            yield f"<rect x={left:g} width={max(right - left, 0.1):.3g} /></a>"

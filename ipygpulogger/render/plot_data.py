@@ -143,7 +143,7 @@ class Panel:
         found = raising([(mark, mark.usage) for mark in self.marks])
         if found is None:
             return ""
-        least = "at least " if is_inexact(found[1]) else ""
+        least = "at least " if any(is_inexact(mark.usage) for mark in self.marks) else ""
         return f", highest {least}{size_text(found[1].peak.lo_bytes)}, raised by {found[0].cell.label}"
 
     def height_mb(self) -> tuple[float, list[float]]:

@@ -216,7 +216,7 @@ def test_the_pointer_shows_the_figures_of_its_cell(open_plot):
     page = open_plot(run_of(5))
     before, height = shown(page), page.evaluate("document.body.scrollHeight")
     assert before[0].startswith("time in the cells, from 2024-05-06")
-    assert before[1] == ["highest 605 MB, raised by In [5]", "highest 2.0 GB, raised by In [5]"]
+    assert before[1] == ["highest 605 MB, raised by In [5]", "highest at least 2.0 GB, raised by In [5]"]
     for part, about, figures in (
         (0.1, "In [1] · 10.0 s · step(1)", ["consumed 10 MB, needed 101 MB, highest 601 MB", "not used, or unknown"]),
         (0.3, "In [2] · 10.0 s · step(2)", ["consumed 10 MB, needed 102 MB, highest 602 MB",

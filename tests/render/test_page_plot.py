@@ -130,6 +130,12 @@ def test_links_and_curves_lie_where_the_cells_are():
     assert points[1:-1] == [(x, round(140 * (1 - mb / 1100))) for x, mb in at]
 
 
+def test_a_cell_that_took_no_time_can_be_seen():
+    """Its mark has a width, without which browsers draw nothing, not even an edge."""
+    found = links(page("x", [cell(1, 0, 3600, 1, 1), cell(2, 3600, 0, 1, 1), cell(3, 3600, 1e-6, 1, 1)]))
+    assert [right > left for *_, left, right in found] == [True] * 3
+
+
 def test_plot_and_script_take_forty_kilobytes_at_most():
     """Of 200 cells that move everything; each has its link."""
     text = page("x", many(200))
@@ -166,6 +172,7 @@ def test_hostile_words_are_text_and_the_policy_names_one_script(cells):
         "form-action 'none'",
     ]  # fmt: skip
     assert script(text) == script(page("y", []))
+    assert script(text).isascii()
     assert not re.search(
         r"innerHTML|outerHTML|insertAdjacent|document\.write|eval|Function\(|https?://(?!www\.w3\.org/2000/svg)",
         script(text),
@@ -199,6 +206,12 @@ def test_a_lower_bound_is_a_triangle_and_a_near_limit_a_line():
     assert re.findall(r"<use href=#(least|high) x=(\S+) y=", text)[:2] == [("high", "50%"), ("least", "50%")]
     assert text.count("<path class=limit d=M0,13h10000 />") == 1  # 140 * (1 - 1 / 1.1)
     assert "<i>total 16 GB</i>" in text
+
+
+def test_the_highest_is_a_lower_bound_if_any_cell_may_have_been_higher():
+    """As on the page above it: a sampled peak below an exact one may have missed more."""
+    text = figure(page("x", [cell(1, 0, 9, 100, 100, 900), cell(2, 9, 9, 100, 100, peak(800, "sampled"))]))
+    assert "<span>highest at least 900 MB, raised by In [1]</span>" in text
 
 
 def test_it_needs_no_matplotlib():
