@@ -9,7 +9,8 @@
   const titles = [...plot.querySelectorAll('p')];
   const places = [document.querySelector('.about'), ...titles.map((title) => title.children[1])];
   const before = places.map((place) => place.textContent);
-  const marks = [...plot.querySelectorAll('use[x]')].map((mark) => [mark, 100 * parseFloat(mark.getAttribute('x'))]);
+  const marks = [...plot.querySelectorAll('use[x]')]
+    .map((mark) => [mark, 100 * parseFloat(mark.getAttribute('x'))]);
   const cells = [...links.children].map((link) => {
     const [title, rect] = link.children;
     const [label, took, ...figures] = title.textContent.split('\n');
@@ -53,8 +54,9 @@
   function figuresOf(cell, name) {
     const line = cell.figures.find((line) => line.startsWith(`${name} `));
     if (!line) return 'not used, or unknown';
+    const words = (size) => `${(+size).toLocaleString('en')} MB`;
     const [consumed, needed, highest] = line.slice(name.length).match(/[\u2265-]?\d+/g)
-      .map((size) => size.replace('-', '\u2212').replace(/\d+/, (digits) => `${(+digits).toLocaleString('en')} MB`));
+      .map((size) => size.replace('-', '\u2212').replace(/\d+/, words));
     return `consumed ${consumed}, needed ${needed}, highest ${highest}`;
   }
 
@@ -62,16 +64,16 @@
     if (number === now) return;
     cells[now]?.link.classList.remove('now');
     now = number;
-    let texts = before;
+    let texts = before, read = ['no cell'];
     const cell = cells[now];
     if (cell) {
       cell.link.classList.add('now');
       const code = cell.target.closest('details').querySelector('code').textContent;
       texts = [[cell.label, cell.took, code].join(' \u00b7 ')];
       texts.push(...titles.map((title) => figuresOf(cell, title.dataset.name)));
+      read = texts.map((text, at) => (at ? `${titles[at - 1].dataset.name} ${text}` : text));
     }
     places.forEach((place, at) => { place.textContent = texts[at]; });
-    const read = cell ? [texts[0], ...titles.map((title, at) => `${title.dataset.name} ${texts[at + 1]}`)] : ['no cell'];
     set(plot, {'aria-valuenow': now + 1, 'aria-valuetext': read.join('; ')});
   }
 
@@ -106,11 +108,11 @@
     const [unit, size] = span >= 7200 ? ['h', 3600] : span >= 120 ? ['min', 60] : ['s', 1];
     const wide = span / size / 5, power = 10 ** Math.floor(Math.log10(wide));
     const step = power * [1, 2, 2.5, 5, 10].find((step) => step * power >= wide);
+    const x = (count) => count * step * size * second;
     times.replaceChildren();
-    for (let count = Math.ceil(from / second / size / step); ; count++) {
-      const x = count * step * size * second;
-      if (x > to) return;
-      add(times, 'text', {x: percent(x), y: 14}, count ? `${+(count * step).toPrecision(9)} ${unit}` : '0');
+    for (let count = Math.ceil(from / x(1)); x(count) <= to; count++) {
+      const label = count ? `${+(count * step).toPrecision(9)} ${unit}` : '0';
+      add(times, 'text', {x: percent(x(count)), y: 14}, label);
     }
   }
 
@@ -190,7 +192,7 @@
   const picture = plot.firstElementChild;
   set(plot, {role: 'slider', tabindex: 0, 'aria-label': picture.getAttribute('aria-label')});
   set(plot, {'aria-valuemin': 0, 'aria-valuemax': cells.length, 'aria-valuenow': 0, 'aria-valuetext': 'no cell'});
-  document.querySelector('.keys').textContent =
-    'Drag to zoom in, double click to see all. Keys: arrows move from cell to cell, Enter opens one, + and \u2212 zoom, Escape shows all.';
+  document.querySelector('.keys').textContent = 'Drag to zoom in, double click to see all. ' +
+    'Keys: arrows move from cell to cell, Enter opens one, + and \u2212 zoom, Escape shows all.';
   zoom(0, ALL);
 })();

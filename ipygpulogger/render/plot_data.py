@@ -139,7 +139,7 @@ class Panel:
 
     @property
     def highest(self) -> str:
-        """What a title says of it: ", highest 900 MB, raised by In [1]"; empty where there is none."""
+        """The end of a title, such as ", highest 900 MB, raised by In [1]"; empty where there is none."""
         found = raising([(mark, mark.usage) for mark in self.marks])
         if found is None:
             return ""
