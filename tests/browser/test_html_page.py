@@ -3,6 +3,7 @@
 import itertools
 import os
 import re
+from base64 import b64encode
 from dataclasses import replace
 from pathlib import Path
 
@@ -327,6 +328,28 @@ def test_a_key_leads_out_of_the_range(open_plot):
     page.keyboard.press("Home")
     left, _, width, _ = page.evaluate(RANGE)
     assert (left, width) == (0, pytest.approx(1000, abs=20))
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_bands_are_tinted(open_plot, browser, scheme):
+    """Every second one slightly, one that failed red; the page's own colour is between them."""
+    page = open_plot(run_of(5), color_scheme=scheme)
+    reader = browser.new_page()
+    colours = []
+    for part in (0.1, 0.3, 0.5):
+        x, y = point(page, part, 41)
+        picture = b64encode(page.screenshot(clip={"x": x, "y": y, "width": 1, "height": 1})).decode()
+        colours.append(reader.evaluate("""async (picture) => {
+            const image = await createImageBitmap(await (await fetch(`data:image/png;base64,${picture}`)).blob());
+            const place = new OffscreenCanvas(1, 1).getContext('2d');
+            place.drawImage(image, 0, 0);
+            return [...place.getImageData(0, 0, 1, 1).data].slice(0, 3);
+        }""", picture))  # fmt: skip
+    reader.close()
+    plain, second, failed = colours
+    assert plain in ([255, 255, 255], [18, 18, 18])
+    assert 3 <= abs(second[0] - plain[0]) <= 20 and len(set(second)) == 1
+    assert 10 <= failed[0] - failed[1] <= 60
 
 
 def test_keys_zoom(open_plot):
