@@ -5,6 +5,7 @@ from __future__ import annotations
 from base64 import b64encode
 from collections.abc import Callable, Iterator, Sequence
 from datetime import timezone
+from hashlib import sha256
 from html import escape
 from operator import attrgetter
 from pathlib import Path
@@ -17,7 +18,7 @@ from ..records.cell_record import process_of
 from ..records.units import cells_text, size_text, time_text, without_controls
 from .html import line_and_body
 from .markup import BLUE, Part, bar, small
-from .plot import figure, png
+from .page_plot import plot
 from .plot_data import Axis
 from .summary import highest
 
@@ -25,8 +26,8 @@ if TYPE_CHECKING:
     from ..records import CellRecord
 
 
-# Its policy has browsers run no script and fetch nothing, whatever a cell's text contains.
-_TEMPLATE = Path(__file__).with_name("page.html")
+# Its policy has browsers run this script alone and fetch nothing, whatever a cell's text contains.
+_TEMPLATE, _SCRIPT = (Path(__file__).with_name(name) for name in ("page.html", "page.js"))
 
 
 def page(
@@ -47,11 +48,13 @@ def page(
     body = [*_totals(records), *(f"<p class=said>{escape(sentence)}</p>" for sentence in said)]
     body += [_plot(records)] if records else []
     body += [f"<h2>Summary</h2>\n<div class=ranked>{ranked}</div>"] if ranked else []
-    if cells := "\n".join(_cell(record, source(record)) for record in few):
+    if cells := "\n".join(_cell(record, source(record), number) for number, record in enumerate(few)):
         body.append(f"<h2>Cells</h2>{small(count) if len(few) < len(records) else ''}")
         body.append(f"<main>\n{cells}\n</main>")
-    template = Template(_TEMPLATE.read_text(encoding="utf-8"))
-    return without_controls(template.substitute(title=escape(title), body="\n".join(body)))
+    template, script = Template(_TEMPLATE.read_text(encoding="utf-8")), _SCRIPT.read_text(encoding="utf-8")
+    parts = {"title": escape(title), "body": "\n".join(body), "script": script}
+    parts["hash"] = b64encode(sha256(script.encode()).digest()).decode()
+    return without_controls(template.substitute(parts))
 
 
 def _totals(records: Sequence[CellRecord]) -> Iterator[str]:
@@ -83,28 +86,27 @@ def _card(name: str, figure: str, words: str, drawn: str = "") -> str:
     return f"<div><dt>{escape(name)}</dt><dd>{escape(figure)}</dd><dd>{escape(words)}</dd>{drawn}</div>"
 
 
-def _cell(record: CellRecord, source: str) -> str:
+def _cell(record: CellRecord, source: str, number: int) -> str:
     """Return one cell, folded: its line of the report, and below it its source and the rest."""
     line, body = line_and_body(record)
     failed, count = " failed" if record.outcome() else "", record.execution_count or ""
-    anchor = f' id="cell-id={escape(record.cell_id)}"' if record.cell_id else ""  # the summary's link
+    code = f"<pre id=c{number}><code>{escape(source)}</code></pre>"
+    link = f' id="cell-id={escape(record.cell_id)}"' if record.cell_id else ""  # the summary's
     return (
         f'<details class="cell{failed}"><summary><span class=count>{count}</span>'
         f"<span><code>{escape(record.code_line)}</code><span class=line>{line}</span></span></summary>\n"
-        f"<div class=inside{anchor}><pre><code>{escape(source)}</code></pre>\n{body}</div></details>"
+        f"<div class=inside{link}>{code}\n{body}</div></details>"
     )
 
 
 def _plot(records: Sequence[CellRecord]) -> str:
-    """Return the notebook's memory over time as a picture, or one sentence on why there is none."""
+    """Return the notebook's memory over time as a drawing, or one sentence on why there is none."""
     try:
         axis = Axis(records)
-        drawn = b64encode(png(figure(records))[0]).decode()
+        drawn = plot(axis, {id(record): f"#c{number}" for number, record in enumerate(shown(records))})
     except Exception as error:  # a failed plot must not cost the page its figures
-        why = "" if isinstance(error, ImportError) else f"{type(error).__name__}: "
-        return f"<p>No plot: {escape(f'{why}{error}')}</p>"
+        return f"<p>No plot: {escape(f'{type(error).__name__}: {error}')}</p>"
     left_out = len(records) - len(axis.cells)
     whose = axis.process or "the notebook's own kernel"
     said = small(f"Memory of {whose}; other processes are in the tables") if left_out else ""
-    picture = f'<img class=plot alt="Memory over time" src="data:image/png;base64,{drawn}">'
-    return f"<figure>{picture}</figure>{said}"
+    return f"{drawn}{said}"

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import heapq
 import io
 import warnings
 from collections.abc import Callable, Iterable
-from datetime import timezone
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ..analysis.notable import is_inexact
-from ..records.units import MB, clipped, in_mb, size_text
+from ..records.units import clipped
 from .markup import BLUE, RED
-from .plot_data import OWN, WHOLE, Axis, Panel, panels
+from .plot_data import OWN, SIZES, TIMES, WHOLE, Axis, Panel, panels, ticks
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -32,13 +30,6 @@ _CURVES = {WHOLE: (INK, 0.3), OWN: (BLUE, 0.8)}  # colour and opacity, from the 
 _WIDTH_IN, _LEFT_IN, _RIGHT_IN = 8.0, 0.6, 0.1
 _PANEL_IN, _ABOVE_IN, _BELOW_IN = 1.7, 0.34, 0.68  # of a panel, above it, below all
 _TITLE_IN, _NUMBERS_IN = 0.3, 0.2  # of the figure; of the cells, above the first panel
-_TOP = 1.1  # above the highest
-_IN_VIEW = 2.5  # times the highest use: a limit above has no line
-_MARKED = 24  # peaks of a panel
-_NOTABLE = 0.06  # of the panel's height: a peak that rises by less above its cell is not marked
-_SHADED_COLUMNS = 120  # parts of the axis; narrower cells are not shaded alternately
-_SIZES = {"MB": 1, "GB": 1024}
-_TIMES = {"s": 1, "min": 60, "h": 3600}
 
 
 def figure(records: Iterable[CellRecord]) -> Figure:
@@ -76,14 +67,15 @@ def figure(records: Iterable[CellRecord]) -> Figure:
         entries |= dict(zip(labels, handles, strict=True))
         if axes is not all_axes[-1]:
             axes.set_xticklabels([])
-    _number_bands(all_axes[0], axis)
-    begin = f"{axis.begin.astimezone(timezone.utc):%Y-%m-%d %H:%M:%S} UTC"
-    all_axes[-1].set_xlabel(f"time in the cells, from {begin} on", color=INK, fontsize=_SMALL)
+    over = all_axes[0].get_xaxis_transform()
+    for middle, label, failed in axis.numbers(axis.width * _LETTER_IN * _DPI / all_axes[0].bbox.width):
+        look = {"ha": "center", "color": PEAK if failed else INK, "above_in": 0.05}
+        _write(all_axes[0], (middle, 1), label, over, **look)
+    all_axes[-1].set_xlabel(axis.caption, color=INK, fontsize=_SMALL)
     if entries:
         place: dict[str, Any] = {"loc": "lower left", "bbox_to_anchor": (left, 0.06 / height_in)}
-        look: dict[str, Any] = {"fontsize": _SMALL, "frameon": False, "labelcolor": INK, "borderpad": 0}
-        look["ncol"] = len(entries)
-        drawn.legend(list(entries.values()), list(entries), **place, **look, borderaxespad=0)
+        place |= {"fontsize": _SMALL, "frameon": False, "labelcolor": INK, "ncol": len(entries)}
+        drawn.legend(list(entries.values()), list(entries), **place, borderpad=0, borderaxespad=0)
     drawn._repr_png_ = partial(png, drawn)  # type: ignore[attr-defined, unused-ignore]
     return drawn
 
@@ -133,34 +125,25 @@ def _draw(axes: Any, panel: Panel, axis: Axis, *, first: bool) -> None:
             label = "" if panel.name == "RAM" else name  # the title of its panel says it
             drawn = PolyCollection(areas, color=color, alpha=alpha, linewidth=0.8, zorder=1, label=label)
             axes.add_collection(drawn, autolim=False)
-    most_mb = _draw_limits(axes, panel)
+    most_mb, near = panel.height_mb()
+    for size_mb in near:
+        axes.axhline(size_mb, color=INK, linewidth=0.8, linestyle=(0, (6, 3)), zorder=3)
+    _write(axes, (1, 1), panel.limits_text(), axes.transAxes, above_in=0.07, ha="right")
     axes.set_xlim(0, axis.width)
     axes.set_ylim(0, most_mb)
-    _set_ticks(axes.xaxis, axis.width, _TIMES)
-    _set_ticks(axes.yaxis, most_mb, _SIZES)
-    _draw_marks(axes, panel, most_mb)
+    for along, most, units in ((axes.xaxis, axis.width, TIMES), (axes.yaxis, most_mb, SIZES)):
+        found = ticks(most, units)
+        along.set_ticks(list(found))
+        along.set_ticklabels(list(found.values()))
+    _draw_marks(axes, panel)
     above_in = 0.07 + _NUMBERS_IN * first
-    highest = f", highest {panel.highest}" if panel.highest else ""
-    title = clipped(panel.title, _LETTERS // 2) + clipped(highest, _LETTERS)
+    title = clipped(panel.title, _LETTERS // 2) + clipped(panel.highest, _LETTERS)
     _write(axes, (0, 1), title, axes.transAxes, above_in=above_in, fontsize=_SMALL + 1, weight="bold")
 
 
-def _set_ticks(along: Any, most: float, units: dict[str, int]) -> None:
-    """Set round ticks of an axis, in the largest unit of which there are two or more, from zero on."""
-    from matplotlib.ticker import MaxNLocator
-
-    unit = [name for name, size in units.items() if size == 1 or most >= 2 * size][-1]
-    steps = MaxNLocator(5, steps=[1, 2, 2.5, 5, 10]).tick_values(0, most / units[unit])
-    ticks = {step * units[unit]: f"{step:g} {unit}" if step else "0" for step in steps}
-    ticks = {place: label for place, label in ticks.items() if place <= most}
-    along.set_ticks(list(ticks))
-    along.set_ticklabels(list(ticks.values()))
-
-
-def _draw_marks(axes: Any, panel: Panel, most_mb: float) -> None:
+def _draw_marks(axes: Any, panel: Panel) -> None:
     """Draw how high memory was in the highest of those cells in which it rose notably."""
-    rising = [mark for mark in panel.marks if in_mb(mark.usage.peaked_bytes) >= _NOTABLE * most_mb]
-    marks = heapq.nlargest(_MARKED, rising, key=lambda mark: mark.top_mb)
+    marks = panel.rising()
     tops = [mark.top_mb for mark in marks]
     ends = [mark.left for mark in marks], [mark.right for mark in marks]
     axes.hlines(tops, *ends, color=PEAK, linewidth=1.6, zorder=4)
@@ -175,45 +158,13 @@ def _draw_marks(axes: Any, panel: Panel, most_mb: float) -> None:
             axes.plot(*zip(*places, strict=True), marker, label=label, **look)
 
 
-def _draw_limits(axes: Any, panel: Panel) -> float:
-    """Draw the limits that are near, name them all, and return the top of the panel in MB."""
-    highest_mb = panel.highest_mb()
-    near = [size_mb for size_mb in panel.limits.values() if size_mb <= _IN_VIEW * highest_mb]
-    for size_mb in near:
-        axes.axhline(size_mb, color=INK, linewidth=0.8, linestyle=(0, (6, 3)), zorder=3)
-    words = [f"{name} {size_text(size * MB).replace('.0 ', ' ')}" for name, size in panel.limits.items()]
-    _write(axes, (1, 1), ", ".join(words), axes.transAxes, above_in=0.07, ha="right")
-    return _TOP * max([highest_mb, *near])
-
-
 def _shade_bands(axes: Any, axis: Axis) -> None:
     """Shade every second cell, and each that failed."""
-    wide = [band for band in axis.bands[1::2] if band.right - band.left >= axis.width / _SHADED_COLUMNS]
-    wide = [band for band in wide if band.cell.status == "ok"]
-    failed = [band for band in axis.bands if band.cell.status != "ok"]
+    wide, failed = axis.shaded()
     for bands, color, alpha, edge in ((wide, INK, 0.09, 0), (failed, PEAK, 0.13, 1)):
         spans = [(band.left, band.right - band.left) for band in bands]
         look = {"color": color, "alpha": alpha, "linewidth": edge, "zorder": 0}
         axes.broken_barh(spans, (0, 1), transform=axes.get_xaxis_transform(), **look)
-
-
-def _number_bands(axes: Any, axis: Axis) -> None:
-    """Write the cells' numbers above their bands, failed cells first, where none covers another."""
-    over = axes.get_xaxis_transform()
-    letter = axes.get_xlim()[1] * _LETTER_IN * _DPI / axes.bbox.width  # its width on the time axis
-    taken: list[tuple[float, float]] = []
-    for band in sorted(axis.bands, key=lambda band: band.cell.status == "ok"):
-        failed = band.cell.status != "ok"
-        count = band.cell.execution_count
-        label = str(count) if count and band.cell.label == f"In [{count}]" else band.cell.label
-        label = _plain(label) + (" ✕" if failed else "")
-        middle, half = (band.left + band.right) / 2, (len(label) + 1) * letter / 2
-        left, right = middle - half, middle + half
-        if left < -letter or right > axis.width + letter:
-            continue
-        if all(right <= other_left or other_right <= left for other_left, other_right in taken):
-            taken.append((left, right))
-            _write(axes, (middle, 1), label, over, above_in=0.05, ha="center", color=PEAK if failed else INK)
 
 
 def _write(axes: Any, place: tuple[float, float], text: str, over: Any, **look: Any) -> None:

@@ -5,13 +5,16 @@ The axis has the time in the cells alone. Straight lines join what is known: the
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import heapq
+import math
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from datetime import timezone
 from typing import TYPE_CHECKING, NamedTuple
 
 from ..analysis.notable import is_inexact
 from ..analysis.ranking import of_one_process, raising
-from ..records.units import MB, clipped, in_mb, printable_lines, size_text, time_text
+from ..records.units import MB, clipped, in_mb, printable, printable_lines, size_text, time_text
 from .growth import named_devices
 
 if TYPE_CHECKING:
@@ -21,6 +24,13 @@ if TYPE_CHECKING:
 
 OWN, WHOLE = "this process", "all processes on the device"
 _COLUMNS = 300  # of a single panel: in each, of a curve only the extremes are kept
+_TOP = 1.1  # above the highest
+_IN_VIEW = 2.5  # times the highest use: a limit above has no line
+_MARKED = 24  # peaks of a panel
+_NOTABLE = 0.06  # of the panel's height: a peak that rises by less above its cell is not marked
+_SHADED_COLUMNS = 120  # parts of the axis; narrower cells are not shaded alternately
+SIZES: Mapping[str, int] = {"MB": 1, "GB": 1024}
+TIMES: Mapping[str, int] = {"s": 1, "min": 60, "h": 3600}
 # Of the drawing in characters: of the sizes, of a panel; lines of a panel.
 _LEFT, _WIDTH, _ROWS = 9, 71, 6
 _EIGHTHS = " ▁▂▃▄▅▆▇█"
@@ -57,6 +67,8 @@ class Axis:
         if not self.cells:
             raise ValueError("there is nothing to plot: no cell has been reported yet")
         self.begin = self.cells[0].started_at
+        begin = f"{self.begin.astimezone(timezone.utc):%Y-%m-%d %H:%M:%S} UTC"
+        self.caption = f"time in the cells, from {begin} on"
         self.bands: list[Band] = []
         x = last_s = 0.0
         for cell in self.cells:
@@ -70,11 +82,41 @@ class Axis:
             last_s = end_s
         self.width = x or 0.001
 
+    def shaded(self) -> tuple[list[Band], list[Band]]:
+        """Return every second cell, if it is wide and did not fail, and each that failed."""
+        wide = [band for band in self.bands[1::2] if band.right - band.left >= self.width / _SHADED_COLUMNS]
+        failed = [band for band in self.bands if band.cell.status != "ok"]
+        return [band for band in wide if band.cell.status == "ok"], failed
+
+    def numbers(self, letter: float) -> Iterator[tuple[float, str, bool]]:
+        """Yield the middle of a band, its number, whether it failed, where so wide letters have room."""
+        taken: list[tuple[float, float]] = []
+        for band in sorted(self.bands, key=lambda band: band.cell.status == "ok"):
+            failed, count = band.cell.status != "ok", band.cell.execution_count
+            label = str(count) if count and band.cell.label == f"In [{count}]" else printable(band.cell.label)
+            label += " ✕" if failed else ""
+            middle, half = (band.left + band.right) / 2, (len(label) + 1) * letter / 2
+            left, right = middle - half, middle + half
+            inside = -letter <= left and right <= self.width + letter
+            if inside and all(right <= start or end <= left for start, end in taken):
+                taken.append((left, right))
+                yield middle, label, failed
+
+
+def ticks(most: float, units: Mapping[str, int]) -> dict[float, str]:
+    """Return round ticks from zero on, six at most, in the largest unit of which there are two or more."""
+    unit = [name for name, size in units.items() if size == 1 or most >= 2 * size][-1]
+    wide = max(most / units[unit] / 5, 1e-9)
+    power = 10.0 ** math.floor(math.log10(wide))
+    step = next(step * power for step in (1, 2, 2.5, 5, 10) if step * power >= wide)
+    steps = (count * step for count in range(6) if count * step * units[unit] <= most)
+    return {at * units[unit]: f"{at:g} {unit}" if at else "0" for at in steps}
+
 
 class Mark(NamedTuple):
     """How high memory was in one cell."""
 
-    label: str
+    cell: CellRecord
     left: float
     right: float
     usage: Usage
@@ -97,23 +139,36 @@ class Panel:
 
     @property
     def highest(self) -> str:
-        """The highest, and the cell that raised memory to it; empty where there is none."""
+        """The end of a title, such as ", highest 900 MB, raised by In [1]"; empty where there is none."""
         found = raising([(mark, mark.usage) for mark in self.marks])
         if found is None:
             return ""
-        least = "at least " if is_inexact(found[1]) else ""
-        return f"{least}{size_text(found[1].peak.lo_bytes)}, raised by {found[0].label}"
+        least = "at least " if any(is_inexact(mark.usage) for mark in self.marks) else ""
+        return f", highest {least}{size_text(found[1].peak.lo_bytes)}, raised by {found[0].cell.label}"
 
-    def highest_mb(self) -> float:
-        """Return the highest of everything that is drawn except the limits."""
+    def height_mb(self) -> tuple[float, list[float]]:
+        """Return the size at the top of the panel, and the limits below it, which are drawn as lines."""
         sizes = [size for runs in self.curves.values() for points in runs for _, size in points]
-        return max([1.0, *sizes, *(mark.top_mb for mark in self.marks)])
+        highest_mb = max([1.0, *sizes, *(mark.top_mb for mark in self.marks)])
+        near = [size_mb for size_mb in self.limits.values() if size_mb <= _IN_VIEW * highest_mb]
+        return _TOP * max([highest_mb, *near]), near
+
+    def limits_text(self) -> str:
+        """Return the limits, near and far: "total 16 GB, limit 15.1 GB"."""
+        words = (f"{name} {size_text(size * MB).replace('.0 ', ' ')}" for name, size in self.limits.items())
+        return ", ".join(words)
+
+    def rising(self) -> list[Mark]:
+        """Return the highest of those cells in which memory rose notably."""
+        least_mb = _NOTABLE * self.height_mb()[0]
+        rising = [mark for mark in self.marks if in_mb(mark.usage.peaked_bytes) >= least_mb]
+        return heapq.nlargest(_MARKED, rising, key=lambda mark: mark.top_mb)
 
 
-def panels(axis: Axis) -> list[Panel]:
+def panels(axis: Axis, columns: int = _COLUMNS) -> list[Panel]:
     """Return the panels of a plot: general RAM, then each device that any cell used."""
     found = [_ram(axis), *_devices(axis)]
-    column = axis.width / _COLUMNS * len(found) ** 0.5  # the more panels, the fewer points has each
+    column = axis.width / columns * len(found) ** 0.5  # the more panels, the fewer points has each
     for panel in found:
         for name, runs in panel.curves.items():
             panel.curves[name] = [thinned(points, column) for points in runs if points]
@@ -129,7 +184,7 @@ def _ram(axis: Axis) -> Panel:
             left, right = band.ends(cell)
             of_band += [(left, in_mb(cell.gen.before_bytes)), (right, in_mb(cell.gen.after_bytes))]
             of_band += [(left + at_s, in_mb(size)) for at_s, size in cell.gen.timeline]
-            panel.marks.append(Mark(cell.label, left, right, cell.gen))
+            panel.marks.append(Mark(cell, left, right, cell.gen))
         points += sorted(of_band, key=lambda point: point[0])
     panel.curves[OWN] = [points]
     return panel
@@ -145,7 +200,7 @@ def _devices(axis: Axis) -> Iterator[Panel]:
             uses = [(cell, use) for cell in band.cells for use in cell.gpus if use.key == key]
             for cell, use in uses:
                 if use.attributed:
-                    panel.marks.append(Mark(cell.label, *band.ends(cell), use))
+                    panel.marks.append(Mark(cell, *band.ends(cell), use))
             # Of cells within one another the outer one has the course.
             course = _course(uses[0][1], *band.ends(uses[0][0])) if uses else {}
             for curve, runs in panel.curves.items():
@@ -190,8 +245,7 @@ def drawing(records: Iterable[CellRecord]) -> str:
     axis = Axis(records)
     lines = [axis.process] if axis.process else []
     for panel in panels(axis):
-        highest = f", highest {panel.highest}" if panel.highest else ""
-        lines += [clipped(f"{panel.title}{highest}", _LEFT + _WIDTH), *_rows(panel, axis)]
+        lines += [clipped(f"{panel.title}{panel.highest}", _LEFT + _WIDTH), *_rows(panel, axis)]
     lines.append(_numbers(axis))
     lines.append(f"{'0':>{_LEFT + 1}}{time_text(axis.width):>{_WIDTH - 1}}")
     lines.append(f"{'':{_LEFT}}█ in use  ░ highest of the cell")
