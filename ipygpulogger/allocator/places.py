@@ -17,6 +17,7 @@ from ..runtime.shell import is_a_cells, is_users_file, lines_of, place_of_cell
 Frame = tuple[str, int, str]  # a file, a line and a function
 
 _DEEPEST = 64  # frames
+_MOST_FRAMES = 16  # of the user's, in one path
 _TEXT_CHARACTERS = 80
 OURS = f"{__file__.rpartition(os.sep)[0].rpartition(os.sep)[0]}{os.sep}"  # the package
 _STANDARD = f"{os.__file__.rpartition(os.sep)[0]}{os.sep}"
@@ -49,14 +50,16 @@ def is_top(frame: Frame) -> bool:
 
 
 def stack_of(frame: FrameType | None) -> tuple[Frame, ...]:
-    """Return a stack from a frame outwards to the user's innermost line; all of it without one."""
-    found = []
+    """Return a stack from a frame outwards to the user's outermost line; all of it without one."""
+    found: list[Frame] = []
+    end = 0  # behind that line
     for one in walk_stack(frame):
         file = one.f_code.co_filename
         found.append((file, one.f_lineno, one.f_code.co_name))
-        if is_users(file):
+        end = len(found) if is_users(file) else end
+        if is_top(found[-1]) or (end and len(found) >= _DEEPEST):
             break
-    return tuple(found[-_DEEPEST:])
+    return tuple(found[: end or None][-_DEEPEST:])
 
 
 def frames_of(stack: Iterable[dict[str, Any]]) -> list[Frame]:
@@ -95,6 +98,13 @@ def last_resort(stack: Sequence[Frame]) -> Frame | None:
     return libraries[0] if libraries else stack[0] if stack else None
 
 
+class Path(NamedTuple):
+    """The user's part of a stack."""
+
+    frames: tuple[str, ...] = ()  # the outermost first: "In [7]:3", "train.py:41 step"
+    library_frames: int = 0  # how many frames of libraries are between them and below them
+
+
 class Places:
     """Names places; of two files of one name the second is called by its path."""
 
@@ -102,6 +112,7 @@ class Places:
         self._shell = shell
         self._cells: dict[str, tuple[str, int] | None] = {}
         self._files: dict[str, str] = {}  # by name, the first file that has it
+        self._paths: dict[tuple[Frame, ...], Path] = {}
 
     def place_of(self, frame: Frame, stack: Sequence[Frame] = ()) -> Place:
         """Return how a user would write the line of a frame; of a helper, first the cell's that called it.
@@ -110,12 +121,42 @@ class Places:
         """
         place = self._place(frame)
         callers = stack[stack.index(frame) :] if frame in stack else []
-        caller = next(
-            (one for one in callers if self._below_magic(one) or (is_top(one) and self._cell(one[0]))), frame
-        )
+        caller = next(filter(self._is_cells_line, callers), frame)
         if caller[0] == frame[0]:
             return place
         return place._replace(place=f"{self._place(caller).place} → {frame[2]}, {place.place}")
+
+    def path_of(self, stack: Sequence[Frame]) -> Path:
+        """Return the user's frames of a stack, from the cell's line on; a recursion is in it once."""
+        key = tuple(stack)
+        if key not in self._paths:
+            self._paths[key] = self._path_of(key)
+        return self._paths[key]
+
+    def _path_of(self, stack: Iterable[Frame]) -> Path:
+        users: list[Frame] = []
+        libraries = within = 0
+        for frame in stack:
+            if is_users(frame[0]) or self._below_magic(frame):
+                users.append(frame)
+                within = libraries
+            elif not frame[0].startswith(OURS):
+                libraries += 1
+            if self._is_cells_line(frame):
+                break
+        path: list[str] = []
+        for frame in reversed(users):
+            is_body = is_top(frame) or not is_users(frame[0])
+            name = self._place(frame).place + ("" if is_body else f" {frame[2]}")
+            path = path[: path.index(name)] if name in path else path  # a recursion came back to it
+            path.append(name)
+        half = _MOST_FRAMES // 2
+        if len(path) > _MOST_FRAMES:
+            path[half - 1 : -half] = ["…"]
+        return Path(tuple(path), within)
+
+    def _is_cells_line(self, frame: Frame) -> bool:
+        return bool(self._below_magic(frame) or (is_top(frame) and self._cell(frame[0])))
 
     def _place(self, frame: Frame) -> Place:
         file, line, _ = frame

@@ -7,6 +7,7 @@ import builtins
 import linecache
 import sys
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from itertools import chain
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ..allocator.places import (
     OURS,
     Frame,
+    Path,
     Place,
     Places,
     frames_of,
@@ -27,7 +29,7 @@ from ..allocator.places import (
 )
 from ..owners.memory_blocks import array_readers
 from ..records.device_usage import CPU
-from ..records.explained import BEFORE, OTHERS, UNRECORDED, AtPeak, Kind, folded
+from ..records.explained import BEFORE, OTHERS, UNRECORDED, AtPeak, CallStack, Kind, folded
 from ..runtime.errors import is_from_a_handler, named
 from ..runtime.shell import current_shell
 from .kinds import Kinds, TrainingHistory
@@ -41,6 +43,7 @@ if TYPE_CHECKING:
 
 _MOST_ROWS = 100  # of one device
 _NAMES = 3  # in one row
+_STACKS = 8  # of one row; the others are added up
 _NAMELESS, _FREED = "no name found", "freed since"
 _TEMPORARY = Label("temporaries")
 DELETED = " (deleted)"
@@ -56,6 +59,7 @@ class LabelledBlock(NamedTuple):
     name: str  # the variable that holds it; "" for none
     size_bytes: int  # its size
     apart: str = ""  # what its row is called, where that tells it from others of the kind and place
+    path: Path = Path()  # what led there
 
     @classmethod
     def of(cls, label: Label, place: Place, size_bytes: int, *, alive: bool) -> LabelledBlock:
@@ -110,30 +114,27 @@ class Breakdown:
         deleted = Deleted((frames_of(block.frames) for block in latest), self._shell)
         blocks = []
         for block in moment.blocks:
-            stack = [] if block.before else frames_of(block.frames)
-            line = None if block.before else _line(block, stack, kinds)
-            label = kinds.label_of(block, stack)
-            if label == _TEMPORARY and not block.alive and (name := deleted.name_of(stack)):
+            own = [] if block.before else frames_of(block.frames)
+            stack = own if block.before else _stack(block, own, kinds)
+            label = kinds.label_of(block, own)
+            if label == _TEMPORARY and not block.alive and (name := deleted.name_of(own)):
                 label = Label("variables", name)
-            place = _place(block, line, stack, places)
-            blocks.append(LabelledBlock.of(label, place, block.size_bytes, alive=block.alive))
+            place, path = _place(block, stack, places), places.path_of(stack)
+            made = LabelledBlock.of(label, place, block.size_bytes, alive=block.alive)
+            blocks.append(made._replace(path=path))
         return rows_of(device, blocks)
 
 
-def _line(block: Block, stack: list[Frame], kinds: Kinds) -> Frame | None:
-    """Return the line that allocated a block in the measurement, or that waited for the pass which did."""
-    user = user_frame(stack)
-    if user is not None:
-        return user
-    one = kinds.waiting(block)
-    waiting = None if one is None else user_frame(one.stack) or last_resort(one.stack)
-    return waiting or last_resort(stack)
+def _stack(block: Block, own: list[Frame], kinds: Kinds) -> Sequence[Frame]:
+    """Return the stack that allocated a block in the measurement, or that waited for the pass which did."""
+    one = kinds.waiting(block) if user_frame(own) is None else None
+    return own if one is None else one.stack or own
 
 
-def _place(block: Block, line: Frame | None, stack: list[Frame], places: Places) -> Place:
+def _place(block: Block, stack: Sequence[Frame], places: Places) -> Place:
     if block.before:
         return Place(BEFORE, "")
-    if line is not None:
+    if (line := user_frame(stack) or last_resort(stack)) is not None:
         return places.place_of(line, stack)
     return Place(UNRECORDED, "") if block.lost else Place("", "allocated without a Python stack")
 
@@ -161,7 +162,21 @@ def _row(device: str, kind: Kind, place: Place, apart: str, blocks: list[Labelle
     else:
         more = f" and {len(names) - _NAMES} more" if len(names) > _NAMES else ""
         name = ", ".join(names[:_NAMES]) + more
-    return AtPeak(device, kind, name, place.place, sum(block.size_bytes for block in blocks), len(blocks))
+    size_bytes = sum(block.size_bytes for block in blocks)
+    return AtPeak(device, kind, name, place.place, size_bytes, len(blocks), _stacks(blocks, size_bytes))
+
+
+def _stacks(blocks: Iterable[LabelledBlock], size_bytes: int) -> tuple[CallStack, ...]:
+    """Return how much each of the user's stacks allocated, the most first; none where none is known."""
+    sizes, libraries = Counter[tuple[str, ...]](), Counter[tuple[str, ...]]()
+    for block in blocks:
+        frames, count = block.path
+        if frames:
+            sizes[frames] += block.size_bytes
+            libraries[frames] = max(libraries[frames], count)
+    found = [CallStack(most, frames, libraries[frames]) for frames, most in sizes.most_common(_STACKS)]
+    rest_bytes = size_bytes - sum(one.size_bytes for one in found)
+    return (*found, CallStack(rest_bytes)) if found and rest_bytes else tuple(found)
 
 
 class Deleted:
@@ -236,23 +251,26 @@ def ram_rows(peak: RamPeak, shell: Any) -> tuple[AtPeak, ...]:
     name_of = {number: deleted.name_of(stacks[number]) for number in lines}
     blocks = [block for block in peak.blocks if block.stack in lines]
     names = _names_of_blocks(blocks, shell)
+    path_of = {number: places.path_of(stacks[number]) for number in lines}
     labelled = (
         _labelled(
             block,
             place_of[block.stack],
             names.get(block.address, "") if block.alive else name_of[block.stack],
+            path_of[block.stack],
         )
         for block in blocks
     )
     return rows_of(CPU, labelled, _NOTABLE_SHARE * peak.size_bytes)
 
 
-def _labelled(block: RamBlock, place: Place, name: str) -> LabelledBlock:
+def _labelled(block: RamBlock, place: Place, name: str, path: Path) -> LabelledBlock:
     name = "" if block.is_arena else name
     kind: Kind = "variables" if block.alive or name else "temporaries"
     place = Place(place.place, _SMALL_OBJECTS) if block.is_arena else place
     # What names hold is not one with the rest of its line.
-    return LabelledBlock(kind, place, name, block.size_bytes, (HELD if block.alive else name) if name else "")
+    apart = (HELD if block.alive else name) if name else ""
+    return LabelledBlock(kind, place, name, block.size_bytes, apart, path)
 
 
 def _line_that_asked(stack: list[Frame]) -> Frame | None:

@@ -83,8 +83,8 @@ def test_two_files_of_one_name_are_told_apart():
     assert places.place_of((__file__, 1, "")).text.startswith('"""Which line a stack stands for')
 
 
-def test_the_stack_ends_at_the_users_line():
-    """What called that does not matter, and is not kept for every pass."""
+def test_the_stack_ends_at_the_users_outermost_line():
+    """What called that is no code of the user's, and is not kept for every pass."""
     stack = stack_of(sys._getframe())
     assert [name for _, _, name in stack] == ["test_the_stack_ends_at_the_users_line"]
 
