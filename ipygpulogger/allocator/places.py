@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from types import FrameType
 from typing import Any, NamedTuple
 
+from ..records.explained import CallStack
 from ..records.units import clipped
 from ..runtime.objects import walk_stack
 from ..runtime.shell import is_a_cells, is_users_file, lines_of, place_of_cell
@@ -17,7 +18,6 @@ from ..runtime.shell import is_a_cells, is_users_file, lines_of, place_of_cell
 Frame = tuple[str, int, str]  # a file, a line and a function
 
 _DEEPEST = 64  # frames
-_MOST_FRAMES = 16  # of the user's, in one path
 _TEXT_CHARACTERS = 80
 OURS = f"{__file__.rpartition(os.sep)[0].rpartition(os.sep)[0]}{os.sep}"  # the package
 _STANDARD = f"{os.__file__.rpartition(os.sep)[0]}{os.sep}"
@@ -98,13 +98,6 @@ def last_resort(stack: Sequence[Frame]) -> Frame | None:
     return libraries[0] if libraries else stack[0] if stack else None
 
 
-class Path(NamedTuple):
-    """The user's part of a stack."""
-
-    frames: tuple[str, ...] = ()  # the outermost first: "In [7]:3", "train.py:41 step"
-    library_frames: int = 0  # how many frames of libraries are between them and below them
-
-
 class Places:
     """Names places; of two files of one name the second is called by its path."""
 
@@ -112,7 +105,7 @@ class Places:
         self._shell = shell
         self._cells: dict[str, tuple[str, int] | None] = {}
         self._files: dict[str, str] = {}  # by name, the first file that has it
-        self._paths: dict[tuple[Frame, ...], Path] = {}
+        self._calls: dict[tuple[Frame, ...], CallStack] = {}
 
     def place_of(self, frame: Frame, stack: Sequence[Frame] = ()) -> Place:
         """Return how a user would write the line of a frame; of a helper, first the cell's that called it.
@@ -126,17 +119,14 @@ class Places:
             return place
         return place._replace(place=f"{self._place(caller).place} → {frame[2]}, {place.place}")
 
-    def path_of(self, stack: Sequence[Frame]) -> Path:
-        """Return the user's frames of a stack, from the cell's line on; a recursion is in it once."""
+    def calls_of(self, stack: Iterable[Frame]) -> CallStack:
+        """Return the user's calls that a stack has, from the cell's line on, as a `CallStack` of no size."""
         key = tuple(stack)
-        if key not in self._paths:
-            self._paths[key] = self._path_of(key)
-        return self._paths[key]
-
-    def _path_of(self, stack: Iterable[Frame]) -> Path:
+        if key in self._calls:
+            return self._calls[key]
         users: list[Frame] = []
         libraries = within = 0
-        for frame in stack:
+        for frame in key:
             if is_users(frame[0]) or self._below_magic(frame):
                 users.append(frame)
                 within = libraries
@@ -144,16 +134,14 @@ class Places:
                 libraries += 1
             if self._is_cells_line(frame):
                 break
-        path: list[str] = []
+        lines: list[str] = []
         for frame in reversed(users):
-            is_body = is_top(frame) or not is_users(frame[0])
-            name = self._place(frame).place + ("" if is_body else f" {frame[2]}")
-            path = path[: path.index(name)] if name in path else path  # a recursion came back to it
-            path.append(name)
-        half = _MOST_FRAMES // 2
-        if len(path) > _MOST_FRAMES:
-            path[half - 1 : -half] = ["…"]
-        return Path(tuple(path), within)
+            function = "" if is_top(frame) or not is_users(frame[0]) else f" {frame[2]}"
+            line = self._place(frame).place + function
+            if line in lines:  # a recursion came back to it
+                del lines[lines.index(line) :]
+            lines.append(line)
+        return self._calls.setdefault(key, CallStack(0, tuple(lines), within))
 
     def _is_cells_line(self, frame: Frame) -> bool:
         return bool(self._below_magic(frame) or (is_top(frame) and self._cell(frame[0])))

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ..allocator.places import (
     OURS,
     Frame,
-    Path,
     Place,
     Places,
     frames_of,
@@ -59,7 +58,7 @@ class LabelledBlock(NamedTuple):
     name: str  # the variable that holds it; "" for none
     size_bytes: int  # its size
     apart: str = ""  # what its row is called, where that tells it from others of the kind and place
-    path: Path = Path()  # what led there
+    calls: CallStack = CallStack(0)  # what led there
 
     @classmethod
     def of(cls, label: Label, place: Place, size_bytes: int, *, alive: bool) -> LabelledBlock:
@@ -114,20 +113,20 @@ class Breakdown:
         deleted = Deleted((frames_of(block.frames) for block in latest), self._shell)
         blocks = []
         for block in moment.blocks:
-            own = [] if block.before else frames_of(block.frames)
-            stack = own if block.before else _stack(block, own, kinds)
+            own = frames_of(block.frames)
+            stack = _stack(block, own, kinds)
             label = kinds.label_of(block, own)
             if label == _TEMPORARY and not block.alive and (name := deleted.name_of(own)):
                 label = Label("variables", name)
-            place, path = _place(block, stack, places), places.path_of(stack)
+            place, calls = _place(block, stack, places), places.calls_of(stack)
             made = LabelledBlock.of(label, place, block.size_bytes, alive=block.alive)
-            blocks.append(made._replace(path=path))
+            blocks.append(made._replace(calls=calls))
         return rows_of(device, blocks)
 
 
 def _stack(block: Block, own: list[Frame], kinds: Kinds) -> Sequence[Frame]:
     """Return the stack that allocated a block in the measurement, or that waited for the pass which did."""
-    one = kinds.waiting(block) if user_frame(own) is None else None
+    one = None if block.before or user_frame(own) else kinds.waiting(block)
     return own if one is None else one.stack or own
 
 
@@ -170,10 +169,9 @@ def _stacks(blocks: Iterable[LabelledBlock], size_bytes: int) -> tuple[CallStack
     """Return how much each of the user's stacks allocated, the most first; none where none is known."""
     sizes, libraries = Counter[tuple[str, ...]](), Counter[tuple[str, ...]]()
     for block in blocks:
-        frames, count = block.path
-        if frames:
+        if frames := block.calls.frames:
             sizes[frames] += block.size_bytes
-            libraries[frames] = max(libraries[frames], count)
+            libraries[frames] = max(libraries[frames], block.calls.library_frames)
     found = [CallStack(most, frames, libraries[frames]) for frames, most in sizes.most_common(_STACKS)]
     rest_bytes = size_bytes - sum(one.size_bytes for one in found)
     return (*found, CallStack(rest_bytes)) if found and rest_bytes else tuple(found)
@@ -251,26 +249,25 @@ def ram_rows(peak: RamPeak, shell: Any) -> tuple[AtPeak, ...]:
     name_of = {number: deleted.name_of(stacks[number]) for number in lines}
     blocks = [block for block in peak.blocks if block.stack in lines]
     names = _names_of_blocks(blocks, shell)
-    path_of = {number: places.path_of(stacks[number]) for number in lines}
     labelled = (
         _labelled(
             block,
             place_of[block.stack],
             names.get(block.address, "") if block.alive else name_of[block.stack],
-            path_of[block.stack],
+            places.calls_of(stacks[block.stack]),
         )
         for block in blocks
     )
     return rows_of(CPU, labelled, _NOTABLE_SHARE * peak.size_bytes)
 
 
-def _labelled(block: RamBlock, place: Place, name: str, path: Path) -> LabelledBlock:
+def _labelled(block: RamBlock, place: Place, name: str, calls: CallStack) -> LabelledBlock:
     name = "" if block.is_arena else name
     kind: Kind = "variables" if block.alive or name else "temporaries"
     place = Place(place.place, _SMALL_OBJECTS) if block.is_arena else place
     # What names hold is not one with the rest of its line.
     apart = (HELD if block.alive else name) if name else ""
-    return LabelledBlock(kind, place, name, block.size_bytes, apart, path)
+    return LabelledBlock(kind, place, name, block.size_bytes, apart, calls)
 
 
 def _line_that_asked(stack: list[Frame]) -> Frame | None:

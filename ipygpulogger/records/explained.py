@@ -108,7 +108,7 @@ class CallStack(Value):
     Attributes:
         size_bytes: The size of its blocks.
         frames: The lines of the chain, the cell's first: "In [7]:3", "train.py:41 step". A recursion is in it
-            once, "…" stands for the middle of a long one. Empty for what all other chains allocated together.
+            once. Empty for what all other chains allocated together.
         library_frames: How many frames of libraries are left out; of several such stacks the most.
     """
 
