@@ -118,9 +118,9 @@ class Breakdown:
             label = kinds.label_of(block, own)
             if label == _TEMPORARY and not block.alive and (name := deleted.name_of(own)):
                 label = Label("variables", name)
-            place, calls = _place(block, stack, places), places.calls_of(stack)
+            place = _place(block, stack, places)
             made = LabelledBlock.of(label, place, block.size_bytes, alive=block.alive)
-            blocks.append(made._replace(calls=calls))
+            blocks.append(made._replace(calls=places.calls_of(stack)))
         return rows_of(device, blocks)
 
 
@@ -143,10 +143,8 @@ def rows_of(device: str, blocks: Iterable[LabelledBlock], least_bytes: float = 0
     alike: dict[tuple[Kind, Place, str], list[LabelledBlock]] = {}
     for block in blocks:
         alike.setdefault((block.kind, block.place, block.apart), []).append(block)
-    made = sorted(
-        (_row(device, *key, of_key) for key, of_key in alike.items()),
-        key=lambda row: (row.is_sum, -row.size_bytes),
-    )
+    made = [_row(device, *key, of_key) for key, of_key in alike.items()]
+    made.sort(key=lambda row: (row.is_sum, -row.size_bytes))
     notable = sum(row.size_bytes >= least_bytes for row in made if not row.is_sum)
     return folded(made, min(notable, _MOST_ROWS))
 

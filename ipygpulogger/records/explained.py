@@ -107,8 +107,7 @@ class CallStack(Value):
 
     Attributes:
         size_bytes: The size of its blocks.
-        frames: The lines of the chain, the cell's first: "In [7]:3", "train.py:41 step". A recursion is in it
-            once. Empty for what all other chains allocated together.
+        frames: The cell's line first, a recursion once: "In [7]:3", "train.py:41 step". Empty for the rest.
         library_frames: How many frames of libraries are left out; of several such stacks the most.
     """
 
@@ -135,8 +134,7 @@ class AtPeak(Displayed, Value):
             or `UNRECORDED` where it is not known.
         size_bytes: Their size, as the allocator counts it.
         blocks: How many there were.
-        stacks: The calls that led to the place, the largest first; they add up to the size. Empty where they
-            are not known, and for a row that stands for several.
+        stacks: The calls that led there, the largest first; they add up to the size. Empty where unknown.
     """
 
     device: str

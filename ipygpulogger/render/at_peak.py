@@ -6,7 +6,7 @@ import textwrap
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from html import escape
-from itertools import accumulate, islice, takewhile, zip_longest
+from itertools import accumulate, islice, takewhile
 from typing import TYPE_CHECKING
 
 from ..records import CPU
@@ -53,7 +53,6 @@ _ROWS = 20  # of one device; the others are added up
 _NAME = 40  # characters, at most
 _PLACE = 30  # characters, at most
 _SPACE = "\N{NO-BREAK SPACE}"
-_EM = "\N{EM SPACE}"
 # What a row unfolds into: boxes, each a list of calls, and below it the boxes of what the last one called.
 _CALLS = 5000  # bytes in one table
 _LINE_PX, _CHARACTERS = 17, 62  # the height of a line; what has room in the whole width
@@ -129,10 +128,9 @@ def _table(rows: Sequence[AtPeak], most: int, *, html: bool) -> Table:
 
     calls = [_calls(row) if html else "" for row in rows[:most]]
     for row, markup, taken in zip(rows, calls, accumulate(map(len, calls)), strict=False):
-        # A name without a triangle begins where those with one do.
-        name = _EM * any(calls) + clipped(printable(row.name), _NAME)
-        unfolds = markup and taken <= _CALLS
-        add(_kind(row), Text(markup) if unfolds else name, squeezed(row.place, _PLACE), [row])
+        name = "\N{EM SPACE}" * any(calls) + clipped(printable(row.name), _NAME)  # as wide as a triangle
+        name_cell = Text(markup) if markup and taken <= _CALLS else name
+        add(_kind(row), name_cell, squeezed(row.place, _PLACE), [row])
     if rest := rows[most:]:
         # How many there are is known if each is of one place.
         add("and others" if any(row.is_sum for row in rest) else f"and {len(rest):,} more", "", "", rest)
@@ -163,22 +161,18 @@ def _boxes(stacks: Iterable[CallStack], depth: int, over_bytes: int, most: float
         below = _boxes(inner, depth + len(lines), size_bytes, share * most, fill) if inner else ""
         if not inner and (count := max(one.library_frames for one in some)):
             lines.append(f"+ {count} library frames")
+        lines[0] = f"{nonzero_text(size_bytes)} {lines[0]}" if share < 1 else lines[0]
         # The background draws a box for each line, so that none needs a style.
         drawn = f"repeating-linear-gradient({fill}40 0 {_LINE_PX - 1}px,#0000 0 {_LINE_PX}px)"
         drawn += f" no-repeat 0 0/100% {_LINE_PX * len(lines)}px" if below else ""
         width = f"width:{share * 100:.3g}%;" if is_split or share < 1 else style
-        sizes = [f"{nonzero_text(size_bytes)} "] if share < 1 else []
-        items = (_item(*one, share * most) for one in zip_longest(sizes, lines, fillvalue=""))
-        markup += f'<ul style="{width}{_BOX} {fill};background:{drawn}">{"".join(items)}'
+        markup += f'<ul style="{width}{_BOX} {fill};background:{drawn}">'
+        for text in map(printable, lines):
+            shown = clipped(text, max(int(share * most), 1))
+            is_cut = share * most < _CHARACTERS or shown != text  # a narrow page may cut it
+            markup += f'<li title="{escape(text)}">{escape(shown)}' if is_cut else f"<li>{escape(text)}"
         markup += f"<li>{below}</ul>" if below else "</ul>"
     return f'<div style="{style}display:flex;align-items:start">{markup}</div>' if is_split else markup
-
-
-def _item(size: str, line: str, most: float) -> str:
-    left, whole = int(most) - len(size), printable(line)
-    shown = squeezed(whole, left) if left > 1 else "…"
-    title = f' title="{escape(size + whole)}"' if most < _CHARACTERS or shown != whole else ""
-    return f"<li{title}>{escape(size + shown)}"
 
 
 def kinds_lines(rows: Sequence[AtPeak], times_s: _Times, *, compact: bool = False) -> list[str]:

@@ -33,11 +33,11 @@ _SCALARS = frozenset((int, str, float, bool))
 def embedded(record: CellRecord) -> dict[str, Any]:
     """Return the form that a notebook output embeds: no None, no defaults, and at most `LIMIT_BYTES`.
 
-    If that is too much, the calls behind the rows of the peak go. Then time series go, the smaller rows are
-    added up, texts are cut; then the largest fields go, and in the end devices. ``left_out`` names the fields
-    that lost something. No other number is changed.
+    If that is too much, the calls that led to rows of the peak go. Then time series go, the smaller rows are
+    added up, texts are cut; then the largest fields, in the end devices go. ``left_out`` names the fields that
+    lost something. No other number is changed.
     """
-    whole: dict[str, Any] = {}
+    whole, values = dict[str, Any](), dict[str, Any]()
     for without in ("", "stacks"):
         values = _without_defaults(record, without) | {"started_at": record.started_at.isoformat()}
         whole, written = whole or values, _json(values)
@@ -70,9 +70,8 @@ def _without_defaults(value: Any, without: str = "") -> Any:
         kept = {
             name: member if type(member) in _SCALARS else _without_defaults(member, without)
             for name, default in fields_of(kind)
-            if (member := getattr(value, name)) is not None
-            and (default is MISSING or member != default)
-            and name != without
+            if name != without
+            if (member := getattr(value, name)) is not None and (default is MISSING or member != default)
         }
         if kind is Peak and value.hi_bytes == default_hi_bytes(value.quality, value.lo_bytes):
             kept.pop("hi_bytes", None)
