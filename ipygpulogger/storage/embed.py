@@ -34,8 +34,8 @@ def embedded(record: CellRecord) -> dict[str, Any]:
     """Return the form that a notebook output embeds: no None, no defaults, and at most `LIMIT_BYTES`.
 
     If that is too much, the calls that led to rows of the peak go. Then time series go, the smaller rows are
-    added up, texts are cut; then the largest fields, in the end devices go. ``left_out`` names the fields that
-    lost something. No other number is changed.
+    added up, texts are cut; then the largest fields, in the end devices go. ``left_out`` names the fields
+    that lost something. No other number is changed.
     """
     whole, values = dict[str, Any](), dict[str, Any]()
     for without in ("", "stacks"):
