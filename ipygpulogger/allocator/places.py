@@ -54,9 +54,8 @@ def stack_of(frame: FrameType | None) -> tuple[Frame, ...]:
     found: list[Frame] = []
     end = 0  # behind that line
     for one in walk_stack(frame):
-        file = one.f_code.co_filename
-        found.append((file, one.f_lineno, one.f_code.co_name))
-        end = len(found) if is_users(file) else end
+        found.append((one.f_code.co_filename, one.f_lineno, one.f_code.co_name))
+        end = len(found) if is_users(found[-1][0]) else end
         if is_top(found[-1]) or (end and len(found) >= _DEEPEST):
             break
     return tuple(found[: end or None][-_DEEPEST:])
@@ -105,7 +104,6 @@ class Places:
         self._shell = shell
         self._cells: dict[str, tuple[str, int] | None] = {}
         self._files: dict[str, str] = {}  # by name, the first file that has it
-        self._calls: dict[tuple[Frame, ...], CallStack] = {}
 
     def place_of(self, frame: Frame, stack: Sequence[Frame] = ()) -> Place:
         """Return how a user would write the line of a frame; of a helper, first the cell's that called it.
@@ -121,12 +119,9 @@ class Places:
 
     def calls_of(self, stack: Iterable[Frame]) -> CallStack:
         """Return the user's calls that a stack has, from the cell's line on, as a `CallStack` of no size."""
-        key = tuple(stack)
-        if key in self._calls:
-            return self._calls[key]
         users: list[Frame] = []
         libraries = within = 0
-        for frame in key:
+        for frame in stack:
             if is_users(frame[0]) or self._below_magic(frame):
                 users.append(frame)
                 within = libraries
@@ -138,10 +133,9 @@ class Places:
         for frame in reversed(users):
             function = "" if is_top(frame) or not is_users(frame[0]) else f" {frame[2]}"
             line = self._place(frame).place + function
-            if line in lines:  # a recursion came back to it
-                del lines[lines.index(line) :]
-            lines.append(line)
-        return self._calls.setdefault(key, CallStack(0, tuple(lines), within))
+            at = lines.index(line) if line in lines else len(lines)
+            lines[at:] = [line]  # a recursion that came back to it has left nothing between
+        return CallStack(0, tuple(lines), within)
 
     def _is_cells_line(self, frame: Frame) -> bool:
         return bool(self._below_magic(frame) or (is_top(frame) and self._cell(frame[0])))

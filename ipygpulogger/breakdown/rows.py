@@ -111,16 +111,22 @@ class Breakdown:
         kinds, places = Kinds(index, moment.count, self._history, self._names), Places(self._shell)
         latest = sorted(moment.blocks, key=attrgetter("count"), reverse=True)
         deleted = Deleted((frames_of(block.frames) for block in latest), self._shell)
+        stacks: dict[tuple[int, ...], list[Frame]] = {}  # by torch's frames, which equal ones share
+        known: dict[tuple[int, bool, bool], tuple[Place, CallStack]] = {}
         blocks = []
         for block in moment.blocks:
-            own = frames_of(block.frames)
+            if (ids := tuple(map(id, block.frames))) not in stacks:
+                stacks[ids] = frames_of(block.frames)
+            own = stacks[ids]
             stack = _stack(block, own, kinds)
             label = kinds.label_of(block, own)
             if label == _TEMPORARY and not block.alive and (name := deleted.name_of(own)):
                 label = Label("variables", name)
-            place = _place(block, stack, places)
+            if (key := (id(stack), block.before, block.lost)) not in known:
+                known[key] = _place(block, stack, places), places.calls_of(stack)
+            place, calls = known[key]
             made = LabelledBlock.of(label, place, block.size_bytes, alive=block.alive)
-            blocks.append(made._replace(calls=places.calls_of(stack)))
+            blocks.append(made._replace(calls=calls))
         return rows_of(device, blocks)
 
 
@@ -243,6 +249,7 @@ def ram_rows(peak: RamPeak, shell: Any) -> tuple[AtPeak, ...]:
         number: Place("", OTHERS) if line is None else places.place_of(line, stacks[number])
         for number, line in lines.items()
     }
+    calls_of = {number: places.calls_of(stacks[number]) for number in lines}
     deleted = Deleted((stacks[block.stack] for block in reversed(peak.blocks)), shell)
     name_of = {number: deleted.name_of(stacks[number]) for number in lines}
     blocks = [block for block in peak.blocks if block.stack in lines]
@@ -251,15 +258,15 @@ def ram_rows(peak: RamPeak, shell: Any) -> tuple[AtPeak, ...]:
         _labelled(
             block,
             place_of[block.stack],
+            calls_of[block.stack],
             names.get(block.address, "") if block.alive else name_of[block.stack],
-            places.calls_of(stacks[block.stack]),
         )
         for block in blocks
     )
     return rows_of(CPU, labelled, _NOTABLE_SHARE * peak.size_bytes)
 
 
-def _labelled(block: RamBlock, place: Place, name: str, calls: CallStack) -> LabelledBlock:
+def _labelled(block: RamBlock, place: Place, calls: CallStack, name: str) -> LabelledBlock:
     name = "" if block.is_arena else name
     kind: Kind = "variables" if block.alive or name else "temporaries"
     place = Place(place.place, _SMALL_OBJECTS) if block.is_arena else place

@@ -54,7 +54,7 @@ _NAME = 40  # characters, at most
 _PLACE = 30  # characters, at most
 _SPACE = "\N{NO-BREAK SPACE}"
 # What a row unfolds into: boxes, each a list of calls, and below it the boxes of what the last one called.
-_CALLS = 5000  # bytes in one table
+_CALLS = 4900  # bytes in one table
 _LINE_PX, _CHARACTERS = 17, 62  # the height of a line; what has room in the whole width
 _ICICLE = "width:min(400px,60vw);font-size:11px;line-height:17px;text-indent:3px;white-space:nowrap;"
 _BOX = "margin:0;padding:0;overflow:hidden;border-left:2px solid"  # without room for the marks of a list
@@ -158,7 +158,7 @@ def _boxes(stacks: Iterable[CallStack], depth: int, over_bytes: int, most: float
         levels = zip(*(one.frames[depth:] for one in some), strict=False)
         lines = [level[0] for level in takewhile(lambda level: len(set(level)) == 1, levels)] or ["others"]
         inner = [one for one in some if len(one.frames) > depth + len(lines)]
-        below = _boxes(inner, depth + len(lines), size_bytes, share * most, fill) if inner else ""
+        below = _boxes(inner, depth + len(lines), size_bytes, share * most, fill)
         if not inner and (count := max(one.library_frames for one in some)):
             lines.append(f"+ {count} library frames")
         lines[0] = f"{nonzero_text(size_bytes)} {lines[0]}" if share < 1 else lines[0]
@@ -168,10 +168,9 @@ def _boxes(stacks: Iterable[CallStack], depth: int, over_bytes: int, most: float
         width = f"width:{share * 100:.3g}%;" if is_split or share < 1 else style
         markup += f'<ul style="{width}{_BOX} {fill};background:{drawn}">'
         for text in map(printable, lines):
-            shown = clipped(text, max(int(share * most), 1))
-            is_cut = share * most < _CHARACTERS or shown != text  # a narrow page may cut it
-            markup += f'<li title="{escape(text)}">{escape(shown)}' if is_cut else f"<li>{escape(text)}"
-        markup += f"<li>{below}</ul>" if below else "</ul>"
+            title = f' title="{escape(text)}"' if max(len(text), _CHARACTERS) > share * most else ""
+            markup += f"<li{title}>{escape(clipped(text, max(int(share * most), 1)))}"
+        markup += f"{below}</ul>"
     return f'<div style="{style}display:flex;align-items:start">{markup}</div>' if is_split else markup
 
 
