@@ -54,9 +54,9 @@ _NAME = 40  # characters, at most
 _PLACE = 30  # characters, at most
 _SPACE = "\N{NO-BREAK SPACE}"
 # What a row unfolds into: boxes, each a list of calls, and below it the boxes of what the last one called.
-_CALLS = 4900  # bytes in one table
-_LINE_PX, _CHARACTERS = 17, 62  # the height of a line; what has room in the whole width
-_ICICLE = "width:min(400px,60vw);font-size:11px;line-height:17px;text-indent:3px;white-space:nowrap;"
+_CALLS = 4700  # bytes in one table
+_CHARACTERS = 62  # what has room in the whole width
+_ICICLE = "width:400px;max-width:60vw;font-size:11px;line-height:17px;text-indent:3px;white-space:nowrap;"
 _BOX = "margin:0;padding:0;overflow:hidden;border-left:2px solid"  # without room for the marks of a list
 
 _FILLS = {  # of the kinds, as people read them
@@ -162,11 +162,8 @@ def _boxes(stacks: Iterable[CallStack], depth: int, over_bytes: int, most: float
         if not inner and (count := max(one.library_frames for one in some)):
             lines.append(f"+ {count} library frames")
         lines[0] = f"{nonzero_text(size_bytes)} {lines[0]}" if share < 1 else lines[0]
-        # The background draws a box for each line, so that none needs a style.
-        drawn = f"repeating-linear-gradient({fill}40 0 {_LINE_PX - 1}px,#0000 0 {_LINE_PX}px)"
-        drawn += f" no-repeat 0 0/100% {_LINE_PX * len(lines)}px" if below else ""
         width = f"width:{share * 100:.3g}%;" if is_split or share < 1 else style
-        markup += f'<ul style="{width}{_BOX} {fill};background:{drawn}">'
+        markup += f'<ul style="{width}{_BOX} {fill};background:{fill}30">'
         for text in map(printable, lines):
             title = f' title="{escape(text)}"' if max(len(text), _CHARACTERS) > share * most else ""
             markup += f"<li{title}>{escape(clipped(text, max(int(share * most), 1)))}"
