@@ -160,7 +160,7 @@ def _boxes(stacks: Iterable[CallStack], depth: int, over_bytes: int, most: float
         inner = [one for one in some if len(one.frames) > depth + len(lines)]
         below = _boxes(inner, depth + len(lines), size_bytes, share * most, fill)
         if not inner and (count := max(one.library_frames for one in some)):
-            lines.append(f"+ {count} library frames")
+            lines.append(f"+ {count} library frame{'s' * (count > 1)}")
         lines[0] = f"{nonzero_text(size_bytes)} {lines[0]}" if share < 1 else lines[0]
         width = f"width:{share * 100:.3g}%;" if is_split or share < 1 else style
         markup += f'<ul style="{width}{_BOX} {fill};background:{fill}30">'
