@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from types import FrameType
 from typing import Any, NamedTuple
 
+from ..records.explained import CallStack
 from ..records.units import clipped
 from ..runtime.objects import walk_stack
 from ..runtime.shell import is_a_cells, is_users_file, lines_of, place_of_cell
@@ -49,14 +50,15 @@ def is_top(frame: Frame) -> bool:
 
 
 def stack_of(frame: FrameType | None) -> tuple[Frame, ...]:
-    """Return a stack from a frame outwards to the user's innermost line; all of it without one."""
-    found = []
+    """Return a stack from a frame outwards to the user's outermost line; all of it without one."""
+    found: list[Frame] = []
+    end = 0  # behind that line
     for one in walk_stack(frame):
-        file = one.f_code.co_filename
-        found.append((file, one.f_lineno, one.f_code.co_name))
-        if is_users(file):
+        found.append((one.f_code.co_filename, one.f_lineno, one.f_code.co_name))
+        end = len(found) if is_users(found[-1][0]) else end
+        if is_top(found[-1]) or (end and len(found) >= _DEEPEST):
             break
-    return tuple(found[-_DEEPEST:])
+    return tuple(found[: end or None][-_DEEPEST:])
 
 
 def frames_of(stack: Iterable[dict[str, Any]]) -> list[Frame]:
@@ -111,12 +113,33 @@ class Places:
         """
         place = self._place(frame)
         callers = stack[stack.index(frame) :] if frame in stack else []
-        caller = next(
-            (one for one in callers if self._below_magic(one) or (is_top(one) and self._cell(one[0]))), frame
-        )
+        caller = next(filter(self._is_cells_line, callers), frame)
         if caller[0] == frame[0]:
             return place
         return place._replace(place=f"{self._place(caller).place} → {frame[2]}, {place.place}")
+
+    def calls_of(self, stack: Iterable[Frame]) -> CallStack:
+        """Return the user's calls that a stack has, from the cell's line on, as a `CallStack` of no size."""
+        users: list[Frame] = []
+        libraries = within = 0
+        for frame in stack:
+            if is_users(frame[0]) or self._below_magic(frame):
+                users.append(frame)
+                within = libraries
+            elif not frame[0].startswith(OURS):
+                libraries += 1
+            if self._is_cells_line(frame):
+                break
+        lines: list[str] = []
+        for frame in reversed(users):
+            function = "" if is_top(frame) or not is_users(frame[0]) else f" {frame[2]}"
+            line = self._place(frame).place + function
+            at = lines.index(line) if line in lines else len(lines)
+            lines[at:] = [line]  # a recursion that came back to it has left nothing between
+        return CallStack(0, tuple(lines), within)
+
+    def _is_cells_line(self, frame: Frame) -> bool:
+        return bool(self._below_magic(frame) or (is_top(frame) and self._cell(frame[0])))
 
     def _place(self, frame: Frame) -> Place:
         file, line, _ = frame

@@ -7,6 +7,7 @@ import builtins
 import linecache
 import sys
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from itertools import chain
@@ -27,7 +28,7 @@ from ..allocator.places import (
 )
 from ..owners.memory_blocks import array_readers
 from ..records.device_usage import CPU
-from ..records.explained import BEFORE, OTHERS, UNRECORDED, AtPeak, Kind, folded
+from ..records.explained import BEFORE, OTHERS, UNRECORDED, AtPeak, CallStack, Kind, folded
 from ..runtime.errors import is_from_a_handler, named
 from ..runtime.shell import current_shell
 from .kinds import Kinds, TrainingHistory
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 
 _MOST_ROWS = 100  # of one device
 _NAMES = 3  # in one row
+_STACKS = 8  # of one row; the others are added up
 _NAMELESS, _FREED = "no name found", "freed since"
 _TEMPORARY = Label("temporaries")
 DELETED = " (deleted)"
@@ -56,6 +58,7 @@ class LabelledBlock(NamedTuple):
     name: str  # the variable that holds it; "" for none
     size_bytes: int  # its size
     apart: str = ""  # what its row is called, where that tells it from others of the kind and place
+    calls: CallStack = CallStack(0)  # what led there
 
     @classmethod
     def of(cls, label: Label, place: Place, size_bytes: int, *, alive: bool) -> LabelledBlock:
@@ -108,32 +111,35 @@ class Breakdown:
         kinds, places = Kinds(index, moment.count, self._history, self._names), Places(self._shell)
         latest = sorted(moment.blocks, key=attrgetter("count"), reverse=True)
         deleted = Deleted((frames_of(block.frames) for block in latest), self._shell)
+        stacks: dict[tuple[int, ...], list[Frame]] = {}  # by torch's frames, which equal ones share
+        known: dict[tuple[int, bool, bool], tuple[Place, CallStack]] = {}
         blocks = []
         for block in moment.blocks:
-            stack = [] if block.before else frames_of(block.frames)
-            line = None if block.before else _line(block, stack, kinds)
-            label = kinds.label_of(block, stack)
-            if label == _TEMPORARY and not block.alive and (name := deleted.name_of(stack)):
+            if (ids := tuple(map(id, block.frames))) not in stacks:
+                stacks[ids] = frames_of(block.frames)
+            own = stacks[ids]
+            stack = _stack(block, own, kinds)
+            label = kinds.label_of(block, own)
+            if label == _TEMPORARY and not block.alive and (name := deleted.name_of(own)):
                 label = Label("variables", name)
-            place = _place(block, line, stack, places)
-            blocks.append(LabelledBlock.of(label, place, block.size_bytes, alive=block.alive))
+            if (key := (id(stack), block.before, block.lost)) not in known:
+                known[key] = _place(block, stack, places), places.calls_of(stack)
+            place, calls = known[key]
+            made = LabelledBlock.of(label, place, block.size_bytes, alive=block.alive)
+            blocks.append(made._replace(calls=calls))
         return rows_of(device, blocks)
 
 
-def _line(block: Block, stack: list[Frame], kinds: Kinds) -> Frame | None:
-    """Return the line that allocated a block in the measurement, or that waited for the pass which did."""
-    user = user_frame(stack)
-    if user is not None:
-        return user
-    one = kinds.waiting(block)
-    waiting = None if one is None else user_frame(one.stack) or last_resort(one.stack)
-    return waiting or last_resort(stack)
+def _stack(block: Block, own: list[Frame], kinds: Kinds) -> Sequence[Frame]:
+    """Return the stack that allocated a block in the measurement, or that waited for the pass which did."""
+    one = None if block.before or user_frame(own) else kinds.waiting(block)
+    return own if one is None else one.stack or own
 
 
-def _place(block: Block, line: Frame | None, stack: list[Frame], places: Places) -> Place:
+def _place(block: Block, stack: Sequence[Frame], places: Places) -> Place:
     if block.before:
         return Place(BEFORE, "")
-    if line is not None:
+    if (line := user_frame(stack) or last_resort(stack)) is not None:
         return places.place_of(line, stack)
     return Place(UNRECORDED, "") if block.lost else Place("", "allocated without a Python stack")
 
@@ -143,10 +149,8 @@ def rows_of(device: str, blocks: Iterable[LabelledBlock], least_bytes: float = 0
     alike: dict[tuple[Kind, Place, str], list[LabelledBlock]] = {}
     for block in blocks:
         alike.setdefault((block.kind, block.place, block.apart), []).append(block)
-    made = sorted(
-        (_row(device, *key, of_key) for key, of_key in alike.items()),
-        key=lambda row: (row.is_sum, -row.size_bytes),
-    )
+    made = [_row(device, *key, of_key) for key, of_key in alike.items()]
+    made.sort(key=lambda row: (row.is_sum, -row.size_bytes))
     notable = sum(row.size_bytes >= least_bytes for row in made if not row.is_sum)
     return folded(made, min(notable, _MOST_ROWS))
 
@@ -161,7 +165,20 @@ def _row(device: str, kind: Kind, place: Place, apart: str, blocks: list[Labelle
     else:
         more = f" and {len(names) - _NAMES} more" if len(names) > _NAMES else ""
         name = ", ".join(names[:_NAMES]) + more
-    return AtPeak(device, kind, name, place.place, sum(block.size_bytes for block in blocks), len(blocks))
+    size_bytes = sum(block.size_bytes for block in blocks)
+    return AtPeak(device, kind, name, place.place, size_bytes, len(blocks), _stacks(blocks, size_bytes))
+
+
+def _stacks(blocks: Iterable[LabelledBlock], size_bytes: int) -> tuple[CallStack, ...]:
+    """Return how much each of the user's stacks allocated, the most first; none where none is known."""
+    sizes, libraries = Counter[tuple[str, ...]](), Counter[tuple[str, ...]]()
+    for block in blocks:
+        if frames := block.calls.frames:
+            sizes[frames] += block.size_bytes
+            libraries[frames] = max(libraries[frames], block.calls.library_frames)
+    found = [CallStack(most, frames, libraries[frames]) for frames, most in sizes.most_common(_STACKS)]
+    rest_bytes = size_bytes - sum(one.size_bytes for one in found)
+    return (*found, CallStack(rest_bytes)) if found and rest_bytes else tuple(found)
 
 
 class Deleted:
@@ -232,6 +249,7 @@ def ram_rows(peak: RamPeak, shell: Any) -> tuple[AtPeak, ...]:
         number: Place("", OTHERS) if line is None else places.place_of(line, stacks[number])
         for number, line in lines.items()
     }
+    calls_of = {number: places.calls_of(stacks[number]) for number in lines}
     deleted = Deleted((stacks[block.stack] for block in reversed(peak.blocks)), shell)
     name_of = {number: deleted.name_of(stacks[number]) for number in lines}
     blocks = [block for block in peak.blocks if block.stack in lines]
@@ -240,6 +258,7 @@ def ram_rows(peak: RamPeak, shell: Any) -> tuple[AtPeak, ...]:
         _labelled(
             block,
             place_of[block.stack],
+            calls_of[block.stack],
             names.get(block.address, "") if block.alive else name_of[block.stack],
         )
         for block in blocks
@@ -247,12 +266,13 @@ def ram_rows(peak: RamPeak, shell: Any) -> tuple[AtPeak, ...]:
     return rows_of(CPU, labelled, _NOTABLE_SHARE * peak.size_bytes)
 
 
-def _labelled(block: RamBlock, place: Place, name: str) -> LabelledBlock:
+def _labelled(block: RamBlock, place: Place, calls: CallStack, name: str) -> LabelledBlock:
     name = "" if block.is_arena else name
     kind: Kind = "variables" if block.alive or name else "temporaries"
     place = Place(place.place, _SMALL_OBJECTS) if block.is_arena else place
     # What names hold is not one with the rest of its line.
-    return LabelledBlock(kind, place, name, block.size_bytes, (HELD if block.alive else name) if name else "")
+    apart = (HELD if block.alive else name) if name else ""
+    return LabelledBlock(kind, place, name, block.size_bytes, apart, calls)
 
 
 def _line_that_asked(stack: list[Frame]) -> Frame | None:

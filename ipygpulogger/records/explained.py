@@ -102,6 +102,21 @@ UNRECORDED = "not recorded"  # the place of what was allocated where torch's his
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
+class CallStack(Value):
+    """How much one chain of calls in the user's code allocated.
+
+    Attributes:
+        size_bytes: The size of its blocks.
+        frames: The cell's line first, a recursion once: "In [7]:3", "train.py:41 step". Empty for the rest.
+        library_frames: How many frames of libraries are left out; of several such stacks the most.
+    """
+
+    size_bytes: int
+    frames: tuple[str, ...] = ()
+    library_frames: int = 0
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class AtPeak(Displayed, Value):
     """Blocks of memory that were alive when a device's memory was highest, of one kind and from one place.
 
@@ -119,6 +134,7 @@ class AtPeak(Displayed, Value):
             or `UNRECORDED` where it is not known.
         size_bytes: Their size, as the allocator counts it.
         blocks: How many there were.
+        stacks: The calls that led there, the largest first; they add up to the size. Empty where unknown.
     """
 
     device: str
@@ -127,6 +143,7 @@ class AtPeak(Displayed, Value):
     place: str
     size_bytes: int
     blocks: int
+    stacks: tuple[CallStack, ...] = ()
 
     @property
     def is_sum(self) -> bool:

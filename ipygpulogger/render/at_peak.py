@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import textwrap
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from html import escape
-from itertools import islice
+from itertools import accumulate, islice, takewhile
 from typing import TYPE_CHECKING
 
 from ..records import CPU
@@ -31,6 +31,7 @@ from .markup import (
     PREFORMATTED,
     PURPLE,
     Part,
+    Text,
     bar,
     legend,
     line,
@@ -41,6 +42,7 @@ from .table import Bar, Column, Table, squeezed
 
 if TYPE_CHECKING:
     from ..records import AtPeak
+    from ..records.explained import CallStack
 
     _Times = Sequence[tuple[str, float]]  # by device
 
@@ -51,6 +53,11 @@ _ROWS = 20  # of one device; the others are added up
 _NAME = 40  # characters, at most
 _PLACE = 30  # characters, at most
 _SPACE = "\N{NO-BREAK SPACE}"
+# What a row unfolds into: boxes, each a list of calls, and below it the boxes of what the last one called.
+_CALLS = 4700  # bytes in one table
+_CHARACTERS = 62  # what has room in the whole width
+_ICICLE = "width:400px;max-width:60vw;font-size:11px;line-height:17px;text-indent:3px;white-space:nowrap;"
+_BOX = "margin:0;padding:0;overflow:hidden;border-left:2px solid"  # without room for the marks of a list
 
 _FILLS = {  # of the kinds, as people read them
     "parameters": BLUE,
@@ -111,21 +118,57 @@ def _table(rows: Sequence[AtPeak], most: int, *, html: bool) -> Table:
     table = Table([kind_of, *columns])
     scale_bytes = max((row.size_bytes for row in rows), default=0)
 
-    def add(kind: str, name: str, place: str, some: Sequence[AtPeak]) -> None:
+    def add(kind: str, name: str | Text, place: str, some: Sequence[AtPeak]) -> None:
         size_bytes, blocks = sum(row.size_bytes for row in some), sum(row.blocks for row in some)
-        names = clipped(name, _NAME), place
         drawn = Bar([Part("", size_bytes, _FILLS.get(kind, ""))], scale_bytes)
         if html:
-            table.add(kind, nonzero_figure(size_bytes), *names, f"{blocks:,}", drawn)
+            table.add(kind, nonzero_figure(size_bytes), name, place, f"{blocks:,}", drawn)
         else:
-            table.add(kind, *names, nonzero_mb(size_bytes), f"{blocks:,} blocks" if blocks > 1 else "")
+            table.add(kind, name, place, nonzero_mb(size_bytes), f"{blocks:,} blocks" if blocks > 1 else "")
 
-    for row in rows[:most]:
-        add(_kind(row), printable(row.name), squeezed(row.place, _PLACE), [row])
+    calls = [_calls(row) if html else "" for row in rows[:most]]
+    for row, markup, taken in zip(rows, calls, accumulate(map(len, calls)), strict=False):
+        name = "\N{EM SPACE}" * any(calls) + clipped(printable(row.name), _NAME)  # as wide as a triangle
+        name_cell = Text(markup) if markup and taken <= _CALLS else name
+        add(_kind(row), name_cell, squeezed(row.place, _PLACE), [row])
     if rest := rows[most:]:
         # How many there are is known if each is of one place.
         add("and others" if any(row.is_sum for row in rest) else f"and {len(rest):,} more", "", "", rest)
     return table
+
+
+def _calls(row: AtPeak) -> str:
+    """Return a row's name, which unfolds into the calls that led there; empty if its place says as much."""
+    if sum(len(one.frames) for one in row.stacks) <= len(row.place.split(" → ")):
+        return ""
+    boxes = _boxes(row.stacks, 0, row.size_bytes, _CHARACTERS, _FILLS[_kind(row)][:7])
+    name = escape(clipped(printable(row.name), _NAME))
+    return f"<details><summary style=cursor:pointer>{name}</summary>{boxes}</details>"
+
+
+def _boxes(stacks: Iterable[CallStack], depth: int, over_bytes: int, most: float, fill: str) -> str:
+    """Return what was called at a depth as boxes side by side; each is as wide as its share of the caller."""
+    groups: dict[tuple[str, ...], list[CallStack]] = {}
+    for one in stacks:
+        groups.setdefault(one.frames[depth : depth + 1], []).append(one)
+    markup, style, is_split = "", "" if depth else _ICICLE, len(groups) > 1
+    for some in groups.values():
+        size_bytes = sum(one.size_bytes for one in some)
+        share = size_bytes / max(over_bytes, 1)
+        levels = zip(*(one.frames[depth:] for one in some), strict=False)
+        lines = [level[0] for level in takewhile(lambda level: len(set(level)) == 1, levels)] or ["others"]
+        inner = [one for one in some if len(one.frames) > depth + len(lines)]
+        below = _boxes(inner, depth + len(lines), size_bytes, share * most, fill)
+        if not inner and (count := max(one.library_frames for one in some)):
+            lines.append(f"+ {count} library frame{'s' * (count > 1)}")
+        lines[0] = f"{nonzero_text(size_bytes)} {lines[0]}" if share < 1 else lines[0]
+        width = f"width:{share * 100:.3g}%;" if is_split or share < 1 else style
+        markup += f'<ul style="{width}{_BOX} {fill};background:{fill}30">'
+        for text in map(printable, lines):
+            title = f' title="{escape(text)}"' if max(len(text), _CHARACTERS) > share * most else ""
+            markup += f"<li{title}>{escape(clipped(text, max(int(share * most), 1)))}"
+        markup += f"{below}</ul>"
+    return f'<div style="{style}display:flex;align-items:start">{markup}</div>' if is_split else markup
 
 
 def kinds_lines(rows: Sequence[AtPeak], times_s: _Times, *, compact: bool = False) -> list[str]:

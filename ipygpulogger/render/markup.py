@@ -162,14 +162,16 @@ def table(head: Sequence[str | Text], rows: Iterable[Sequence[Cell]], *, caption
     names = "".join(f"<th {_NAME if isinstance(name, Text) else _HEAD}>{_content(name)}" for name in others)
     body = f"<th {_NAME}>{_content(first)}{names}"
     for name, *figures in rows:
-        body += f"<tr align=right><th {_NAME}>{_content(name)}"
-        body += "".join(map(_data, figures))
+        # The rest of a row that unfolds stands at its first line (0); JupyterLab centres it.
+        more = ";vertical-align:0" if any("<details" in _content(figure) for figure in figures) else ""
+        body += f"<tr align=right><th {_NAME}{more}>{_content(name)}"
+        body += "".join(_data(figure, more) for figure in figures)
     return f'<table style="{style}">{above}<tfoot><tr align=right style=opacity:.65>{body}</tfoot></table>'
 
 
-def _data(cell: Cell) -> str:
+def _data(cell: Cell, more: str) -> str:
     style = _TEXT if isinstance(cell, Text) else _LEFT if isinstance(cell, Drawn) else _FIGURE
-    return f"<td {style}>{_content(cell)}"
+    return f"<td {style}{more}>{_content(cell)}"
 
 
 def _content(cell: Cell) -> str:

@@ -44,7 +44,7 @@ class Bar(NamedTuple):
         return f"{drawn:{width}}"
 
 
-Words = str | Strong | Drawn  # of a cell; a `Strong` one stands out in HTML
+Words = str | Strong | Drawn | Text  # of a cell; a `Strong` one stands out in HTML
 
 
 @dataclass
@@ -124,7 +124,7 @@ def _over(columns: Sequence[Column], widths: Sequence[int]) -> str:
 def _cell(cell: Words | Bar, kind: str) -> Cell:
     if isinstance(cell, Bar):
         return cell_bar(cell.parts, cell.scale_bytes)
-    if kind == "figure" or isinstance(cell, Drawn):
+    if kind == "figure" or isinstance(cell, (Drawn, Text)):
         return cell
     markup = code(_words(cell), wraps=True) if kind == "code" else escape(_words(cell))
     if isinstance(cell, Strong):
@@ -133,7 +133,7 @@ def _cell(cell: Words | Bar, kind: str) -> Cell:
 
 
 def _words(cell: Words | Bar) -> str:
-    return cell if isinstance(cell, str) else "" if isinstance(cell, (Bar, Drawn)) else cell.words
+    return cell if isinstance(cell, str) else cell.words if isinstance(cell, Strong) else ""
 
 
 def squeezed(words: str, characters: int) -> str:

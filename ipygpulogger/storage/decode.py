@@ -17,7 +17,7 @@ from functools import cache, partial
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from ..records.cell_record import CellRecord
-from ..records.explained import AtPeak, ChildrenUsage, ChildUsage, LineUsage, OutOfMemory
+from ..records.explained import AtPeak, CallStack, ChildrenUsage, ChildUsage, LineUsage, OutOfMemory
 from ..records.note import Note
 from ..records.process import ProcessRecord
 from ..records.usage import Peak, RamUsage
@@ -27,6 +27,7 @@ from .embed import default_hi_bytes
 # A class in a dict stays what it is while a test freezes time, which replaces those that modules name.
 NAMES: dict[str, Any] = {
     "AtPeak": AtPeak,
+    "CallStack": CallStack,
     "ChildrenUsage": ChildrenUsage,
     "datetime": datetime,
     "LineUsage": LineUsage,
@@ -36,7 +37,7 @@ NAMES: dict[str, Any] = {
 _NEVER_NEGATIVE = re.compile(
     "time_s|execution_count|current_gpu|index|count|lineno|hits|precision_bytes|total_bytes|used_bytes"
     "|free_bytes|allocated_bytes|reserved_bytes|limit_bytes|ended|shared_bytes|blocks"
-    "|in_use_bytes|kept_bytes|pid|rank"
+    "|in_use_bytes|kept_bytes|pid|rank|library_frames"
 )
 _RESIDENT = (RamUsage, ChildrenUsage, ChildUsage)  # whose sizes at both ends are read from a counter as well
 _ENDS = ("before_bytes", "after_bytes")

@@ -33,18 +33,20 @@ _SCALARS = frozenset((int, str, float, bool))
 def embedded(record: CellRecord) -> dict[str, Any]:
     """Return the form that a notebook output embeds: no None, no defaults, and at most `LIMIT_BYTES`.
 
-    If that is too much, time series go, of what was alive at the peak the smaller rows are added up, texts
-    are cut; then the largest fields go, and in the end devices. ``left_out`` names the fields that lost
-    something. No other number is changed.
+    If that is too much, the calls that led to rows of the peak go. Then time series go, the smaller rows are
+    added up, texts are cut; then the largest fields, in the end devices go. ``left_out`` names the fields
+    that lost something. No other number is changed.
     """
-    values: dict[str, Any] = _without_defaults(record)
-    values["started_at"] = record.started_at.isoformat()
-    written = _json(values)
-    if "\\ud" not in written and len(written) <= LIMIT_BYTES:
-        return values  # as for nearly every cell; "\ud" is how JSON in ASCII begins a surrogate
-    shorter = {name: _shortened(name, value) for name, value in values.items()}
-    lost = {name for name, value in shorter.items() if value != values[name]}
-    values = {**shorter, "left_out": sorted(lost)}
+    whole, values = dict[str, Any](), dict[str, Any]()
+    for without in ("", "stacks"):
+        values = _without_defaults(record, without) | {"started_at": record.started_at.isoformat()}
+        whole, written = whole or values, _json(values)
+        if "\\ud" not in written and len(written) <= LIMIT_BYTES:
+            break  # as for nearly every cell; "\ud" is how JSON in ASCII begins a surrogate
+    else:
+        values = {name: _shortened(name, value) for name, value in values.items()}
+    if lost := {name for name, value in values.items() if value != whole[name]}:
+        values["left_out"] = sorted(lost)
     while len(_json(values)) > LIMIT_BYTES:
         optional = {name: len(_json(value)) for name, value in values.items() if name not in _ESSENTIAL}
         largest = max(optional, key=optional.__getitem__, default="gpus")
@@ -52,7 +54,7 @@ def embedded(record: CellRecord) -> dict[str, Any]:
             del values[largest]
         else:
             values["gpus"].pop()
-        values["left_out"] = sorted({*values["left_out"], largest})
+        values["left_out"] = sorted(lost := lost | {largest})
     return values
 
 
@@ -61,19 +63,20 @@ def default_hi_bytes(quality: str, lo_bytes: int) -> int | None:
     return lo_bytes if quality == "exact" else None
 
 
-def _without_defaults(value: Any) -> Any:
-    """Return plain values without those that `decode.record_from` fills in."""
+def _without_defaults(value: Any, without: str = "") -> Any:
+    """Return plain values without those that `decode.record_from` fills in, and without fields of a name."""
     kind: Any = type(value)
     if hasattr(kind, "__dataclass_fields__"):
         kept = {
-            name: member if type(member) in _SCALARS else _without_defaults(member)
+            name: member if type(member) in _SCALARS else _without_defaults(member, without)
             for name, default in fields_of(kind)
+            if name != without
             if (member := getattr(value, name)) is not None and (default is MISSING or member != default)
         }
         if kind is Peak and value.hi_bytes == default_hi_bytes(value.quality, value.lo_bytes):
             kept.pop("hi_bytes", None)
         return kept
-    return [_without_defaults(member) for member in value] if isinstance(value, tuple) else value
+    return [_without_defaults(member, without) for member in value] if isinstance(value, tuple) else value
 
 
 def _json(values: Any) -> str:

@@ -2,9 +2,12 @@
 
 import sys
 import sysconfig
+from itertools import pairwise
 from types import ModuleType
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from ipygpulogger.allocator.places import (
     Places,
@@ -100,10 +103,10 @@ def test_two_files_of_one_name_are_told_apart():
     assert places.place_of((__file__, 1, "")).text.startswith('"""Which line a stack stands for')
 
 
-def test_the_stack_ends_at_the_users_line():
-    """What called that does not matter, and is not kept for every pass."""
+def test_the_stack_ends_at_the_users_outermost_line():
+    """What called that is no code of the user's, and is not kept for every pass."""
     stack = stack_of(sys._getframe())
-    assert [name for _, _, name in stack] == ["test_the_stack_ends_at_the_users_line"]
+    assert [name for _, _, name in stack] == ["test_the_stack_ends_at_the_users_outermost_line"]
 
 
 @pytest.mark.parametrize(
@@ -199,3 +202,39 @@ def test_names_that_cannot_be_looked_at_do_no_harm(monkeypatch):
     breakdown.read_names(())
     assert "What was alive at the peak has no names: ValueError: no names." in breakdown.notes
     assert breakdown.rows("cuda:0", 0, Moment((block(1),), 512, 1, None))
+
+
+TRAIN, MODEL, LIBRARY = "/me/train.py", "/me/model.py", f"{INSTALLED}/torch/nn/modules/module.py"
+
+
+def called(*calls):
+    """The calls of a stack, which is given outermost first."""
+    return Places().calls_of([(file, line, name) for file, line, name in reversed(calls)])
+
+
+def test_the_users_calls_that_led_to_a_stack():
+    """The outermost first; libraries within are counted, and ours and what ran the user's code is not there."""
+    found = called(
+        (f"{STDLIB}/runpy.py", 88, "_run_code"),
+        (TRAIN, 9, "<module>"),
+        (OURS, 5, "measured"),
+        (TRAIN, 4, "step"),
+        (LIBRARY, 1, "_call_impl"),
+        (MODEL, 7, "forward"),
+        (LIBRARY, 2, "linear"),
+    )
+    assert (found.frames, found.library_frames) == (
+        ("train.py:9", "train.py:4 step", "model.py:7 forward"),
+        2,
+    )
+    assert called((LIBRARY, 1, "f")).frames == ()
+
+
+@given(st.lists(st.integers(0, 4), min_size=1, max_size=40))
+def test_a_recursion_is_in_the_calls_once(lines):
+    """No line twice, the first and the last stay, and each was really called by the one before it."""
+    found = called(*((TRAIN, line, f"f{line}") for line in lines)).frames
+    names = [f"train.py:{line} f{line}" for line in lines]
+    assert len(set(found)) == len(found)
+    assert (found[0], found[-1]) == (names[0], names[-1])
+    assert set(pairwise(found)) <= set(pairwise(names))

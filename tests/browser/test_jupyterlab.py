@@ -19,7 +19,10 @@ import pytest
 from playwright import sync_api
 from processes import of
 
+from ipygpulogger import AtPeak
 from ipygpulogger.analysis.group import Group, Missing
+from ipygpulogger.records.explained import CallStack
+from ipygpulogger.render import at_peak
 
 pytestmark = pytest.mark.browser
 
@@ -80,6 +83,23 @@ def with_processes():
     return kept
 
 
+def with_calls():
+    """The same with the table of what was alive at the peak, whose rows unfold."""
+    step, mb = ("In [7]:3", "train.py:41 step"), 1 << 20
+    forward = CallStack(40 * mb, (*step, "model.py:9 forward", "model.py:30 attend"), 3)
+    again = CallStack(20 * mb, (*step, "model.py:12 forward", "model.py:30 attend"), 8)
+    place, rest = "In [7]:3 → attend, model.py:30", CallStack(4 * mb)
+    rows = (
+        AtPeak("cuda:0", "activations", "y = q @ k", place, 64 * mb, 8, (forward, again, rest)),
+        AtPeak("cuda:0", "parameters", "model", "before the cell", 32 * mb, 52),
+        AtPeak("cuda:0", "gradients", "loss.backward()", place, 20 * mb, 8, (again,)),
+    )
+    kept = json.loads(notebook("calls = 3"))
+    data = {"text/plain": at_peak.text(rows, ()), "text/html": at_peak.html(rows, ())}
+    kept["cells"][0]["outputs"] = [{"output_type": "display_data", "metadata": {}, "data": data}]
+    return kept
+
+
 @pytest.fixture(scope="module", params=["light", "dark"])
 def lab(request, tmp_path_factory):
     """A server of its own, without any configuration of the user's; its address."""
@@ -93,6 +113,7 @@ def lab(request, tmp_path_factory):
     (work / "demo.ipynb").write_text(json.dumps(demo))
     shutil.copy(NOTEBOOKS / "demo.ipynb", work / "kept.ipynb")  # as it comes from elsewhere: not trusted
     (work / "processes.ipynb").write_text(json.dumps(with_processes()))
+    (work / "calls.ipynb").write_text(json.dumps(with_calls()))
     (work / "live.ipynb").write_text(notebook("%load_ext ipygpulogger", LIVE))
     settings = home / "settings" / "@jupyterlab"
     (settings / "apputils-extension").mkdir(parents=True)
@@ -223,6 +244,34 @@ def test_many_processes(page, lab, pictures):
     scrolls = "table => table.parentElement.scrollWidth > table.parentElement.clientWidth"
     assert cell_of(page, "few = 3").locator("table").first.evaluate(scrolls)
     page.screenshot(path=pictures("processes-phone"))
+
+
+def test_the_calls_behind_a_row(page, lab, pictures):
+    """The sanitizer leaves them: opened by the keyboard, a nested list, drawn as boxes as wide as their shares."""
+    page.goto(f"{lab[0]}/lab/tree/calls.ipynb?reset")
+    page.wait_for_selector(".jp-Notebook .jp-CodeCell")
+    page.keyboard.press("Control+b")  # no side bar
+    name = page.locator("summary", has_text="y = q @ k")
+    lines = page.locator("details").first.get_by_role("listitem")
+    assert lines.count() == 0
+    name.focus()
+    page.keyboard.press("Enter")
+    page.screenshot(path=pictures("calls"))
+    expected = ["In [7]:3", "40 MB model.py:9 forward", "+ 3 library frames"]
+    for line in expected:
+        sync_api.expect(lines.filter(has_text=line).first).to_be_visible()
+    assert page.get_by_title("4 MB others", exact=True).count() == 1
+    boxes = [one.bounding_box() for one in page.locator("details").first.locator("ul").all()]
+    first, inner, *_, rest = boxes
+    whole_px = first["width"] + rest["width"]
+    shares = first["width"] / whole_px, inner["width"] / first["width"], rest["width"] / whole_px
+    assert shares == pytest.approx((60 / 64, 40 / 60, 4 / 64), abs=0.01)
+    kind = page.locator("th", has_text="activations").bounding_box()
+    assert abs(kind["y"] - name.bounding_box()["y"]) < 8  # the row stays at its first line
+    page.set_viewport_size({"width": PHONE_PX, "height": 1400})
+    scrolls = "table => table.parentElement.scrollWidth > table.parentElement.clientWidth"
+    assert page.locator("table").first.evaluate(scrolls)
+    page.screenshot(path=pictures("calls-phone"))
 
 
 def heights_of(page, source):

@@ -1,7 +1,7 @@
 """A record as a notebook output embeds it: within sixteen kilobytes, and true."""
 
-import dataclasses
 import json
+from dataclasses import replace
 
 import jsonschema
 import pytest
@@ -19,6 +19,7 @@ from ipygpulogger.records import (
     Peak,
     RamUsage,
 )
+from ipygpulogger.records.explained import CallStack
 from ipygpulogger.storage.decode import record_from
 from ipygpulogger.storage.embed import LIMIT_BYTES, SCHEMA, embedded
 
@@ -101,7 +102,7 @@ GPU = DeviceUsage(1 << 46, 1 << 46, Peak(1 << 46, 1 << 46, "bounded"), 0, "NVIDI
 ])  # fmt: skip
 def test_what_goes_first_is_what_matters_least(count, more, lost):
     """Series, then whole fields: every device's figures stay."""
-    gpus = tuple(dataclasses.replace(GPU, index=index, used_bytes=index) for index in range(count))
+    gpus = tuple(replace(GPU, index=index, used_bytes=index) for index in range(count))
     ram = RamUsage(0, 1, Peak(1, 1, "exact"), timeline=COURSE)
     owners = tuple(Owner("x", 1, "cpu", "variable") for _ in range(9))
     record = plain(gen=ram, gpus=gpus, owners=owners, notes=("n",) * 9, **more)
@@ -121,7 +122,7 @@ def test_more_than_anybody_has(count, size_bytes, text, cell_id):
     gpu = DeviceUsage(
         size_bytes, size_bytes, Peak(size_bytes, None, "sampled"), 0, text, used_bytes=size_bytes
     )
-    gpus = tuple(dataclasses.replace(gpu, index=i, before_bytes=i) for i in range(count))
+    gpus = tuple(replace(gpu, index=i, before_bytes=i) for i in range(count))
     record = plain(label=text * 9, source=text * 9, cell_id=cell_id, error=text * 9, gpus=gpus)
     found = embedded(record)
     assert len(json.dumps(found, separators=(",", ":"))) <= LIMIT_BYTES
@@ -169,6 +170,22 @@ def test_of_many_rows_the_sums_by_kind_stay(record, name, rows_of):
     assert {row.name for row in again if not row.place} == {"others"}
     for size in ("size_bytes", "blocks"):
         assert sums(again, size) == sums(ROWS, size)
+
+
+def test_the_calls_behind_rows_go_first():
+    """All rows stay, and nothing but their calls is lost; where there is room the calls stay too."""
+    calls = tuple(CallStack(1 << 20, (f"In [7]:{n}", "train.py:41 step" * 9)) for n in range(3))
+    rows = tuple(replace(row, stacks=calls) for row in ROWS[:40])
+    for record in (
+        plain(at_peak=rows),
+        plain(out_of_memory=OutOfMemory("cuda:0", *[None] * 6, 0, 0, (), "", rows)),
+    ):
+        found = embedded(record)
+        assert found["left_out"] == ["at_peak" if record.at_peak else "out_of_memory"]
+        again = record_from(through_json(found))
+        assert (again.at_peak or again.out_of_memory.alive) == ROWS[:40]
+    few = plain(at_peak=rows[:9])
+    assert record_from(through_json(embedded(few))) == few
 
 
 def sums(rows, size):
