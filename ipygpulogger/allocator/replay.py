@@ -35,6 +35,7 @@ class Block:
     lost: bool = False  # whether it may have been allocated within the measurement, by an event that is lost
     began: int = -1  # the indices of the events at which its life began and ended
     ended: int = sys.maxsize
+    kind: Any = None  # what it was for, a kind of `AtPeak`, once that has been found out
 
     @property
     def alive(self) -> bool:
@@ -142,6 +143,21 @@ class Replay:
         first, last = (max(one.allocated - self.first_count, 0) for one in (self._since, self._until))
         best = max([begin, *self._allocations[first:last]], key=self._total)
         return self._moment(best, at_begin=best == begin)
+
+    @property
+    def ends(self) -> tuple[int, int]:
+        """The indices of the last events before the measurement, -1 before all, and within it."""
+        return self._begin(), self._index(self._until) or 0
+
+    @property
+    def blocks(self) -> Sequence[Block]:
+        """All blocks, also those from before the measurement and after it."""
+        return self._blocks
+
+    def totals(self) -> list[int]:
+        """Return what was allocated as the measurement began, and after each of its events."""
+        first, last = self.ends
+        return [self._total(first), *self._totals[first + 1 : last + 1]]
 
     def failure(self) -> Moment | None:
         """Return the last moment at which an allocation failed; None if none did, or its event is lost."""

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..allocator.places import Frame, user_frame
+from ..allocator.places import Frame, frames_of, user_frame
 from .names import Label, Labels, surer
 
 if TYPE_CHECKING:
@@ -28,6 +28,8 @@ class BackwardPass:
     stack: tuple[Frame, ...]  # the Python stack that waits for it, innermost first
     retained: bool  # its graph stays for another
     inner: bool  # it is within another
+    began_s: float = 0.0  # since the epoch
+    ended_s: float = 0.0  # the same for its end; 0 while it runs
     begin: dict[int, int] = field(default_factory=dict)  # by device, the position at which it began
     end: dict[int, int] | None = None  # the same for its end; None while it runs
     walked: bool = False  # whether its graph was
@@ -48,6 +50,7 @@ class TrainingHistory(NamedTuple):
 
     snapshots: tuple[LabelSnapshot, ...] = ()  # in their order; those of modules and optimizers come first
     passes: tuple[BackwardPass, ...] = ()  # in the order in which they began
+    steps: tuple[tuple[float, float], ...] = ()  # of optimizers, outside of passes: from, to; since the epoch
 
 
 class BoundedLog:
@@ -77,7 +80,7 @@ _CUBLAS_BYTES = {8_519_680, 33_554_432}  # the default; that of Hopper and later
 CUBLAS = "workspace of cuBLAS"
 _CHECKPOINT = "checkpoint.py"
 _RECOMPUTES = "recompute_fn", "unpack_hook"
-_ENGINE = "_engine_run_backward"
+_ENGINE, _FIRST = "_engine_run_backward", "_make_grads"
 _NEVER = 1 << 62
 _AT_ONCE = 64  # backward passes that may be under way, in all threads together
 
@@ -95,17 +98,24 @@ class Kinds:
                     if device == index:
                         found = self._found.setdefault(address, [])
                         found.append((position, label, snapshot.graph_of))
+        # By identity, the positions of snapshots that are still there: of a long training not all are.
+        self._kept = {id(snapshot.positions) for snapshot in history.snapshots}
         self._passes = sorted((one for one in history.passes if index in one.begin), key=self._begin)
+        ended = [one for one in self._passes if one.ended_s and not one.inner]
+        # Backward passes and steps, from when and until when, since the epoch.
+        self.spans = [("backward", one.began_s, one.ended_s) for one in ended]
+        self.spans += [("step", *step) for step in history.steps]
         self._begins = [self._begin(one) for one in self._passes]
         self._workspaces = workspaces()
 
-    def label_of(self, block: Block, stack: list[Frame]) -> Label:
-        """Return what a block was for."""
-        label = self._observed(block)
+    def label_of(self, block: Block, stack: list[Frame], count: int | None = None) -> Label:
+        """Return what a block was for at a position, by default at the peak."""
+        count = self._count if count is None else count
+        label = self._observed(block, count)
         if label is None or label.computed:
             # `_make_grads` makes the gradient of the result, with which a backward pass begins.
-            is_first = any(name == "_make_grads" for _, _, name in stack)
-            if is_recomputed(stack) or (self._was_saved(block) and not is_first):
+            is_first = any(name == _FIRST for _, _, name in stack)
+            if is_recomputed(stack) or (self._was_saved(block, count) and not is_first):
                 return Label("activations", label.name if label is not None else "")
             if label is None and not block.before and self._outlived_its_pass(block, stack):
                 label = Label("gradients")
@@ -125,27 +135,27 @@ class Kinds:
         found = [one for one in found if user_frame(one.stack) is not None] or found
         return found[-1] if sum(not one.inner for one in found) <= 1 and found else None
 
-    def _observed(self, block: Block) -> Label | None:
+    def _observed(self, block: Block, count: int) -> Label | None:
         address = self._index, block.address
         label = self._names.get(address) if block.alive else None
         until = _NEVER if block.freed is None else block.freed
         for position, one, graph_of in self._found.get(block.address, ()):
             if not block.count <= position <= until:
                 continue
-            # Whether the peak came before a backward pass let go of its graph.
-            was_kept = graph_of is None or graph_of.retained or self._count <= self._end(graph_of)
+            # Whether that was before a backward pass let go of its graph.
+            was_kept = graph_of is None or graph_of.retained or count <= self._end(graph_of)
             if one.kind != "activations" or was_kept:
                 label = surer(label, one)
             elif one.name:  # the graph has let go of it, the variable has not
                 label = surer(label, Label("variables", one.name))
         return label
 
-    def _was_saved(self, block: Block) -> bool:
+    def _was_saved(self, block: Block, count: int) -> bool:
         """Return whether a backward pass freed a block, where it is unknown what its graph kept."""
         return block.freed is not None and any(
-            block.count <= self._begin(one) and max(block.freed, self._count) <= self._end(one)
+            block.count <= self._begin(one) and max(block.freed, count) <= self._end(one)
             for one in self._around(block.freed)
-            if not one.whole
+            if not (one.whole and id(one.begin) in self._kept)
         )
 
     def _outlived_its_pass(self, block: Block, stack: list[Frame]) -> bool:
@@ -153,7 +163,9 @@ class Kinds:
         if (stack and stack[0][2] != _ENGINE) or block.size_bytes in self._workspaces:
             return False
         one = self.waiting(block)
-        return one is not None and not one.walked and (block.freed is None or block.freed > self._end(one))
+        if one is None or (one.walked and id(one.end) in self._kept):
+            return False
+        return block.freed is None or block.freed > self._end(one)
 
     def _around(self, count: int) -> list[BackwardPass]:
         """Return the last passes that had begun at a position, in their order."""
@@ -170,6 +182,12 @@ class Kinds:
 def is_recomputed(stack: Iterable[Frame]) -> bool:
     """Return whether checkpointing computes an activation again, which the pass then needs."""
     return any(name in _RECOMPUTES and file.endswith(_CHECKPOINT) for file, _, name in stack)
+
+
+def telling(frames: Iterable[dict[str, Any]]) -> list[Frame]:
+    """Return of a recorded stack the frames that `label_of` looks at: the innermost, those with certain names."""
+    found = frames_of(frames)
+    return [*found[:1], *(one for one in found[1:] if one[2] in (*_RECOMPUTES, _FIRST))]
 
 
 def workspaces() -> set[int]:

@@ -32,11 +32,13 @@ from ..runtime.errors import is_from_a_handler, named
 from ..runtime.shell import current_shell
 from .kinds import Kinds, TrainingHistory
 from .names import Label, Labels, Search, names_at_end
+from .timeline import of_replay
 from .training import training
 
 if TYPE_CHECKING:
     from ..allocator.graph import Address
-    from ..allocator.replay import Block, Moment
+    from ..allocator.replay import Block, Moment, Replay
+    from ..records.explained import KindTimeline
     from .ram import RamBlock, RamPeak
 
 _MOST_ROWS = 100  # of one device
@@ -115,9 +117,15 @@ class Breakdown:
             label = kinds.label_of(block, stack)
             if label == _TEMPORARY and not block.alive and (name := deleted.name_of(stack)):
                 label = Label("variables", name)
+            block.kind = label.kind
             place = _place(block, line, stack, places)
             blocks.append(LabelledBlock.of(label, place, block.size_bytes, alive=block.alive))
         return rows_of(device, blocks)
+
+
+    def timeline(self, device: str, index: int, replay: Replay, *times_s: float) -> KindTimeline:
+        """Return the timeline of one device, after its rows; see `of_replay`."""
+        return of_replay(device, replay, Kinds(index, 0, self._history, self._names), *times_s)
 
 
 def _line(block: Block, stack: list[Frame], kinds: Kinds) -> Frame | None:

@@ -33,18 +33,21 @@ _SCALARS = frozenset((int, str, float, bool))
 def embedded(record: CellRecord) -> dict[str, Any]:
     """Return the form that a notebook output embeds: no None, no defaults, and at most `LIMIT_BYTES`.
 
-    If that is too much, time series go, of what was alive at the peak the smaller rows are added up, texts
-    are cut; then the largest fields go, and in the end devices. ``left_out`` names the fields that lost
+    If that is too much, the memory over time by kind goes. If it still is, time series go, of what was alive
+    at the peak the smaller rows are added up, texts are cut; then the largest fields go, and in the end devices. ``left_out`` names the fields that lost
     something. No other number is changed.
     """
     values: dict[str, Any] = _without_defaults(record)
     values["started_at"] = record.started_at.isoformat()
     written = _json(values)
+    if len(written) > LIMIT_BYTES and values.pop("timeline", ()):
+        values["left_out"] = ["timeline"]
+        written = _json(values)
     if "\\ud" not in written and len(written) <= LIMIT_BYTES:
         return values  # as for nearly every cell; "\ud" is how JSON in ASCII begins a surrogate
     shorter = {name: _shortened(name, value) for name, value in values.items()}
     lost = {name for name, value in shorter.items() if value != values[name]}
-    values = {**shorter, "left_out": sorted(lost)}
+    values = {**shorter, "left_out": sorted({*lost, *values.get("left_out", ())})}
     while len(_json(values)) > LIMIT_BYTES:
         optional = {name: len(_json(value)) for name, value in values.items() if name not in _ESSENTIAL}
         largest = max(optional, key=optional.__getitem__, default="gpus")

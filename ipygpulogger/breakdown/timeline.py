@@ -1,0 +1,163 @@
+"""The memory of a device over a measurement, by kind, at as many moments as a drawing can show."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any, Literal
+
+from ..records.explained import Kind, KindTimeline
+from .kinds import telling
+
+if TYPE_CHECKING:
+    from ..allocator.replay import Block, Replay
+    from .kinds import Kinds
+
+Phase = tuple[str, float, float]  # a name, from, to
+Life = tuple[int, int, int, Any]  # of a block: its size, the events that began and ended its life, itself
+
+_STACKED: tuple[Kind, ...] = (  # from the bottom: what lasts, what comes and goes
+    *("before", "parameters", "optimizer state", "variables", "gradients", "activations", "temporaries"),
+)
+_SPANS = 100  # of equal length: of each, two moments have their kinds looked up
+_FIGURES = 450  # of a timeline, at most: they are 6 KB of JSON
+_NARROWEST, _MOST_PHASES = 1 / 250, 60  # phases that a drawing can show
+
+
+def of_replay(device: str, replay: Replay, kinds: Kinds, began_s: float, ended_s: float) -> KindTimeline:
+    """Return the timeline of a device in seconds until the end, 0; both times are since the epoch.
+
+    The blocks that were alive at the peak have their kinds already. Those of others are looked up here.
+    """
+    first, last = replay.ends
+    times = [event["time_us"] / 1e6 for event in replay.events[first + 1 : last + 1]]
+    times.insert(0, times[0] if replay.missing and times else began_s)  # what is lost was before the events
+    times = [min(time, ended_s) - ended_s for time in accumulate(times, max)]  # the clock may have been set
+    stacks: dict[tuple[int, ...], Any] = {}
+    made_s: list[float] = []  # when activations were allocated
+
+    def kind_of(block: Block) -> Kind:
+        if block.kind is None:
+            key = tuple(map(id, block.frames))  # torch has one object for equal frames
+            if (stack := stacks.get(key)) is None:
+                stack = stacks[key] = telling(block.frames)
+            block.kind = kinds.label_of(block, stack, block.count).kind
+        if block.kind == "activations" and block.began > first:
+            made_s.append(times[block.began - first])
+        return block.kind
+
+    lives = ((one.size_bytes, one.began, one.ended, one) for one in replay.blocks)
+    found = timeline(device, times, replay.totals(), lives, kind_of, first)
+    spans = [(name, begin_s - ended_s, end_s - ended_s) for name, begin_s, end_s in kinds.spans]
+    return replace(found, phases=phases(spans, made_s, times[0], 0.0))
+
+
+def timeline(
+    device: str,
+    times: Sequence[float],
+    totals: Sequence[int],
+    lives: Iterable[Life],
+    kind_of: Callable[[Any], Kind],
+    first: int,
+    unit: Literal["s", "allocations"] = "s",
+) -> KindTimeline:
+    """Return a timeline without phases; `times` and `totals` are those after each event from `first` on."""
+    at = moments(times, totals)
+    kinds, sums = by_kind(lives, [first + i for i in at], kind_of)
+    kept = fewer([times[i] for i in at], sums)
+    points = [(times[at[i]], sums[i]) for i in kept]
+    if unit == "s" and points[-1][0]:
+        points.append((0.0, points[-1][1]))
+    return KindTimeline(device, kinds, tuple(points), unit=unit)
+
+
+def moments(times: Sequence[float], totals: Sequence[int], spans: int = _SPANS) -> list[int]:
+    """Return the indices of the first and the last, and of each span those of the highest and the last.
+
+    What is left out is never higher than both of those that stay around it. The same goes for `fewer`.
+    """
+    width = (times[-1] - times[0]) / spans
+    ends = [bisect_left(times, times[0] + i * width) for i in range(1, spans)] if width else []
+    found, begin = {0}, 0
+    for end in (*ends, len(times)):
+        if begin < end:
+            found |= {max(range(begin, end), key=totals.__getitem__), end - 1}
+            begin = end
+    return sorted(found)
+
+
+def by_kind(
+    lives: Iterable[Life], at: Sequence[int], kind_of: Callable[[Any], Kind]
+) -> tuple[tuple[Kind, ...], list[tuple[int, ...]]]:
+    """Return the kinds of what was alive after any of some events, and for each event their sums."""
+    changes: dict[Kind, list[int]] = {}
+    for size_bytes, began, ended, one in lives:
+        begin, end = bisect_left(at, began), bisect_left(at, ended)
+        if begin < end:  # else it cannot be seen
+            of_kind = changes.setdefault(kind_of(one), [0] * (len(at) + 1))
+            of_kind[begin] += size_bytes
+            of_kind[end] -= size_bytes
+    kinds = tuple(kind for kind in _STACKED if kind in changes)
+    return kinds, list(zip(*(list(accumulate(changes[kind]))[:-1] for kind in kinds), strict=True))
+
+
+def fewer(times: Sequence[float], sums: Sequence[tuple[int, ...]], figures: int = _FIGURES) -> list[int]:
+    """Return the indices of the points that a timeline has room for; the highest stays.
+
+    One by one the point goes whose absence changes the least of the area that is drawn.
+    """
+    totals = list(map(sum, sums))
+    peak = totals.index(max(totals))
+
+    def loss(k: int) -> float:
+        before, i, after = kept[k - 1], kept[k], kept[k + 1]
+        if i == peak or totals[i] > max(totals[before], totals[after]):
+            return float("inf")
+        return (times[after] - times[i]) * sum(abs(a - b) for a, b in zip(sums[i], sums[before], strict=True))
+
+    kept = list(range(len(sums)))
+    losses = [float("inf"), *map(loss, range(1, len(kept) - 1)), float("inf")]
+    while len(kept) * (1 + len(sums[0])) > figures:
+        k = losses.index(min(losses))
+        del kept[k], losses[k]
+        for near in (k - 1, k):
+            losses[near] = loss(near) if 0 < near < len(kept) - 1 else float("inf")
+    return kept
+
+
+def phases(spans: Iterable[Phase], made: Sequence[float], first: float, last: float) -> tuple[Phase, ...]:
+    """Return the phases in their order, without those that cannot be seen; of too many, none.
+
+    Args:
+        spans: Backward passes and steps, of which none is within another pass.
+        made: When activations were allocated: the first of them since a phase begins the forward pass.
+        first: When the timeline begins.
+        last: When it ends.
+    """
+
+    def found() -> Iterator[Phase]:
+        allocated, until = sorted(made), first
+        for name, begin, end in sorted(spans, key=lambda span: span[2]):
+            begin = max(begin, until)
+            k = bisect_right(allocated, until)
+            if name == "backward" and k < len(allocated) and allocated[k] < begin:
+                yield "forward", allocated[k], begin
+            if end > begin:
+                yield name, begin, min(end, last)
+                until = end
+
+    shown = [one for one in found() if one[2] - one[1] >= _NARROWEST * (last - first)]
+    return tuple(shown) if len(shown) <= _MOST_PHASES else ()
+
+
+def placed(one: KindTimeline, time_s: float) -> KindTimeline:
+    """Return a timeline that ends at 0 as one that begins there, of a measurement of so many seconds."""
+
+    def since_s(until_s: float) -> float:
+        return float(f"{min(max(until_s + time_s, 0.0), time_s):.6g}")
+
+    points = tuple((since_s(until_s), sums) for until_s, sums in one.points)
+    shown = tuple((name, since_s(begin_s), since_s(end_s)) for name, begin_s, end_s in one.phases)
+    return replace(one, points=points, phases=shown)

@@ -1,0 +1,135 @@
+"""The memory over a measurement by kind: at each point the allocator's own figure, to the byte."""
+
+import json
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from recorded import checked_timeline, recorded
+
+from ipygpulogger.breakdown import recording, timeline
+from ipygpulogger.records.explained import KindTimeline
+from ipygpulogger.records.value import plain
+
+SIZES = st.integers(1, 1 << 36)
+
+
+@st.composite
+def histories(draw):
+    """Blocks that live at random: their lives, and when each event was, with what was allocated after it."""
+    totals, times, alive, lives = [0], [0.0], {}, []
+    for i, (size, frees) in enumerate(draw(st.lists(st.tuples(SIZES, st.booleans()), max_size=60)), 1):
+        if frees and alive:
+            began, freed = alive.popitem()
+            lives.append((freed, began, i, began))
+            totals.append(totals[-1] - freed)
+        else:
+            alive[i] = size
+            totals.append(totals[-1] + size)
+        times.append(times[-1] + draw(st.sampled_from([0.0, 0.001, 1.0])))
+    lives += [(size, began, 1 << 60, began) for began, size in alive.items()]
+    return times, totals, lives
+
+
+def kind_of(began):
+    return timeline._STACKED[began % 7]
+
+
+@given(histories())
+def test_the_kinds_of_each_event_add_up(history):
+    """At every event, before any is left out."""
+    times, totals, lives = history
+    at = range(len(times))
+    kinds, sums = timeline.by_kind(lives, at, kind_of)
+    assert [sum(one) for one in sums] == (totals if kinds else [])
+    for i, one in enumerate(sums):
+        of_kind = dict.fromkeys(kinds, 0)
+        for size, began, ended, _ in lives:
+            if began <= i < ended:
+                of_kind[kind_of(began)] += size
+        assert dict(zip(kinds, one, strict=True)) == of_kind
+
+
+@given(histories(), st.integers(1, 20), st.integers(40, 200))
+def test_no_maximum_is_left_out(history, spans, figures):
+    """What stays is as it was; what went was never higher than both that stay around it; the peak stays."""
+    times, totals, lives = history
+    at = timeline.moments(times, totals, spans)
+    kinds, sums = timeline.by_kind(lives, at, kind_of)
+    if not kinds:
+        return
+    assert [sum(one) for one in sums] == [totals[i] for i in at]
+    kept = [at[k] for k in timeline.fewer([times[i] for i in at], sums, figures)]
+    assert len(kept) * (1 + len(kinds)) <= figures
+    assert (kept[0], kept[-1]) == (0, len(times) - 1)
+    assert totals.index(max(totals)) in kept
+    for before, after in zip(kept, kept[1:], strict=False):
+        assert max(totals[before : after + 1]) == max(totals[before], totals[after])
+
+
+def test_phases():
+    """A forward pass begins with the first activation since a phase; the end of its pass's begin is known."""
+    spans = [("step", 5.0, 6.0), ("backward", 3.0, 5.5), ("backward", 8.0, 9.0), ("step", 9.5, 12.0)]
+    assert timeline.phases(spans, [1.0, 2.0, 4.0, 7.0, 10.0], 0.0, 10.0) == (
+        ("forward", 1.0, 3.0),
+        ("backward", 3.0, 5.5),
+        ("step", 5.5, 6.0),
+        ("forward", 7.0, 8.0),
+        ("backward", 8.0, 9.0),
+        ("step", 9.5, 10.0),
+    )
+    assert timeline.phases([("backward", 3.0, 5.0)], [], 0.0, 10.0) == (("backward", 3.0, 5.0),)
+    assert timeline.phases([("step", 3.0, 3.01)], [], 0.0, 10.0) == ()  # it cannot be seen
+    many = [("step", i + 0.0, i + 0.9) for i in range(61)]
+    assert timeline.phases(many, [], 0.0, 61.0) == ()
+    assert len(timeline.phases(many[:60], [], 0.0, 61.0)) == 60
+
+
+def test_the_largest_timeline_is_of_8_kb():
+    """As JSON: all kinds, a device of 200 GB, an hour, and as many phases as are shown."""
+    count = timeline._FIGURES // 8
+    points = tuple((-3600 + 3600 * i / count, (200 << 30,) * 7) for i in range(count))
+    steps = tuple(("backward", -3600 + 60.0 * i, -3569.123456 + 60.0 * i) for i in range(60))
+    one = timeline.placed(KindTimeline("cuda:0", timeline._STACKED, points, steps), 3600.123456789)
+    assert len(json.dumps(plain(one), separators=(",", ":"))) < 8192
+    assert one.points[0][0] == 0.123457
+    assert one.phases[-1][2] <= 3600.13
+
+
+@pytest.mark.torch
+def test_the_phases_and_kinds_of_training(cuda):
+    """Each step's forward and backward pass and step are named in their order; kinds hold beyond the peak."""
+    import torch
+
+    model = torch.nn.Sequential(torch.nn.Linear(256, 512), torch.nn.ReLU(), torch.nn.Linear(512, 256)).cuda()
+    optimizer = torch.optim.Adam(model.parameters())
+    data = torch.ones(64, 256, device="cuda")
+    weights_bytes = 4 * (256 * 512 + 512 + 512 * 256 + 256)
+
+    def train(steps):
+        for _ in range(steps):
+            model(data).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+    train(1)
+    found = recorded(lambda: train(3))
+    one = checked_timeline(found)
+    assert [name for name, _, _ in one.phases] == 3 * ["forward", "backward", "step"]
+    ends = [time_s for _, begin_s, end_s in one.phases for time_s in (begin_s, end_s)]
+    assert ends == sorted(ends)
+    assert ends[-1] <= found.record.time_s
+    columns = dict(zip(one.kinds, zip(*(sums for _, sums in one.points), strict=True), strict=True))
+    assert set(columns["parameters"]) == {weights_bytes}
+    assert set(columns["optimizer state"]) == {2 * weights_bytes}
+    assert max(columns["gradients"]) == weights_bytes
+    saved_bytes = 2 * 4 * 64 * 512  # what ReLU and the second layer keep is one tensor, and the sum's input none
+    for name, begin_s, end_s in one.phases:
+        inside = [sums for time_s, sums in one.points if begin_s < time_s < end_s]
+        of = {kind: [sums[i] for sums in inside] for i, kind in enumerate(one.kinds)}
+        if name == "step":
+            assert not any(of["activations"])
+        elif name == "forward":
+            assert not any(of["gradients"])
+            assert max(of["activations"], default=0) <= saved_bytes
+    del data
