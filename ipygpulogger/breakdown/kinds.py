@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import os
 import re
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -106,6 +106,7 @@ class Kinds:
         self.spans = [("backward", one.began_s, one.ended_s) for one in ended]
         self.spans += [("step", *step) for step in history.steps]
         self._begins = [self._begin(one) for one in self._passes]
+        self._latest_ends = list(itertools.accumulate(map(self._end, self._passes), max))
         self._workspaces = workspaces()
 
     def label_of(self, block: Block, stack: list[Frame], count: int | None = None) -> Label:
@@ -168,9 +169,9 @@ class Kinds:
         return block.freed is None or block.freed > self._end(one)
 
     def _around(self, count: int) -> list[BackwardPass]:
-        """Return the last passes that had begun at a position, in their order."""
+        """Return the last passes that had begun at a position, in their order; not all that had ended."""
         last = bisect_right(self._begins, count)
-        return self._passes[max(last - _AT_ONCE, 0) : last]
+        return self._passes[max(last - _AT_ONCE, bisect_left(self._latest_ends, count)) : last]
 
     def _begin(self, one: BackwardPass) -> int:
         return one.begin[self._index]

@@ -51,7 +51,7 @@ class _Peak(NamedTuple):
     device: str
     time_us: int | None
     rows: tuple[AtPeak, ...]
-    timeline: KindTimeline  # in seconds until the end
+    timeline: KindTimeline  # in microseconds since the epoch
 
 
 class DeviceRecording(Measuring):
@@ -132,7 +132,8 @@ class DeviceRecording(Measuring):
 
     def timelines(self, time_s: float) -> tuple[KindTimeline, ...]:
         """Return by device the memory over a measurement of so many seconds."""
-        return tuple(placed(peak.timeline, time_s) for _, peak in sorted(self._peaks.items()))
+        began_s = self._ended_s - time_s
+        return tuple(placed(peak.timeline, began_s, time_s) for _, peak in sorted(self._peaks.items()))
 
     def drop(self) -> None:
         """Let go of everything but the result; whatever fails, the rest is let go of. Idempotent."""

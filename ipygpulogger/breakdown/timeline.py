@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -21,22 +22,22 @@ Life = tuple[int, int, int, Any]  # of a block: its size, the events that began 
 _STACKED: tuple[Kind, ...] = (  # from the bottom: what lasts, what comes and goes
     *("before", "parameters", "optimizer state", "variables", "gradients", "activations", "temporaries"),
 )
-_SPANS = 100  # of equal length: of each, two moments have their kinds looked up
+_SPANS = 80  # of equal length: of each, two moments have their kinds looked up
 _FIGURES = 450  # of a timeline, at most: they are 6 KB of JSON
 _NARROWEST, _MOST_PHASES = 1 / 250, 60  # phases that a drawing can show
 
 
 def of_replay(device: str, replay: Replay, kinds: Kinds, began_s: float, ended_s: float) -> KindTimeline:
-    """Return the timeline of a device in seconds until the end, 0; both times are since the epoch.
+    """Return the timeline of a device in microseconds since the epoch; its beginning and end in seconds.
 
     The blocks that were alive at the peak have their kinds already. Those of others are looked up here.
     """
     first, last = replay.ends
-    times = [event["time_us"] / 1e6 for event in replay.events[first + 1 : last + 1]]
-    times.insert(0, times[0] if replay.missing and times else began_s)  # what is lost was before the events
-    times = [min(time, ended_s) - ended_s for time in accumulate(times, max)]  # the clock may have been set
+    times = [event["time_us"] for event in replay.events[first + 1 : last + 1]]
+    times.insert(0, times[0] if replay.missing and times else began_s * 1e6)  # lost events were before these
+    times = list(accumulate(times, max))  # the clock may have been set
     stacks: dict[tuple[int, ...], Any] = {}
-    made_s: list[float] = []  # when activations were allocated
+    made: list[float] = []  # when activations were allocated
 
     def kind_of(block: Block) -> Kind:
         if block.kind is None:
@@ -45,13 +46,14 @@ def of_replay(device: str, replay: Replay, kinds: Kinds, began_s: float, ended_s
                 stack = stacks[key] = telling(block.frames)
             block.kind = kinds.label_of(block, stack, block.count).kind
         if block.kind == "activations" and block.began > first:
-            made_s.append(times[block.began - first])
+            made.append(times[block.began - first])
         return block.kind
 
     lives = ((one.size_bytes, one.began, one.ended, one) for one in replay.blocks)
     found = timeline(device, times, replay.totals(), lives, kind_of, first)
-    spans = [(name, begin_s - ended_s, end_s - ended_s) for name, begin_s, end_s in kinds.spans]
-    return replace(found, phases=phases(spans, made_s, times[0], 0.0))
+    points = (*found.points, (max(ended_s * 1e6, times[-1]), found.points[-1][1]))
+    spans = [(name, begin_s * 1e6, end_s * 1e6) for name, begin_s, end_s in kinds.spans]
+    return replace(found, points=points, phases=phases(spans, made, times[0], ended_s * 1e6))
 
 
 def timeline(
@@ -67,10 +69,7 @@ def timeline(
     at = moments(times, totals)
     kinds, sums = by_kind(lives, [first + i for i in at], kind_of)
     kept = fewer([times[i] for i in at], sums)
-    points = [(times[at[i]], sums[i]) for i in kept]
-    if unit == "s" and points[-1][0]:
-        points.append((0.0, points[-1][1]))
-    return KindTimeline(device, kinds, tuple(points), unit=unit)
+    return KindTimeline(device, kinds, tuple((times[at[i]], sums[i]) for i in kept), unit=unit)
 
 
 def moments(times: Sequence[float], totals: Sequence[int], spans: int = _SPANS) -> list[int]:
@@ -91,14 +90,19 @@ def moments(times: Sequence[float], totals: Sequence[int], spans: int = _SPANS) 
 def by_kind(
     lives: Iterable[Life], at: Sequence[int], kind_of: Callable[[Any], Kind]
 ) -> tuple[tuple[Kind, ...], list[tuple[int, ...]]]:
-    """Return the kinds of what was alive after any of some events, and for each event their sums."""
+    """Return the kinds of what was alive after any of some events, and for each event their sums.
+
+    The lives are in the order in which they began.
+    """
     changes: dict[Kind, list[int]] = {}
+    begin, later = 0, [*at, sys.maxsize]
     for size_bytes, began, ended, one in lives:
-        begin, end = bisect_left(at, began), bisect_left(at, ended)
-        if begin < end:  # else it cannot be seen
-            of_kind = changes.setdefault(kind_of(one), [0] * (len(at) + 1))
+        while later[begin] < began:
+            begin += 1
+        if ended > later[begin]:  # else it cannot be seen
+            of_kind = changes.setdefault(kind_of(one), [0] * len(later))
             of_kind[begin] += size_bytes
-            of_kind[end] -= size_bytes
+            of_kind[bisect_left(later, ended)] -= size_bytes
     kinds = tuple(kind for kind in _STACKED if kind in changes)
     return kinds, list(zip(*(list(accumulate(changes[kind]))[:-1] for kind in kinds), strict=True))
 
@@ -152,12 +156,12 @@ def phases(spans: Iterable[Phase], made: Sequence[float], first: float, last: fl
     return tuple(shown) if len(shown) <= _MOST_PHASES else ()
 
 
-def placed(one: KindTimeline, time_s: float) -> KindTimeline:
-    """Return a timeline that ends at 0 as one that begins there, of a measurement of so many seconds."""
+def placed(one: KindTimeline, began_s: float, time_s: float) -> KindTimeline:
+    """Return a timeline of `of_replay` in seconds since the beginning of a measurement of so many seconds."""
 
-    def since_s(until_s: float) -> float:
-        return float(f"{min(max(until_s + time_s, 0.0), time_s):.6g}")
+    def since_s(at_us: float) -> float:
+        return float(f"{min(max(at_us / 1e6 - began_s, 0.0), time_s):.6g}")
 
-    points = tuple((since_s(until_s), sums) for until_s, sums in one.points)
-    shown = tuple((name, since_s(begin_s), since_s(end_s)) for name, begin_s, end_s in one.phases)
+    points = tuple((since_s(at_us), sums) for at_us, sums in one.points)
+    shown = tuple((name, since_s(begin_us), since_s(end_us)) for name, begin_us, end_us in one.phases)
     return replace(one, points=points, phases=shown)

@@ -28,7 +28,7 @@ def histories(draw):
             totals.append(totals[-1] + size)
         times.append(times[-1] + draw(st.sampled_from([0.0, 0.001, 1.0])))
     lives += [(size, began, 1 << 60, began) for began, size in alive.items()]
-    return times, totals, lives
+    return times, totals, sorted(lives, key=lambda life: life[1])
 
 
 def kind_of(began):
@@ -88,9 +88,9 @@ def test_phases():
 def test_the_largest_timeline_is_of_8_kb():
     """As JSON: all kinds, a device of 200 GB, an hour, and as many phases as are shown."""
     count = timeline._FIGURES // 8
-    points = tuple((-3600 + 3600 * i / count, (200 << 30,) * 7) for i in range(count))
-    steps = tuple(("backward", -3600 + 60.0 * i, -3569.123456 + 60.0 * i) for i in range(60))
-    one = timeline.placed(KindTimeline("cuda:0", timeline._STACKED, points, steps), 3600.123456789)
+    points = tuple((1e6 * (9e8 + 3600 * i / count), (200 << 30,) * 7) for i in range(count))
+    steps = tuple(("backward", 1e6 * (9e8 + 60.0 * i), 1e6 * (9e8 + 31.123456 + 60.0 * i)) for i in range(60))
+    one = timeline.placed(KindTimeline("cuda:0", timeline._STACKED, points, steps), 9e8 - 0.123456789, 3600.123456789)
     assert len(json.dumps(plain(one), separators=(",", ":"))) < 8192
     assert one.points[0][0] == 0.123457
     assert one.phases[-1][2] <= 3600.13
