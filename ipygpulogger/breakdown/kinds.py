@@ -186,7 +186,7 @@ def is_recomputed(stack: Iterable[Frame]) -> bool:
 
 
 def telling(frames: Iterable[dict[str, Any]]) -> list[Frame]:
-    """Return of a recorded stack the frames that `label_of` looks at: the innermost, those with certain names."""
+    """Return of a recorded stack what `label_of` looks at: the innermost frame, and some by name."""
     found = frames_of(frames)
     return [*found[:1], *(one for one in found[1:] if one[2] in (*_RECOMPUTES, _FIRST))]
 

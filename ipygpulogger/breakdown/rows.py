@@ -122,7 +122,6 @@ class Breakdown:
             blocks.append(LabelledBlock.of(label, place, block.size_bytes, alive=block.alive))
         return rows_of(device, blocks)
 
-
     def timeline(self, device: str, index: int, replay: Replay, *times_s: float) -> KindTimeline:
         """Return the timeline of one device, after its rows; see `of_replay`."""
         return of_replay(device, replay, Kinds(index, 0, self._history, self._names), *times_s)

@@ -7,7 +7,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from ..records.explained import Kind, KindTimeline
 from .kinds import telling
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from .kinds import Kinds
 
 Phase = tuple[str, float, float]  # a name, from, to
+Point = tuple[float, tuple[int, ...]]
 Life = tuple[int, int, int, Any]  # of a block: its size, the events that began and ended its life, itself
 
 _STACKED: tuple[Kind, ...] = (  # from the bottom: what lasts, what comes and goes
@@ -24,7 +25,7 @@ _STACKED: tuple[Kind, ...] = (  # from the bottom: what lasts, what comes and go
 )
 _SPANS = 80  # of equal length: of each, two moments have their kinds looked up
 _FIGURES = 450  # of a timeline, at most: they are 6 KB of JSON
-_NARROWEST, _MOST_PHASES = 1 / 250, 60  # phases that a drawing can show
+_PHASES = 60  # that a drawing can show
 
 
 def of_replay(device: str, replay: Replay, kinds: Kinds, began_s: float, ended_s: float) -> KindTimeline:
@@ -45,31 +46,29 @@ def of_replay(device: str, replay: Replay, kinds: Kinds, began_s: float, ended_s
             if (stack := stacks.get(key)) is None:
                 stack = stacks[key] = telling(block.frames)
             block.kind = kinds.label_of(block, stack, block.count).kind
-        if block.kind == "activations" and block.began > first:
+        kind: Kind = block.kind
+        if kind == "activations" and block.began > first:
             made.append(times[block.began - first])
-        return block.kind
+        return kind
 
     lives = ((one.size_bytes, one.began, one.ended, one) for one in replay.blocks)
-    found = timeline(device, times, replay.totals(), lives, kind_of, first)
-    points = (*found.points, (max(ended_s * 1e6, times[-1]), found.points[-1][1]))
+    found, points = by_kind(times, replay.totals(), lives, kind_of, first)
+    points = (*points, (max(ended_s * 1e6, times[-1]), points[-1][1]))
     spans = [(name, begin_s * 1e6, end_s * 1e6) for name, begin_s, end_s in kinds.spans]
-    return replace(found, points=points, phases=phases(spans, made, times[0], ended_s * 1e6))
+    return KindTimeline(device, found, points, phases(spans, made, times[0], ended_s * 1e6))
 
 
-def timeline(
-    device: str,
+def by_kind(
     times: Sequence[float],
     totals: Sequence[int],
     lives: Iterable[Life],
     kind_of: Callable[[Any], Kind],
     first: int,
-    unit: Literal["s", "allocations"] = "s",
-) -> KindTimeline:
-    """Return a timeline without phases; `times` and `totals` are those after each event from `first` on."""
+) -> tuple[tuple[Kind, ...], tuple[Point, ...]]:
+    """Return a timeline's kinds and points, from its times and totals after each event from `first` on."""
     at = moments(times, totals)
-    kinds, sums = by_kind(lives, [first + i for i in at], kind_of)
-    kept = fewer([times[i] for i in at], sums)
-    return KindTimeline(device, kinds, tuple((times[at[i]], sums[i]) for i in kept), unit=unit)
+    kinds, sums = sums_at([first + i for i in at], lives, kind_of)
+    return kinds, tuple((times[at[k]], sums[k]) for k in fewer([times[i] for i in at], sums))
 
 
 def moments(times: Sequence[float], totals: Sequence[int], spans: int = _SPANS) -> list[int]:
@@ -87,8 +86,8 @@ def moments(times: Sequence[float], totals: Sequence[int], spans: int = _SPANS) 
     return sorted(found)
 
 
-def by_kind(
-    lives: Iterable[Life], at: Sequence[int], kind_of: Callable[[Any], Kind]
+def sums_at(
+    at: Sequence[int], lives: Iterable[Life], kind_of: Callable[[Any], Kind]
 ) -> tuple[tuple[Kind, ...], list[tuple[int, ...]]]:
     """Return the kinds of what was alive after any of some events, and for each event their sums.
 
@@ -110,21 +109,23 @@ def by_kind(
 def fewer(times: Sequence[float], sums: Sequence[tuple[int, ...]], figures: int = _FIGURES) -> list[int]:
     """Return the indices of the points that a timeline has room for; the highest stays.
 
-    One by one the point goes whose absence changes the least of the area that is drawn.
+    One by one the point goes without which the area drawn until the next one is the least wrong.
     """
-    totals = list(map(sum, sums))
+    totals, wrong = list(map(sum, sums)), [0.0] * len(sums)
     peak = totals.index(max(totals))
 
     def loss(k: int) -> float:
         before, i, after = kept[k - 1], kept[k], kept[k + 1]
         if i == peak or totals[i] > max(totals[before], totals[after]):
             return float("inf")
-        return (times[after] - times[i]) * sum(abs(a - b) for a, b in zip(sums[i], sums[before], strict=True))
+        differs = sum(abs(a - b) for a, b in zip(sums[i], sums[before], strict=True))
+        return wrong[before] + wrong[i] + (times[after] - times[i]) * differs
 
     kept = list(range(len(sums)))
     losses = [float("inf"), *map(loss, range(1, len(kept) - 1)), float("inf")]
     while len(kept) * (1 + len(sums[0])) > figures:
         k = losses.index(min(losses))
+        wrong[kept[k - 1]] = losses[k]
         del kept[k], losses[k]
         for near in (k - 1, k):
             losses[near] = loss(near) if 0 < near < len(kept) - 1 else float("inf")
@@ -132,7 +133,7 @@ def fewer(times: Sequence[float], sums: Sequence[tuple[int, ...]], figures: int 
 
 
 def phases(spans: Iterable[Phase], made: Sequence[float], first: float, last: float) -> tuple[Phase, ...]:
-    """Return the phases in their order, without those that cannot be seen; of too many, none.
+    """Return the phases in their order; of too many, none.
 
     Args:
         spans: Backward passes and steps, of which none is within another pass.
@@ -143,8 +144,8 @@ def phases(spans: Iterable[Phase], made: Sequence[float], first: float, last: fl
 
     def found() -> Iterator[Phase]:
         allocated, until = sorted(made), first
-        for name, begin, end in sorted(spans, key=lambda span: span[2]):
-            begin = max(begin, until)
+        for name, began, end in sorted(spans, key=lambda span: span[2]):
+            begin = max(began, until)
             k = bisect_right(allocated, until)
             if name == "backward" and k < len(allocated) and allocated[k] < begin:
                 yield "forward", allocated[k], begin
@@ -152,8 +153,8 @@ def phases(spans: Iterable[Phase], made: Sequence[float], first: float, last: fl
                 yield name, begin, min(end, last)
                 until = end
 
-    shown = [one for one in found() if one[2] - one[1] >= _NARROWEST * (last - first)]
-    return tuple(shown) if len(shown) <= _MOST_PHASES else ()
+    every = tuple(found())
+    return every if len(every) <= _PHASES else ()
 
 
 def placed(one: KindTimeline, began_s: float, time_s: float) -> KindTimeline:

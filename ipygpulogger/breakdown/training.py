@@ -206,8 +206,9 @@ class Training:
     def _steps_now(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
         values = self._values
         if values is not None and not values.torch.compiler.is_compiling():
-            if values.torch._C._current_graph_task_id() < 0:  # else it is part of a backward pass
-                self._stepping[id(optimizer)] = clock.wall_s()
+            if values.torch._C._current_graph_task_id() >= 0:
+                return  # it is part of a backward pass
+            self._stepping[id(optimizer)] = clock.wall_s()
 
     def _stepped(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
         values = self._values

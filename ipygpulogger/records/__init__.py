@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 __all__ = [
     "CPU", "DRIVER", "LIBRARIES", "MIME", "AtPeak", "BatchEstimate", "CellRecord", "ChildUsage",
     "ChildrenUsage", "Data", "DeviceHolding", "DeviceUsage", "Diagnosis", "Estimate", "Heap", "KindTimeline",
-    "LineUsage", "Measurement", "Metric", "Note", "NoteKind", "OutOfMemory", "Owner", "Peak", "Quality", "RamUsage",
-    "Rung", "Sizes", "Status", "Timeline", "Usage", "came_back", "device_id", "held_bytes",
+    "LineUsage", "Measurement", "Metric", "Note", "NoteKind", "OutOfMemory", "Owner", "Peak", "Quality",
+    "RamUsage", "Rung", "Sizes", "Status", "Timeline", "Usage", "came_back", "device_id", "held_bytes",
     "moved_between", "notable",
 ]  # fmt: skip
 

@@ -33,9 +33,9 @@ _SCALARS = frozenset((int, str, float, bool))
 def embedded(record: CellRecord) -> dict[str, Any]:
     """Return the form that a notebook output embeds: no None, no defaults, and at most `LIMIT_BYTES`.
 
-    If that is too much, the memory over time by kind goes. If it still is, time series go, of what was alive
-    at the peak the smaller rows are added up, texts are cut; then the largest fields go, and in the end devices. ``left_out`` names the fields that lost
-    something. No other number is changed.
+    If that is too much, first the memory over time by kind goes. If it still is, time series go, of what was
+    alive at the peak the smaller rows are added up, texts are cut; then the largest fields go, and in the end
+    devices. ``left_out`` names the fields that lost something. No other number is changed.
     """
     values: dict[str, Any] = _without_defaults(record)
     values["started_at"] = record.started_at.isoformat()
