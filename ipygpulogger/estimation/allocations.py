@@ -217,22 +217,23 @@ class Kinds(Graphs):
 
     def timeline(self, device: str) -> tuple[KindTimeline, ...]:
         """Return the memory by kind from the function's beginning on; empty if it takes none."""
-        every, first = self.allocations.all, self.began - 1
-        totals, count, numbers = [0], 0, [0.0]
+        every, first, count = self.allocations.all, self.began - 1, 0
+        totals, numbers = [0], [0.0]
         for number, requested_bytes in self.allocations.events:
-            is_made, size_bytes = requested_bytes >= 0, every[number].size_bytes
-            totals.append(totals[-1] + (size_bytes if is_made else -size_bytes))
+            size_bytes, is_made = every[number].size_bytes, requested_bytes >= 0
             count += is_made
-            numbers.append(float(count))
-        totals, numbers = totals[self.began :], numbers[self.began :]
-        if not any(totals):
+            totals.append(totals[-1] + (size_bytes if is_made else -size_bytes))
+            numbers.append(count if is_made else count + 0.5)  # what is freed goes before the next one
+        numbers = [number - int(numbers[self.began]) for number in numbers]
+        before = count - int(numbers[-1])
+        if not any(totals := totals[self.began :]):
             return ()
-        before = numbers[0]
         lives = ((one.size_bytes, one.born, one.died or sys.maxsize, one) for one in every)
-        kinds, points = by_kind([n - before for n in numbers], totals, lives, _kind_of, first)
+        kinds, points = by_kind(numbers[self.began :], totals, lives, _kind_of, first)
+        points = (*points, (numbers[-1] // 1 + 0.9, points[-1][1]))
         made = [one.number + 1 - before for one in every if one.kind == "activations" and one.born > first]
         spans = [(name, begin - before, end - before) for name, begin, end in self._spans]
-        shown = phases(spans, made, 0.0, count - before)
+        shown = phases(spans, made, 0.0, points[-1][0])
         return (KindTimeline(device, kinds, points, shown, "allocations"),)
 
 

@@ -92,10 +92,12 @@ class Drawing:
                 width = max(end - begin, 0.002)
                 drawn += f"<rect x={begin:.2%} y={bottom + 10} width={width:.2%} height=7 {_TEXT} />"
             bottom += _LANE
-        for at in _ticks(self._last - self._first):
+        *_, last = ticks = _ticks(self._last - self._first)
+        for at in ticks:
             share = at / (self._last - self._first or 1)
             where = f"x={share:.2%} y={bottom + 20} text-anchor={_anchor(share, 0.06)}"
-            drawn += f"<text {where} {_TEXT}>{at:,.9g}{' s' if self._one.unit == 's' else ''}</text>"
+            unit = " s" if self._one.unit == "s" else " allocations" if at == last else ""
+            drawn += f"<text {where} {_TEXT}>{at:,.9g}{unit}</text>"
         return (
             f'<div style="padding-left:{_LEFT}px;max-width:{2 * height + 200}px">'
             f'<svg role=img overflow=visible aria-label="{escape(self._said())}" width=100%'
@@ -121,14 +123,14 @@ class Drawing:
         """Return the drawing in one sentence."""
         kinds = sorted(zip(self._peak, self.names, strict=True), reverse=True)
         parts = ", ".join(f"{name} {nonzero_text(size)}" for size, name in kinds if size)
-        phases = f"; {', '.join(self._phases)} are marked" if self._phases else ""
-        span = self._when(self._last).removeprefix("allocation ")
-        span += "" if self._one.unit == "s" else " allocations"
+        phases = f"; marked: {', '.join(self._phases)}" if self._phases else ""
+        is_time = self._one.unit == "s"
+        span = time_text(self._last) if is_time else f"{int(self._last):,} allocations"
         highest = f"highest {nonzero_text(self._bytes)} at {self._when(self._peak_at)}"
         return f"Memory of {self._one.device} over {span} by kind, {highest}: {parts}{phases}."
 
     def _when(self, at: float) -> str:
-        return time_text(at) if self._one.unit == "s" else f"allocation {at:,.9g}"
+        return time_text(at) if self._one.unit == "s" else f"allocation {int(at):,}"
 
     def _share(self, at: float) -> float:
         """Return how far along the axis a moment is, from 0 to 1."""
