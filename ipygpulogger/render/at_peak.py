@@ -106,7 +106,7 @@ def drawn_over(
     """Return the memory of a device over time, with the colours that are not explained yet."""
     found = drawings(timelines, device)
     fills = {name: _FILLS[name] for one in found for name in one.names if name not in named}
-    return "".join(one.svg(_FILLS, height) for one in found) + colours(fills)
+    return without_controls("".join(one.svg(_FILLS, height) for one in found) + colours(fills))
 
 
 def fold(rows: Sequence[AtPeak], times_s: _Times, most: int = 0) -> str:

@@ -8,14 +8,7 @@ from dataclasses import replace
 from html import escape
 from typing import TYPE_CHECKING
 
-from ..records.units import (
-    clipped,
-    nonzero_mb,
-    printable,
-    printable_lines,
-    rounded_mb,
-    without_controls,
-)
+from ..records.units import clipped, nonzero_mb, printable, printable_lines, rounded_mb
 from . import at_peak
 from .markup import PREFORMATTED
 from .table import Column, Table
@@ -33,7 +26,7 @@ def html(estimate: Estimate) -> str:
     """Return an estimate as HTML: its text, and the memory over its allocations."""
     words = escape(report(replace(estimate, timeline=())))
     drawn = at_peak.drawn_over(estimate.timeline, estimate.device)
-    return without_controls(f"<pre {PREFORMATTED}>{words}</pre>{drawn}")
+    return f"<pre {PREFORMATTED}>{words}</pre>{drawn}"
 
 
 def report(estimate: Estimate) -> str:

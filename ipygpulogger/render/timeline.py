@@ -9,7 +9,7 @@ from html import escape
 from itertools import accumulate, count, pairwise
 from typing import TYPE_CHECKING
 
-from ..records.units import in_mb, nonzero_mb, nonzero_text, printable, time_text
+from ..records.units import clipped, in_mb, nonzero_mb, nonzero_text, printable, time_text
 from .markup import RED, columns, typeset
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 HELD = "held before"  # what people read for "before"
 _KINDS = HELD, "parameters", "optimizer state", "variables", "gradients", "activations", "temporaries"
 _FILLINGS = dict(zip(_KINDS, ":█▓▚▒░·", strict=True))  # in a terminal
-_ROWS, _COLUMNS, _GUTTER = 12, 66, 12  # in a terminal
+_ROWS, _COLUMNS, _GUTTER = 12, 66, 13  # in a terminal
 _LEFT, _ABOVE, _LANE, _TIMES = 72, 20, 13, 26  # pixels: beside the areas, above them, a phase, the axis
 _GRID = 1000  # the areas' own coordinates, each way
 _TEXT = "fill=currentColor fill-opacity=.75"
@@ -45,7 +45,7 @@ class Drawing:
 
     def text(self) -> list[str]:
         """Return lines: the peak, twelve of blocks, phases, the axis, and what the blocks mean."""
-        place = int(self._share(self._peak_at) * (_COLUMNS - 1))
+        place = _column(self._share(self._peak_at))
         peak = f"{nonzero_mb(self._bytes)} at {self._when(self._peak_at)}"
         is_left = place + len(peak) + 2 < _COLUMNS
         lines = [("", " " * place + f"▼ {peak}" if is_left else f"{peak} ▼".rjust(place + 1))]
@@ -57,14 +57,16 @@ class Drawing:
             lines.append((sizes.get(row, ""), "".join(fillings[bisect_right(top, level)] for top in tops)))
         for name, spans in self._phases.items():
             lane = [" "] * _COLUMNS
-            for begin, end in ((int(a * (_COLUMNS - 1)), round(b * _COLUMNS)) for a, b in spans):
+            for begin, end in ((_column(a), round(b * _COLUMNS)) for a, b in spans):
                 lane[begin : max(end, begin + 1)] = "━" * max(end - begin, 1)
             lines.append((name, "".join(lane)))
         first, last = self._when(self._first), self._when(self._last)
         lines.append(("", first + last.rjust(_COLUMNS - len(first))))
         keys = "  ".join(f"{_FILLINGS[name]}\N{NO-BREAK SPACE}{name}" for name in self.names)
         lines += [("", printable(line)) for line in textwrap.wrap(keys, _COLUMNS)]
-        return [f"{printable(name):>{_GUTTER - 1}} {line}".rstrip() for name, line in lines]
+        return [
+            f"{clipped(printable(name), _GUTTER - 1):>{_GUTTER - 1}} {line}".rstrip() for name, line in lines
+        ]
 
     def svg(self, fills: Mapping[str, str], height: int) -> str:
         """Return SVG with areas of this height; its words have one size however wide it is."""
@@ -92,14 +94,15 @@ class Drawing:
                 width = max(end - begin, 0.002)
                 drawn += f"<rect x={begin:.2%} y={bottom + 10} width={width:.2%} height=7 {_TEXT} />"
             bottom += _LANE
-        *_, last = ticks = _ticks(self._last - self._first)
+        ticks = _ticks(self._last - self._first)
         for at in ticks:
             share = at / (self._last - self._first or 1)
             where = f"x={share:.2%} y={bottom + 20} text-anchor={_anchor(share, 0.06)}"
-            unit = " s" if self._one.unit == "s" else " allocations" if at == last else ""
+            unit = " s" if self._one.unit == "s" else " allocations" if at == ticks[-1] else ""
             drawn += f"<text {where} {_TEXT}>{at:,.9g}{unit}</text>"
+        # Where a notebook is not trusted, JupyterLab keeps the words alone: they have no size then.
         return (
-            f'<div style="padding-left:{_LEFT}px;max-width:{2 * height + 200}px">'
+            f'<div style="font-size:0;padding-left:{_LEFT}px;max-width:{2 * height + 200}px">'
             f'<svg role=img overflow=visible aria-label="{escape(self._said())}" width=100%'
             f' height={bottom + _TIMES} style="display:block;font:11px sans-serif">{drawn}</svg></div>'
         )
@@ -147,6 +150,10 @@ def _ticks(most: float) -> list[float]:
     steps = (factor * 10.0**power for power in count(-9) for factor in (1, 2, 5))
     step = next(step for step in steps if 4 * step >= most)
     return [step * i for i in range(int(most / step) + 1)]
+
+
+def _column(share: float) -> int:
+    return min(int(share * _COLUMNS), _COLUMNS - 1)
 
 
 def _anchor(share: float, near: float) -> str:
