@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..allocator.places import Frame, frames_of, user_frame
+from ..allocator.places import Frame, user_frame
 from .names import Label, Labels, surer
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ _CUBLAS_BYTES = {8_519_680, 33_554_432}  # the default; that of Hopper and later
 CUBLAS = "workspace of cuBLAS"
 _CHECKPOINT = "checkpoint.py"
 _RECOMPUTES = "recompute_fn", "unpack_hook"
-_ENGINE, _FIRST = "_engine_run_backward", "_make_grads"
+_ENGINE = "_engine_run_backward"
 _NEVER = 1 << 62
 _AT_ONCE = 64  # backward passes that may be under way, in all threads together
 
@@ -115,7 +115,7 @@ class Kinds:
         label = self._observed(block, count)
         if label is None or label.computed:
             # `_make_grads` makes the gradient of the result, with which a backward pass begins.
-            is_first = any(name == _FIRST for _, _, name in stack)
+            is_first = any(name == "_make_grads" for _, _, name in stack)
             if is_recomputed(stack) or (self._was_saved(block, count) and not is_first):
                 return Label("activations", label.name if label is not None else "")
             if label is None and not block.before and self._outlived_its_pass(block, stack):
@@ -183,12 +183,6 @@ class Kinds:
 def is_recomputed(stack: Iterable[Frame]) -> bool:
     """Return whether checkpointing computes an activation again, which the pass then needs."""
     return any(name in _RECOMPUTES and file.endswith(_CHECKPOINT) for file, _, name in stack)
-
-
-def telling(frames: Iterable[dict[str, Any]]) -> list[Frame]:
-    """Return of a recorded stack what `label_of` looks at: the innermost frame, and some by name."""
-    found = frames_of(frames)
-    return [*found[:1], *(one for one in found[1:] if one[2] in (*_RECOMPUTES, _FIRST))]
 
 
 def workspaces() -> set[int]:

@@ -48,8 +48,6 @@ class _Watched(NamedTuple):
 class _Peak(NamedTuple):
     """What was alive when most was allocated on a device."""
 
-    device: str
-    time_us: int | None
     rows: tuple[AtPeak, ...]
     timeline: KindTimeline  # in microseconds since the epoch
 
@@ -121,14 +119,6 @@ class DeviceRecording(Measuring):
     def at_peak(self) -> tuple[AtPeak, ...]:
         """Return the rows of all devices, of each the largest first."""
         return tuple(row for _, peak in sorted(self._peaks.items()) for row in peak.rows)
-
-    def times_s(self, time_s: float) -> tuple[tuple[str, float], ...]:
-        """Return by device when the peak was, in seconds since the beginning of the measurement."""
-        found = []
-        for _, peak in sorted(self._peaks.items()):
-            since_s = 0.0 if peak.time_us is None else time_s - (self._ended_s - peak.time_us / 1e6)
-            found.append((peak.device, min(max(since_s, 0.0), time_s)))
-        return tuple(found)
 
     def timelines(self, time_s: float) -> tuple[KindTimeline, ...]:
         """Return by device the memory over a measurement of so many seconds."""
@@ -231,7 +221,7 @@ class DeviceRecording(Measuring):
             if moment.size_bytes:
                 rows, times_s = self._rows(watched, moment), (self._began_s, self._ended_s)
                 timeline = self._breakdown.timeline(device, watched.device.index, replay, *times_s)
-                self._peaks[watched.device.index] = _Peak(device, moment.time_us, rows, timeline)
+                self._peaks[watched.device.index] = _Peak(rows, timeline)
             return
         why = "torch's memory history does not add up to it"
         if moment.size_bytes < peak.lo_bytes and not replay.whole and watched.still:
@@ -303,12 +293,13 @@ class PeakRecording:
     def result(self, measurement: M) -> M:
         """Return a measurement with what was alive at its peak."""
         devices = self._devices
+        timelines = devices.timelines(measurement.time_s)
         ram, notes = ((), []) if self._ram is None else (self._ram.result(measurement), self._ram.notes)
         return replace(
             measurement,
             at_peak=(*devices.at_peak(), *ram),
-            peak_times_s=devices.times_s(measurement.time_s),
-            timeline=devices.timelines(measurement.time_s),
+            peak_times_s=tuple((one.device, one.peak()[0]) for one in timelines),
+            timeline=timelines,
             notes=(*measurement.notes, *devices.notes, *notes),
         )
 

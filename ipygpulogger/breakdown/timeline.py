@@ -9,8 +9,8 @@ from dataclasses import replace
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
+from ..allocator.places import frames_of
 from ..records.explained import Kind, KindTimeline
-from .kinds import telling
 
 if TYPE_CHECKING:
     from ..allocator.replay import Block, Replay
@@ -44,7 +44,7 @@ def of_replay(device: str, replay: Replay, kinds: Kinds, began_s: float, ended_s
         if block.kind is None:
             key = tuple(map(id, block.frames))  # torch has one object for equal frames
             if (stack := stacks.get(key)) is None:
-                stack = stacks[key] = telling(block.frames)
+                stack = stacks[key] = frames_of(block.frames)
             block.kind = kinds.label_of(block, stack, block.count).kind
         kind: Kind = block.kind
         if kind == "activations" and block.began > first:
@@ -135,11 +135,8 @@ def fewer(times: Sequence[float], sums: Sequence[tuple[int, ...]], figures: int 
 def phases(spans: Iterable[Phase], made: Sequence[float], first: float, last: float) -> tuple[Phase, ...]:
     """Return the phases in their order; of too many, none.
 
-    Args:
-        spans: Backward passes and steps, of which none is within another pass.
-        made: When activations were allocated: the first of them since a phase begins the forward pass.
-        first: When the timeline begins.
-        last: When it ends.
+    They are the backward passes and steps in `spans`, and what leads to a pass, from the first activation on
+    that was `made` since the phase before.
     """
 
     def found() -> Iterator[Phase]:

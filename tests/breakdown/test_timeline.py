@@ -98,36 +98,53 @@ def test_the_largest_timeline_is_of_8_kb():
     assert one.phases[-1][2] <= 3600.13
 
 
-@pytest.mark.torch
-def test_the_phases_and_kinds_of_training(cuda):
-    """Each step's forward and backward pass and step are named in their order; kinds hold beyond the peak."""
+def trained(steps, figures):
+    """A recording of training steps; `figures` gets what is allocated after each part of them."""
     import torch
 
     model = torch.nn.Sequential(torch.nn.Linear(256, 512), torch.nn.ReLU(), torch.nn.Linear(512, 256)).cuda()
     optimizer = torch.optim.Adam(model.parameters())
     data = torch.ones(64, 256, device="cuda")
-    weights_bytes = 4 * (256 * 512 + 512 + 512 * 256 + 256)
 
     def train(steps):
         for _ in range(steps):
-            model(data).sum().backward()
+            loss = model(data).sum()
+            figures.append(torch.cuda.memory_allocated())
+            loss.backward()
+            figures.append(torch.cuda.memory_allocated())
             optimizer.step()
+            figures.append(torch.cuda.memory_allocated())
             optimizer.zero_grad()
 
     train(1)
-    found = recorded(lambda: train(3))
+    figures.clear()
+    return recorded(lambda: train(steps))
+
+
+WEIGHTS_BYTES = 4 * (256 * 512 + 512 + 512 * 256 + 256)
+SAVED_BYTES = 4 * 64 * 512  # what ReLU and the second layer keep is one tensor
+
+
+def columns(one):
+    return dict(zip(one.kinds, zip(*(sums for _, sums in one.points), strict=True), strict=True))
+
+
+@pytest.mark.torch
+def test_the_phases_and_kinds_of_training(cuda):
+    """Each step's forward and backward pass and step are named in their order, and have their kinds."""
+    figures = []
+    found = trained(3, figures)
     one = checked_timeline(found)
+    totals = iter(found.totals["cuda:0"])
+    assert all(figure in totals for figure in figures)  # what torch said meanwhile, in its order
     assert [name for name, _, _ in one.phases] == 3 * ["forward", "backward", "step"]
     ends = [time_s for _, begin_s, end_s in one.phases for time_s in (begin_s, end_s)]
     assert ends == sorted(ends)
     assert ends[-1] <= found.record.time_s
-    columns = dict(zip(one.kinds, zip(*(sums for _, sums in one.points), strict=True), strict=True))
-    assert set(columns["parameters"]) == {weights_bytes}
-    assert set(columns["optimizer state"]) == {2 * weights_bytes}
-    assert max(columns["gradients"]) == weights_bytes
-    saved_bytes = (
-        2 * 4 * 64 * 512
-    )  # what ReLU and the second layer keep is one tensor, and the sum's input none
+    kinds = columns(one)
+    assert set(kinds["parameters"]) == {WEIGHTS_BYTES}
+    assert set(kinds["optimizer state"]) == {2 * WEIGHTS_BYTES}
+    assert max(kinds["gradients"]) == WEIGHTS_BYTES
     for name, begin_s, end_s in one.phases:
         inside = [sums for time_s, sums in one.points if begin_s < time_s < end_s]
         of = {kind: [sums[i] for sums in inside] for i, kind in enumerate(one.kinds)}
@@ -135,4 +152,18 @@ def test_the_phases_and_kinds_of_training(cuda):
             assert not any(of["activations"])
         elif name == "forward":
             assert not any(of["gradients"])
-            assert max(of["activations"], default=0) <= saved_bytes
+            assert max(of["activations"], default=0) <= SAVED_BYTES
+
+
+@pytest.mark.torch
+def test_the_kinds_of_a_long_training(cuda):
+    """They are those of every step, though not every graph is looked at, and not all that was seen is kept."""
+    one = checked_timeline(trained(100, []))
+    kinds = columns(one)
+    assert set(kinds["parameters"]) == {WEIGHTS_BYTES}
+    assert set(kinds["optimizer state"]) == {2 * WEIGHTS_BYTES}
+    peaks = [i for i, (_, sums) in enumerate(one.points) if sum(sums) == sum(one.peak()[1])]
+    assert len(peaks) > 10
+    for kind in ("gradients", "activations"):
+        assert {kinds[kind][i] for i in peaks} == {kinds[kind][peaks[0]]}, kind
+    assert one.phases == ()  # too many

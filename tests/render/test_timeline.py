@@ -124,7 +124,9 @@ def test_nothing_to_draw(kinds):
 
 def test_an_estimate_is_its_text_and_the_drawing():
     """In a terminal the blocks are part of the text; in a notebook the areas stand below it."""
-    one = Estimate("step", "cuda:0", 1200 * MB, 1200 * MB, ROWS, timeline=(replace(STEP, unit="allocations"),))
+    one = Estimate(
+        "step", "cuda:0", 1200 * MB, 1200 * MB, ROWS, timeline=(replace(STEP, unit="allocations"),)
+    )
     assert "▼ 1200 MB at allocation 2" in repr(one)
     markup = one._repr_html_()
     assert markup.startswith("<pre ")
