@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from recorded import checked_timeline, recorded
 
-from ipygpulogger.breakdown import timeline
+from ipygpulogger.breakdown import timeline, training
 from ipygpulogger.records.explained import KindTimeline
 from ipygpulogger.records.value import plain
 
@@ -156,8 +156,10 @@ def test_the_phases_and_kinds_of_training(cuda):
 
 
 @pytest.mark.torch
-def test_the_kinds_of_a_long_training(cuda):
-    """They are those of every step, though not every graph is looked at, and not all that was seen is kept."""
+@pytest.mark.parametrize("share", [0, 1e9])
+def test_the_kinds_of_a_long_training(cuda, monkeypatch, share):
+    """They are those of every step, though few graphs are looked at, or of all not all that was seen is kept."""
+    monkeypatch.setattr(training, "_SHARE", share)
     one = checked_timeline(trained(100, []))
     kinds = columns(one)
     assert set(kinds["parameters"]) == {WEIGHTS_BYTES}
