@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 HELD = "held before"  # what people read for "before"
 _KINDS = HELD, "parameters", "optimizer state", "variables", "gradients", "activations", "temporaries"
 _FILLINGS = dict(zip(_KINDS, ":█▓▚▒░·", strict=True))  # in a terminal
-_ROWS, _COLUMNS, _GUTTER = 12, 66, 13  # in a terminal
+_ROWS, _COLUMNS, _GUTTER = 12, 66, 12  # in a terminal
 _LEFT, _ABOVE, _LANE, _TIMES = 72, 20, 13, 26  # pixels: beside the areas, above them, a phase, the axis
 _GRID = 1000  # the areas' own coordinates, each way
 _TEXT = "fill=currentColor fill-opacity=.75"
@@ -64,9 +64,7 @@ class Drawing:
         lines.append(("", first + last.rjust(_COLUMNS - len(first))))
         keys = "  ".join(f"{_FILLINGS[name]}\N{NO-BREAK SPACE}{name}" for name in self.names)
         lines += [("", printable(line)) for line in textwrap.wrap(keys, _COLUMNS)]
-        return [
-            f"{clipped(printable(name), _GUTTER - 1):>{_GUTTER - 1}} {line}".rstrip() for name, line in lines
-        ]
+        return [f"{clipped(printable(name), _GUTTER):>{_GUTTER}} {line}".rstrip() for name, line in lines]
 
     def svg(self, fills: Mapping[str, str], height: int) -> str:
         """Return SVG with areas of this height; its words have one size however wide it is."""
@@ -111,11 +109,9 @@ class Drawing:
         """Return one path for each kind, upon those below: along its upper edge, back along the lower."""
         along = [round(self._share(at) * _GRID) for at, _ in self._one.points]
         tops = [list(accumulate(sums, initial=0)) for _, sums in self._one.points]
-        edges = [
-            [_GRID - round(top / self._bytes * _GRID) for top in each] for each in zip(*tops, strict=True)
-        ]
+        levels = [[_GRID - round(top / self._bytes * _GRID) for top in one] for one in tops]
         drawn = ""
-        for name, (lower, upper) in zip(self.names, pairwise(edges), strict=True):
+        for name, (lower, upper) in zip(self.names, pairwise(zip(*levels, strict=True)), strict=True):
             there = [f"H{x}V{b}" for x, (a, b) in zip(along[1:], pairwise(upper), strict=True) if a != b]
             back = [f"H{x}V{a}" for x, (a, b) in zip(along[1:], pairwise(lower), strict=True) if a != b]
             path = f"M0 {upper[0]}{''.join(there)}H{_GRID}V{lower[-1]}{''.join(reversed(back))}H0Z"
