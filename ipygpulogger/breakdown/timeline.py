@@ -48,7 +48,7 @@ def of_replay(device: str, replay: Replay, kinds: Kinds, began_s: float, ended_s
             block.kind = kinds.label_of(block, stack, block.count).kind
         kind: Kind = block.kind
         if kind == "activations" and block.began > first:
-            made.append(times[block.began - first])
+            made.append(float(times[block.began - first]))
         return kind
 
     lives = ((one.size_bytes, one.began, one.ended, one) for one in replay.blocks)
@@ -68,7 +68,8 @@ def by_kind(
     """Return a timeline's kinds and points, from its times and totals after each event from `first` on."""
     at = moments(times, totals)
     kinds, sums = sums_at([first + i for i in at], lives, kind_of)
-    return kinds, tuple((times[at[k]], sums[k]) for k in fewer([times[i] for i in at], sums))
+    # No number of an event's is kept: it would keep a part of the heap from being given back.
+    return kinds, tuple((float(times[at[k]]), sums[k]) for k in fewer([times[i] for i in at], sums))
 
 
 def moments(times: Sequence[float], totals: Sequence[int], spans: int = _SPANS) -> list[int]:
