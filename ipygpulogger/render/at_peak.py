@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from ..records.explained import KindTimeline
 
     _Times = Sequence[tuple[str, float]]  # by device
+    _Over = Sequence[KindTimeline]
 
 _WIDTH = 100  # columns of the whole table
 _LINE = 80  # columns of a line of kinds
@@ -67,7 +68,7 @@ _FILLS = {  # of the kinds, as people read them
 }
 
 
-def text(rows: Sequence[AtPeak], times_s: _Times, timelines: Sequence[KindTimeline] = ()) -> str:
+def text(rows: Sequence[AtPeak], times_s: _Times, timelines: _Over = ()) -> str:
     """Return the whole table as text, with the memory over time, without a newline at the end."""
     lines = []
     for device, found in _by_device(rows):
@@ -84,7 +85,7 @@ def lines_of(rows: Sequence[AtPeak], width: int, most: int = _ROWS) -> list[str]
 def html(
     rows: Sequence[AtPeak],
     times_s: _Times,
-    timelines: Sequence[KindTimeline] = (),
+    timelines: _Over = (),
     height: int = HEIGHT,
 ) -> str:
     """Return the same as HTML: of each device a bar of the kinds, and the table; foreign text is escaped."""
