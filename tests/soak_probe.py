@@ -1,8 +1,10 @@
 """Imported by the kernels of the soak: what the process has, counted from inside, and objects whose end is watched."""
 
+import ast
 import asyncio
 import collections
 import ctypes
+import functools
 import gc
 import logging
 import signal
@@ -10,6 +12,7 @@ import sys
 import warnings
 import weakref
 
+import executing
 import IPython
 
 PACKAGE = "ipygpulogger"
@@ -65,6 +68,7 @@ def types():
 
 def sample():
     """Collect garbage, and count."""
+    _drop_trees()
     gc.collect()
     _watched[:] = [weak for weak in _watched if weak() is not None]
     by_type = types()
@@ -83,6 +87,21 @@ def sample():
         "records": _history["count"],
         "history_bytes": _history["bytes"],
     }
+
+
+def _drop_trees():
+    """Drop the syntax trees that tracebacks left in caches.
+
+    Which library's file an interrupt falls into is chance, and the tree of one is up to 100,000 objects.
+    """
+    for kind in (executing.Source, *executing.Source.__subclasses__()):
+        for name in ("__source_cache_with_lines", "__executing_cache"):
+            kind._class_local(name, {}).clear()
+    for one in gc.get_objects():
+        if isinstance(one, functools._lru_cache_wrapper) and str(one.__module__).startswith("executing."):
+            one.cache_clear()
+        elif isinstance(one, ast.AST) and not one._fields:
+            vars(one).clear()  # of `ast.Load` there is one object: its `parent` is in the last tree
 
 
 def blocks_per_record():

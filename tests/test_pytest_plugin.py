@@ -352,7 +352,7 @@ def test_a_test_that_became_dearer_fails_the_comparison(run, capsys):
     assert main(["compare", logs[1], logs[2]]) == 1
     said = capsys.readouterr().out
     assert "test_other[32]: test_it.py" in said
-    assert "2 of 3 cells grew" in said
+    assert "2 of 3 tests grew" in said
     assert main(["report", logs[0]]) == 0
     assert "test_other[32]" in capsys.readouterr().out
 

@@ -124,11 +124,11 @@ class Graphs:
         for reader in readers:
             try:
                 saved = reader(node)
-                if type(saved) is kind:
-                    found.append(saved.data)
-                elif saved is not None:
-                    several = saved if type(saved) in (tuple, list) else (saved,)
-                    found += [one.data if type(one) is kind else one for one in several if one is not None]
+                for one in saved if type(saved) in (tuple, list) else (saved,):
+                    value = one.data if type(one) is kind else one
+                    # None: nothing was needed of this factor; or hooks packed it as that.
+                    if value is not None or (type(one) is kind and one.unpack_hook is not None):
+                        found.append(value)
             except RuntimeError:  # released by an earlier backward pass
                 continue
         return found

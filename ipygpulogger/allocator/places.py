@@ -91,7 +91,8 @@ def last_resort(stack: Sequence[Frame]) -> Frame | None:
     texts = [frame for frame in stack if frame[0].startswith("<") and not frame[0].startswith("<frozen")]
     if texts:
         return texts[0]
-    libraries = [one for one in stack if not (one[0].startswith((OURS, _STANDARD)) or _TORCH in one[0])]
+    within = OURS, _STANDARD, "<frozen"
+    libraries = [one for one in stack if not (one[0].startswith(within) or _TORCH in one[0])]
     return libraries[0] if libraries else stack[0] if stack else None
 
 

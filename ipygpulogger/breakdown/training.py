@@ -43,7 +43,6 @@ class Training:
         self._users: set[object] = set()
         self._wrappers = Wrappers(lambda: getattr(module(), "autograd", None))
         self._hooks: list[Any] = []
-        self._reset()
 
     def _reset(self) -> None:
         self._snapshots, self._passes = BoundedLog(_SNAPSHOTS), BoundedLog(_PASSES)

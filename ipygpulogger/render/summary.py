@@ -137,7 +137,8 @@ def _table(records: Sequence[CellRecord], names: dict[Key, str], *, html: bool) 
     columns += [Column("Consumed", gap=1, least=8), Column("Needed", gap=1, least=6)]
     columns += [Column("", "drawn" if html else "figure", gap=1), Column("Highest", gap=1, least=7)]
     columns += [Column("Time", gap=1, least=7)]
-    columns.insert(1 if html else len(columns), Column("Cell", "code", html_head="Source"))
+    source_head = "File" if any(map(is_test, records)) else "Cell"
+    columns.insert(1 if html else len(columns), Column(source_head, "code", html_head="Source"))
     table = Table(columns)
     shown = [(record, _rows(record, names)) for record in records]
     usages = [usage for _, rows in shown for _, usage in rows if usage is not None]
@@ -234,7 +235,8 @@ def named(record: CellRecord, between: str = ": ") -> str:
 def comparison(found: Comparison, *, unchanged: bool = False) -> str:
     """Return the cells that changed between two runs, or all; the last line is the verdict."""
     shown = [pair for pair in found.pairs if unchanged or pair.changed or pair is found.unexplained]
-    what = "Needed, MB" if any(is_test(pair.after) for pair in shown) else "Highest, MB"
+    of_tests = any(is_test(pair.after) for pair in found.pairs)
+    noun, what = ("test", "Needed, MB") if of_tests else ("cell", "Highest, MB")
     lines = [f"{what:20}{'Before':>8}{'Now':>8}{'Change':>8}"] if shown else []
     for pair in shown:
         lines += _compared(pair, unchanged=unchanged)
@@ -243,13 +245,13 @@ def comparison(found: Comparison, *, unchanged: bool = False) -> str:
         for record in records:
             lines.append(f"{word}: {named(record)}{record.outcome() and ', '}{record.outcome()}")
     if same := len(found.pairs) - len(shown):
-        lines.append(f"{cells_text(same, 0)} not shown: no change of their own (--all shows every cell)")
+        lines.append(f"{same:,} not shown: no change of their own (--all shows every {noun})")
     if found.unexplained:
         lines.append(f"{named(found.unexplained.after)}: began higher, and no cell of both runs grew")
     if found.failed:
         lines.append(f"failed now, not before: {'; '.join(map(named, found.failed))}")
     lines.append(
-        f"{grew or 'none'} of {count} {'cell' if count == 1 else 'cells'} grew by more than"
+        f"{grew or 'none'} of {count} {noun}{'' if count == 1 else 's'} grew by more than"
         f" {100 * found.tolerance:.4g} % and {rounded_mb(found.floor_bytes)} MB"
     )
     return printable_lines(lines)

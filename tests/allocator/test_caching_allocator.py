@@ -1,5 +1,7 @@
 """The model of torch's caching allocator: beside torch's own on the simulated device."""
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -42,6 +44,28 @@ def test_it_does_as_torchs_own(cuda, steps):
         assert allocator.reserved_bytes == torch.cuda.memory_reserved(device)
     assert allocator.peak_bytes == torch.cuda.max_memory_allocated(device)
     assert allocator.peak_reserved_bytes == torch.cuda.max_memory_reserved(device)
+
+
+@given(st.lists(STEPS, max_size=60))
+def test_what_was_taken_comes_back(steps):
+    """Blocks in use never overlap; when all were freed, they have merged into segments that can be returned."""
+    allocator, held = CachingAllocator(), []
+    for what, number in steps:
+        if what == "allocate" and number:
+            held.append(allocator.allocate(number))
+            assert held[-1].size_bytes >= number
+        elif what == "free" and held:
+            allocator.free(held.pop(number % len(held)))
+        elif what == "empty":
+            allocator.empty_cache()
+        ranges = sorted((block.address, block.address + block.size_bytes) for block in held)
+        assert all(end <= begin for (_, end), (begin, _) in pairwise(ranges))
+        used_bytes = sum(block.size_bytes for block in held)
+        assert allocator.allocated_bytes == used_bytes <= allocator.reserved_bytes
+    for block in held:
+        allocator.free(block)
+    allocator.empty_cache()
+    assert (allocator.allocated_bytes, allocator.reserved_bytes) == (0, 0)
 
 
 def test_a_limit():

@@ -47,8 +47,10 @@ def test_blocks_and_segments_that_go(layout):
     layout.follow(event("segment_alloc", B + 3 * MB, 3))
     layout.follow(event("segment_free", B, 3))
     layout.follow(event("segment_free", B, 3))
-    layout.follow(event("segment_map", B, 3))
     assert sizes(layout, B, B + 3 * MB) == [2, 3]
+    layout.follow(event("segment_map", B + 3 * MB, 3))  # of a segment that is there
+    layout.follow({"action": "oom", "size": 9 * MB})
+    assert sizes(layout, A, B, B + 3 * MB) == [3, 2, 3]
     layout.follow(event("segment_alloc", B, 4))  # elsewhere, later
     assert sizes(layout, B) == [2]
 

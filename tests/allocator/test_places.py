@@ -10,6 +10,7 @@ from ipygpulogger.allocator.places import (
     Places,
     below_magics,
     frames_of,
+    is_top,
     is_users,
     last_resort,
     stack_of,
@@ -54,8 +55,24 @@ def test_libraries_fold_into_the_line_that_called_them(monkeypatch):
     assert user_frame([linear, bootstrap]) is None
     assert last_resort([linear, loader, bootstrap]) == loader
     assert last_resort([linear, ("<string>", 2, "<module>"), bootstrap]) == ("<string>", 2, "<module>")
-    assert last_resort([bootstrap]) == bootstrap
+    assert last_resort([("<frozen importlib._bootstrap>", 5, "_load"), loader]) == loader
+    assert last_resort([bootstrap, (f"{STDLIB}/threading.py", 982, "run")]) == bootstrap
     assert last_resort([]) is None
+
+
+@pytest.mark.parametrize(
+    ("frame", "top"),
+    [
+        (("/me/train.py", 1, "<module>"), True),
+        (("<ipython-input-4-abc>", 1, "<cell line: 1>"), True),
+        (("/me/train.py", 7, "step"), False),
+        (("/me/train.py", 7, "<lambda>"), False),
+        ((f"{INSTALLED}/loader/worker.py", 1, "<module>"), False),
+    ],
+)
+def test_the_lines_of_a_file_or_cell_itself(frame, top):
+    """The user's, and not those of a function."""
+    assert is_top(frame) is top
 
 
 def test_frames_of_other_languages_are_left_out():

@@ -123,6 +123,7 @@ def test_tasks_are_compared_with_their_like():
 def test_the_order_is_not_that_in_which_they_came():
     """Ranks by number, then workers by name."""
     names = ["worker b", "worker a"]
-    records = [of({"worker": name}) for name in names] + [of(rank) for rank in (10, 9)]
+    records = [of({"worker": name}) for name in names]
+    records += [of({"rank": rank, "pid": 99 - rank}) for rank in (10, 9, 1, 0)]
     found = [record.process.named() for record in Group("x", records)]
-    assert found == ["rank 9", "rank 10", "worker a", "worker b"]
+    assert found == ["rank 0", "rank 1", "rank 9", "rank 10", "worker a", "worker b"]

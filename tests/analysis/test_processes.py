@@ -82,6 +82,21 @@ def test_the_same_rank_is_compared():
     assert told.splitlines()[-1].startswith("1 of 4 cells grew")
 
 
+def test_a_cell_of_a_rank_is_known_by_its_source():
+    """Its number is another in each run; where there is no source, the label tells."""
+    before, after = (
+        [replace(of(0, 100, source=text), label=label) for text, label in run]
+        for run in (
+            [("x = 1", "In [2]"), ("y = 2", "In [3]"), ("", "load")],
+            [("x = 1", "In [5]"), ("y = 2", "In [2]"), ("", "save"), ("", "load")],
+        )
+    )
+    found = compare(before, after)
+    pairs = [(one.before.label, one.after.label) for one in found.pairs]
+    assert pairs == [("In [2]", "In [5]"), ("In [3]", "In [2]"), ("load", "load")]
+    assert [one.label for one in found.new] == ["save"]
+
+
 def test_another_rank_is_new():
     """Three ranks in place of two: the third has nothing to be compared with."""
     before, after = ([of(rank, 100) for rank in range(count)] for count in (2, 3))

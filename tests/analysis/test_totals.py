@@ -2,11 +2,13 @@
 
 from datetime import datetime, timedelta, timezone
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from made import plain
+from processes import of
 
-from ipygpulogger.analysis.ranking import outer, raising
+from ipygpulogger.analysis.ranking import of_one_process, outer, raising
 from ipygpulogger.records import DeviceUsage, Heap, Peak, RamUsage
 
 MB = 2**20
@@ -59,6 +61,29 @@ def test_who_raised_memory_to_its_highest(run):
     assert highest - raised.gen.peak.lo_bytes <= max(5 * MB, highest // 100)
     near = [one for one in run if one.gen.peak.lo_bytes >= highest - 5 * MB]
     assert raised.gen.needed_bytes >= max(one.gen.needed_bytes for one in near)
+
+
+@pytest.mark.parametrize(("highest_mb", "within_mb"), [(100, 5), (1000, 10)])
+@pytest.mark.parametrize("below", [False, True])
+def test_how_near_the_highest_a_cell_comes(highest_mb, within_mb, below):
+    """To 5 MB or 1 %, to the byte: further below, a cell that needed more did not raise it."""
+
+    def run(lo_bytes, needs_bytes):
+        usage = RamUsage(lo_bytes - needs_bytes, 0, Peak(lo_bytes, lo_bytes, "exact"))
+        return lo_bytes, usage
+
+    near_bytes = (highest_mb - within_mb) * MB - below
+    found = [run(highest_mb * MB, MB), run(near_bytes, 2 * MB)]
+    assert raising(found) == (found[not below][0], found[0][1])
+
+
+def test_a_page_of_one_process_is_the_kernels():
+    """Or, without its records, that of the first process, by its name; nothing is of nobody."""
+    first, second = of(1), of({"worker": "b", "host": "other"})
+    again, own = of(1, 100), plain()
+    assert of_one_process([first, second, again]) == ([first, again], "rank 1")
+    assert of_one_process([first, own, second]) == ([own], "")
+    assert of_one_process([]) == ([], "")
 
 
 def test_cells_alone_are_added_up():

@@ -5,11 +5,13 @@ import subprocess
 import sys
 import textwrap
 import threading
+import time
 from functools import partial
 from pathlib import Path
 
 import pytest
 import simgpu
+from memory import Block
 from recorded import MB, Recorded, recorded
 
 pytestmark = pytest.mark.torch
@@ -17,6 +19,8 @@ pytestmark = pytest.mark.torch
 import torch  # noqa: E402 - where it is not, this file is not opened
 
 from ipygpulogger.breakdown.recording import PeakRecording  # noqa: E402
+from ipygpulogger.breakdown.rows import Breakdown  # noqa: E402
+from ipygpulogger.engine.machine import machine  # noqa: E402
 from ipygpulogger.records.explained import UNRECORDED  # noqa: E402
 from ipygpulogger.sources.torch import snapshot as torch_snapshot  # noqa: E402
 
@@ -410,3 +414,35 @@ def test_ending_while_threads_allocate(kernel_env):
     """torch calls a null pointer if it stops copying stacks while a thread is about to copy one."""
     ran = subprocess.run([sys.executable, "-c", BUSY], env=kernel_env, capture_output=True, check=False)
     assert ran.returncode == 0, ran.stderr
+
+
+def test_what_a_recording_takes_of_ram_is_ours(cuda, monkeypatch):
+    """What beginning takes and reading gives back is neither the measurement's nor told after it."""
+    taken, begin, read = [], Breakdown.begin, Breakdown.read_names
+    monkeypatch.setattr(Breakdown, "begin", lambda one: (taken.append(Block(40)), begin(one)))
+    monkeypatch.setattr(Breakdown, "read_names", lambda *args: (taken.pop().free(), read(*args)))
+    own = machine().own_imports
+    before_bytes, recording = own.bytes, PeakRecording(ram=False)
+    recording.begin()
+    assert (own.bytes - before_bytes) // MB in range(40, 44)
+    kept = block(2)
+    recording.end()
+    assert not taken and (own.bytes - before_bytes) // MB in range(-4, 4)
+    del kept
+
+
+def test_when_the_peak_was(cuda):
+    """A peak before a pause and one after it are told apart."""
+
+    def early():
+        block(8)
+        time.sleep(0.4)
+
+    def late():
+        time.sleep(0.4)
+        block(8)
+
+    (before, time_s), (after, _) = (
+        (one.peak_times_s[0][1], one.time_s) for one in (recorded(run).record for run in (early, late))
+    )
+    assert time_s - before >= 0.4 and after > 0.1

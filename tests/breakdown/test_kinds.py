@@ -8,7 +8,10 @@ import torch
 from recorded import recorded
 from torch import nn
 
+from ipygpulogger.allocator.replay import Block
 from ipygpulogger.breakdown import training
+from ipygpulogger.breakdown.kinds import BackwardPass, Kinds, TrainingHistory
+from ipygpulogger.breakdown.names import Label, surer
 
 pytestmark = pytest.mark.torch
 
@@ -189,6 +192,29 @@ def test_a_torch_without_the_function_that_is_watched(monkeypatch):
     found = recorded(spike)
     assert not found.record.at_peak
     assert ["does not tell when backward passes run" in note for note in found.notes] == [True]
+
+
+def test_of_two_findings_the_surer_one_stays():
+    """Whichever came first: of a variable and a graph the graph, if autograd made what the variable holds."""
+    graph = Label("activations")
+    for variable, kind in [
+        (Label("variables", "y", computed=True), "activations"),
+        (Label("variables", "y"), "variables"),
+        (Label("parameters", "y"), "parameters"),
+    ]:
+        found = {surer(one, other)[:2] for one, other in [(variable, graph), (graph, variable)]}
+        assert found == {(kind, "y")}
+
+
+def test_what_the_engine_makes_and_leaves_is_a_gradient():
+    """In a pass whose graph was not walked: of a thread of its own or of this one; not what a hook's line makes."""
+    step = BackwardPass((), retained=False, inner=False, begin={0: 5}, end={0: 10})
+    kinds, made = Kinds(0, 12, TrainingHistory(passes=(step,)), {}), Block(512, 512, 7, ())
+    engine, hook = ("graph.py", 1, "_engine_run_backward"), ("user.py", 2, "hook")
+    found = [kinds.label_of(made, stack).kind for stack in ([], [engine], [hook, engine])]
+    assert found == ["gradients", "gradients", "variables"]
+    step.walked = True  # then the gradients are known
+    assert kinds.label_of(made, []).kind == "variables"
 
 
 @pytest.mark.parametrize("move", [nn.Module.cuda, nn.Module.half], ids=["to the GPU", "to half precision"])

@@ -13,7 +13,7 @@ from ipygpulogger import measure
 from ipygpulogger.allocator.places import Place
 from ipygpulogger.breakdown.ram import _unseen
 from ipygpulogger.breakdown.recording import PeakRecording
-from ipygpulogger.breakdown.rows import HELD, LabelledBlock, rows_of
+from ipygpulogger.breakdown.rows import HELD, Deleted, LabelledBlock, rows_of
 from ipygpulogger.engine.scope import Scope
 from ipygpulogger.records import CPU, AtPeak, Measurement
 from ipygpulogger.sources.system import memray as source
@@ -137,6 +137,34 @@ def test_our_own_work_is_not_in_it():
     assert [size // MB for _, _, size in large(outer)] == [8, 4]
     assert inner[0].at_peak == ()
     assert "it is recorded for another measurement" in str(inner[0].notes[-1])
+
+
+@needs_memray
+def test_what_comes_after_the_end_is_not_in_it():
+    """A block that lives from the end until the rows are read makes no peak, and hides none."""
+    recording, scope = PeakRecording(ram=True), Scope()
+    recording.begin()
+    scope.open()
+    kept = bytearray(8 * MB)
+    assert bytearray(4 * MB)
+    scope.close()
+    recording.end()
+    later = bytearray(64 * MB)
+    found = recording.result(scope.result(Measurement, "block"))
+    names = ("kept", 8 * MB + 1), ("assert bytearray(4 * MB)", 4 * MB + 1)
+    assert [row[1:] for row in large(found)] == [*names]
+    del kept, later
+
+
+def test_only_a_line_of_the_cell_itself_binds_its_variable(tmp_path):
+    """Neither what a function of the cell asked for, nor the same line of another file, is the variable's."""
+    cell, other = tmp_path / "cell.py", tmp_path / "other.py"
+    cell.write_text("a = bytes(9)\nb = 2\ndel a\n", encoding="utf-8")
+    deleted = Deleted([[(str(cell), 2, "<module>")]], None)
+    assert deleted.name_of([(str(cell), 1, "<module>")]) == "a (deleted)"
+    assert deleted.name_of([(str(cell), 1, "<lambda>"), (str(cell), 1, "<module>")]) == ""
+    assert deleted.name_of([(str(other), 1, "<module>")]) == ""
+    assert deleted.name_of([(str(cell), 2, "<module>")]) == ""
 
 
 HERE = Place("In [1]:2", "x = f()")

@@ -1,11 +1,13 @@
 """Entry points are read once in a process, and parsed only where a distribution names our group."""
 
 import sys
+from types import SimpleNamespace
 
 import pytest
 
 from ipygpulogger.engine import frameworks
 from ipygpulogger.engine.frameworks import Frameworks
+from ipygpulogger.sources import Framework
 from ipygpulogger.sources.contract import Notes
 
 OURS = "[ipygpulogger.sources]\narena = example_source:Arena\n"
@@ -37,6 +39,29 @@ def distribution(folder, name, text):
 
 def names():
     return [entry.name for entry in frameworks._offered()]
+
+
+def test_one_that_fails_does_not_keep_out_another(monkeypatch):
+    """Neither one that cannot be imported, nor one that is no framework; why is said, by name."""
+
+    class Sound(Framework):
+        name = "sound"
+
+        def counters(self):
+            return []
+
+    def entry(name, load):
+        return SimpleNamespace(name=name, value=f"{name}:It", load=load)
+
+    entries = entry("absent", lambda: 1 / 0), entry("other", lambda: int), entry("sound", lambda: Sound)
+    monkeypatch.setattr(frameworks, "_offered", lambda: entries)
+    monkeypatch.setattr(frameworks, "_ADAPTERS", {})
+    notes = Notes()
+    found = Frameworks(notes)
+    why = {"absent": "ZeroDivisionError: division by zero", "other": "TypeError: 0 is not a Framework"}
+    assert [one.name for one in found.known()] == ["sound"]
+    assert found.failed == why
+    assert notes.take() == tuple(f"the source {name} of {name}:It fails: {why[name]}" for name in why)
 
 
 @pytest.mark.parametrize("name", ["third-1.0.dist-info", "third.egg-info"])

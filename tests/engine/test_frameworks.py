@@ -4,13 +4,15 @@ import sys
 from types import ModuleType
 
 import pytest
+from counters import Model
 
 from ipygpulogger.engine import frameworks
 from ipygpulogger.engine.frameworks import Frameworks
 from ipygpulogger.engine.machine import Machine
+from ipygpulogger.engine.sampler import Measuring
 from ipygpulogger.engine.scope import Scope
 from ipygpulogger.records import Measurement
-from ipygpulogger.sources import Framework
+from ipygpulogger.sources import Device, DeviceCounter, Framework
 from ipygpulogger.sources.contract import Notes
 
 
@@ -107,6 +109,31 @@ def test_entry_points_are_read_once_and_a_failure_is_said(monkeypatch):
     frameworks._offered.cache_clear()
 
 
+def test_what_is_first_used_is_told_to_all_that_is_open(monkeypatch):
+    """Once each: the device and its counter, and whether a reset may have been unseen."""
+
+    class Arena(Model, DeviceCounter):
+        device = Device("xpu", 0, "a card")
+
+    class Watching(Measuring):
+        def __init__(self):
+            self.found = []
+
+        def adopt(self, tracker, device, *, sure):
+            self.found.append((tracker.counter, device, sure))
+
+    spy, arena, open_ = Spy(), Arena(), [Watching(), Watching()]
+    spy.counters, spy.late = lambda: [arena], True
+    on = Machine(frameworks=[spy])
+    for one in open_:
+        on.scopes.add(one)
+    on.discover()
+    put(monkeypatch, "spied")
+    on.discover()
+    on.discover()
+    assert [one.found for one in open_] == [[(arena, arena.device, False)]] * 2
+
+
 def test_two_of_one_name_are_both_asked(monkeypatch):
     """Another distribution may know of arrays of torch's that we do not."""
     one, other = Spy(), Spy()
@@ -120,6 +147,43 @@ def test_what_came_late_is_told_by_name(monkeypatch):
     late.late = True
     put(monkeypatch, "one", "late")
     assert Frameworks(Notes(), [one, late]).hold() == {"late"}
+
+
+@pytest.mark.parametrize(
+    ("indices", "current"), [((None, 3, 5), 3), ((0, 1), 0), ((None, None), None), ((), None)]
+)
+def test_the_first_that_has_a_current_device_is_believed(monkeypatch, indices, current):
+    """One that uses none is passed over; 0 is a device."""
+    spies = [Spy(f"spied{number}") for number in range(len(indices))]
+    put(monkeypatch, *(spy.name for spy in spies))
+    for spy, index in zip(spies, indices, strict=True):
+        spy.current_index = lambda index=index: index
+    assert Frameworks(Notes(), spies).current_index() == current
+
+
+@pytest.mark.parametrize(("answers", "can"), [((False, True), True), ((False, False), False), ((), False)])
+def test_one_that_can_preload_is_enough(monkeypatch, answers, can):
+    """Of several that are imported."""
+    spies = [Spy(f"spied{number}") for number in range(len(answers))]
+    put(monkeypatch, *(spy.name for spy in spies))
+    for spy, answer in zip(spies, answers, strict=True):
+        spy.can_preload = lambda answer=answer: answer
+    assert Frameworks(Notes(), spies).can_preload() is can
+
+
+def test_ours_comes_before_anothers_of_the_same_name(monkeypatch):
+    """Whichever was there first: ours is only loaded when its framework is imported."""
+
+    class Ours(Spy):
+        pass
+
+    theirs = Spy("torch")
+    put(monkeypatch, "torch")
+    monkeypatch.setattr(Frameworks, "_of_others", lambda _: iter([theirs]))
+    monkeypatch.setattr(frameworks, "_adapter", lambda _: lambda: Ours("torch"))
+    found = Frameworks(Notes())
+    assert found.loaded == (theirs,)
+    assert [type(one) for one in found.imported()] == [Ours, Spy]
 
 
 def test_what_was_held_is_released_though_its_module_is_gone(monkeypatch):

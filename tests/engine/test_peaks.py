@@ -276,11 +276,13 @@ TestAnyProgram.settings = settings(max_examples=500, stateful_step_count=40, dea
         ("+500; -500", "open a", ["observe", "reset", "observe"]),  # nobody's peak could be lost
         ("observe", "open a", ["observe"]),  # the peak is at what is in use
         ("open o; +500", "open a", ["observe"]),
+        ("open a", "segment a", ["observe"]),
     ],
 )
-def test_no_more_looks_than_needed(before, step, log):
-    """A quiet counter is read once, and reset only where its peak is above what is in use."""
-    play = Play(Model()).run(before)
+@pytest.mark.parametrize("start", [1000, 0])
+def test_no_more_looks_than_needed(before, step, log, start):
+    """A quiet counter is read once, and reset only where its peak is above what is in use, be that nothing."""
+    play = Play(Model(start)).run(before)
     play.model.log.clear()
     assert play.run(step).model.log == log
 

@@ -42,8 +42,7 @@ def test_the_sampler_serves_many_in_one_thread(waits):
     looked = threading.Event()
     sampler = Sampler(looked.set, delay_s=0.001, period_s=0.001)
     scopes = [Scope() for _ in range(3)]
-    for scope in scopes:
-        sampler.start(scope)
+    assert all(sampler.start(scope) for scope in scopes)
     thread = sampler._thread
     assert looked.wait(10)
     for scope in scopes:
@@ -105,6 +104,22 @@ def test_a_stuck_driver_does_not_hold_up_the_cell():
     let_go.set()
     thread.join(10)
     assert not thread.is_alive()
+
+
+def test_a_start_while_it_is_being_closed(monkeypatch):
+    """Closing ends the thread that was there; one that was started meanwhile goes on."""
+    sampler = Sampler(lambda: None, delay_s=60)
+    sampler.start(sampler)
+    sampler.stop(sampler)
+    thread = sampler._thread
+    monkeypatch.setattr(thread, "join", lambda timeout: sampler.start(sampler))  # noqa: ARG005
+    sampler.close()
+    monkeypatch.undo()
+    thread.join(10)
+    assert sampler.is_running
+    sampler.stop(sampler)
+    sampler.close()
+    assert not sampler.is_running
 
 
 def test_the_sampler_survives_a_failing_look():

@@ -14,16 +14,20 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from counters import Model
 from memory import MB, blip
 
 from ipygpulogger.engine import children
 from ipygpulogger.engine import machine as machines
+from ipygpulogger.engine.device_scope import DeviceScope
 from ipygpulogger.engine.machine import Machine, machine
+from ipygpulogger.engine.sampler import Measuring
 from ipygpulogger.engine.scope import Scope
 from ipygpulogger.records import Measurement
 from ipygpulogger.render import text
 from ipygpulogger.runtime import clock
 from ipygpulogger.runtime.wrappers import Call
+from ipygpulogger.sources import Device
 from ipygpulogger.sources.contract import Notes
 from ipygpulogger.sources.nvidia import driver
 
@@ -236,6 +240,74 @@ def test_a_rise_outside_the_allocators_is_said(gpu, fresh, raw, whose):
     result = run(fresh, rise)
     assert (result.gpus[0].peaked_bytes, result.gpus[0].unknown_rise_bytes) == (0, 5120 * MB)
     assert "(5120 MB more for a moment, owner unknown)" in text.report(result)
+
+
+@pytest.mark.parametrize(
+    ("peak_class", "sampled"), [("resettable", False), ("monotone", True), ("sampled", True)]
+)
+def test_general_ram_is_sampled_where_its_peak_cannot_be_reset(peak_class, sampled):
+    """And only once somebody measures it; elsewhere samples would show nothing that its counter does not."""
+    on = Machine(SimpleNamespace(counter=Model(peak_class=peak_class)))
+    assert on.samples_ram is False
+    assert on.resident_bytes() == 1000
+    assert on.samples_ram is sampled
+
+
+@pytest.mark.parametrize(("version", "threads", "running", "sampled", "said"), [
+    ((3, 11), 1, False, False, "start"),  # it warns of no fork
+    ((3, 11), 2, True, False, "start"),
+    ((3, 12), 1, False, False, "close"),
+    ((3, 12), 2, True, False, "close"),  # ours is the only other one
+    ((3, 12), 2, True, True, None),  # a device is sampled, which goes on
+    ((3, 12), 2, False, False, "start"),  # it warns anyway
+    ((3, 12), 3, True, False, "start"),
+])  # fmt: skip
+def test_before_a_fork(fresh, monkeypatch, version, threads, running, sampled, said):
+    """Children are sampled, unless ours is the only other thread and Python would warn of it; then it ends."""
+    calls, scope, lines = (
+        [],
+        Scope(fresh, reset_peaks=False),
+        Measuring(),
+    )  # children do not concern the lines
+    sampler = SimpleNamespace(
+        is_running=running,
+        start=lambda whom: calls.append("start" if whom is scope else whom),
+        stop=lambda _: None,
+        close=lambda although_wanted=False: calls.append("close" if although_wanted else "rest"),
+    )
+    monkeypatch.setattr(fresh, "sampler", sampler)
+    scope.open()
+    fresh.scopes.add(lines)
+    monkeypatch.setattr(
+        scope, "device_scopes", lambda: [DeviceScope(Device("cuda", 0, "", "GPU-1"))] * sampled
+    )
+    calls.clear()
+    with monkeypatch.context() as patch:
+        patch.setattr(machines.sys, "version_info", version)
+        patch.setattr(machines.linux, "thread_count", lambda: threads)
+        fresh.before_fork()
+    fresh.scopes.discard(lines)
+    scope.close()
+    assert calls == [*filter(None, [said]), "rest"]
+
+
+def test_a_fork_asks_the_machine_if_there_is_one(monkeypatch):
+    """A process that measures nothing so far has none."""
+    asked = []
+    for one in (None, SimpleNamespace(before_fork=lambda: asked.append(1))):
+        monkeypatch.setattr(machines, "_machine", one)
+        machines._before_fork()
+    assert asked == [1]
+
+
+def test_starts_of_programs_are_watched_while_something_is_open(fresh):
+    """After the last scope Python's own function is back."""
+    plain = os.posix_spawn
+    first, second = Scope(fresh).open(), Scope(fresh).open()
+    first.close()
+    assert os.posix_spawn is not plain
+    second.close()
+    assert os.posix_spawn is plain
 
 
 # -- settling --------------------------------------------------------------------------------------

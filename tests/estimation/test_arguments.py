@@ -137,6 +137,19 @@ def test_a_resized_tensor_is_like_the_given_one(cuda):
     assert (found.peak_bytes, found.batches[0].peak_bytes, images.shape) == (512, 6 << 20, (8, 3))
 
 
+def test_a_size_that_the_function_does_not_take(cuda, capsys):
+    """Its error stands in the place of the figures, which the other sizes have; the given size runs once."""
+
+    def fn(x):
+        print(len(x))
+        return x.cuda().view(4, -1)
+
+    found = ipygpulogger.estimate(fn, X[:, 0].contiguous(), batch_sizes=[1 << 20, 3, 8])
+    assert [one.peak_bytes for one in found.batches] == [4 << 20, None, found.peak_bytes]
+    assert [one.error.partition(":")[0] for one in found.batches] == ["", "RuntimeError", ""]
+    assert capsys.readouterr().out.split().count("8") == 1
+
+
 def test_nothing_to_replace():
     """What cannot be varied is refused in one sentence."""
     for args in [(), ("x", 1, 2), (None, 7), (True,), (torch.tensor(1.0),), (nn.Linear(2, 2),)]:

@@ -100,6 +100,10 @@ INSIDE = {
     "out=": lambda x: torch.exp(x, out=torch.empty(0, device="cuda")),
     "cat into an empty one": lambda x: torch.cat([x, x], out=torch.empty(0, device="cuda")),
     "one dimension of a square": lambda x: torch.linalg.vector_norm(x.repeat(4, 16)[:1024], dim=1),
+    "a matrix of every other column": lambda x: x[:, ::2] @ x[: WIDTH // 2],
+    "a matrix as its columns stand": lambda x: x[:WIDTH].T @ x[:WIDTH],
+    "a matrix and a vector": lambda x: x @ x[0],
+    "a matrix and one number as a vector": lambda x: x @ x[0, :1].expand(WIDTH),
     "resize_": lambda x: (x * 1).resize_(4 * ROWS, WIDTH),
 }
 

@@ -169,6 +169,16 @@ def test_a_device_that_was_chosen_here(net):
     assert all(weight.device.type == "cpu" for weight in net.parameters())
 
 
+def test_the_cpu_beside_a_gpu(cuda):
+    """Where the function has a tensor on a GPU, "cpu" means the CPU: what is copied there needs nothing."""
+
+    def back(x):
+        assert x.to("cpu").is_cpu
+        return x * 2
+
+    assert estimated(back, X.cuda()).peak_bytes == 2 * INPUT_BYTES
+
+
 def test_torch_cuda(net):
     """Functions of torch.cuda answer as where the device is there, streams, events and properties included."""
     asked = ("name", "major", "minor", "total_memory", "multi_processor_count")
@@ -183,6 +193,8 @@ def test_torch_cuda(net):
             out = net.cuda()(x.pin_memory().cuda())
         out.record_stream(torch.cuda.current_stream())
         assert out.is_cuda and out.get_device() == torch.cuda.current_device() == 0
+        assert not x.is_cuda and x.get_device() == -1
+        assert len(torch.cuda.get_rng_state_all()) == torch.cuda.device_count() == 1
         assert torch.cuda.max_memory_allocated() >= torch.cuda.memory_allocated() >= INPUT_BYTES
         end.record()
         torch.cuda.synchronize()
@@ -212,6 +224,19 @@ def test_models_from_anywhere(net):
     """Made inside, a copy, and one without memory; mocks and liars take no part."""
     made = estimated(lambda: nn.Linear(64, 64).cuda()(torch.ones(256, 64, device="cuda")))
     assert {row.kind for row in made.rows} >= {"temporaries"}
+
+    class Early(nn.Linear):
+        def __init__(self, size):
+            self.size = size  # before there are tables of parameters
+            super().__init__(size, size)
+
+    class Late(nn.Linear):
+        def __init__(self, size):
+            super().__init__(size, size)
+            self.size = size
+
+    early, late = (estimated(lambda x, kind=one: kind(64).cuda()(x.cuda()), X) for one in (Early, Late))
+    assert early.peak_bytes == late.peak_bytes
     with torch.device("meta"):
         large = nn.Linear(1 << 16, 1 << 16)
     found = estimated(large, torch.empty(8, 1 << 16, device="meta"))

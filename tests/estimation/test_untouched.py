@@ -65,6 +65,13 @@ sys.path[:0] = [sys.argv[1]]
 import models, torch
 from ipygpulogger import estimate
 from ipygpulogger.sources.nvidia import driver
+from torch.utils.checkpoint import checkpoint
+
+def recomputes(x):  # in the first backward pass of the process
+    checkpoint(lambda x: x.exp().sin().cos(), x.cuda(), use_reentrant=False).sum().backward()
+
+first, again = (estimate(recomputes, torch.ones(1 << 20, requires_grad=True)) for _ in range(2))
+assert first == again and [row.kind for row in first.at_peak].count("activations"), first.at_peak
 step, args = models.mixed_precision("cpu")
 found = estimate(step, *args, batch_sizes=[8])
 print(json.dumps([found.fits, found.unknown, found.peak_bytes, found.reserved_bytes, len(found.at_peak)]))
