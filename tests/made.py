@@ -8,7 +8,16 @@ from typing import Literal, Union, get_args, get_origin
 from hypothesis import Phase
 from hypothesis import strategies as st
 
-from ipygpulogger.records import CellRecord, ChildUsage, DeviceUsage, OutOfMemory, Peak, RamUsage
+from ipygpulogger.records import (
+    CellRecord,
+    ChildUsage,
+    DeviceUsage,
+    KindTimeline,
+    OutOfMemory,
+    Peak,
+    RamUsage,
+    Timeline,
+)
 from ipygpulogger.storage.decode import types_of
 
 UNSHRUNK = (Phase.explicit, Phase.reuse, Phase.generate)  # to shrink such a record takes minutes
@@ -85,7 +94,7 @@ def of_type(hint, most=2):
         return maybe(of_type(options[0]))
     if options[-1] is ...:
         many = st.lists(of_type(options[0]), max_size=most)
-        return many.map(tuple if most < 64 else lambda points: tuple(sorted(points)))
+        return many.map(lambda points: tuple(sorted(points)) if hint == Timeline else tuple(points))
     return st.tuples(*map(of_type, options))
 
 
@@ -93,6 +102,8 @@ def of_class(kind, **fixed):
     """Any value of a class of records; with these fields as given."""
     if kind is ChildUsage:
         fixed = {"name": SHORT} | fixed
+    if kind is KindTimeline:
+        fixed = {"unit": st.sampled_from(["s", "allocations"])} | fixed
     if kind is OutOfMemory:
         fixed = {"device": st.just("cuda:0")} | fixed
     fields = {

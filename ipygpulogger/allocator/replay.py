@@ -35,6 +35,7 @@ class Block:
     lost: bool = False  # whether it may have been allocated within the measurement, by an event that is lost
     began: int = -1  # the indices of the events at which its life began and ended
     ended: int = sys.maxsize
+    kind: Any = None  # what it was for, a kind of `AtPeak`, once that has been found out
 
     @property
     def alive(self) -> bool:
@@ -49,7 +50,6 @@ class Moment:
     blocks: tuple[Block, ...]  # all that were
     size_bytes: int  # the sum of their sizes
     count: int  # the number of allocations until then
-    time_us: int | None  # when, since the epoch; None for the beginning of the measurement
     requested_bytes: int = 0  # what could not be allocated, if this is where an allocation failed
 
 
@@ -75,7 +75,7 @@ class Replay:
             stood, segments = {}, []
         else:
             stood, segments = undone(self.events, end.segments, self._settings)
-        self._blocks: list[Block] = []
+        self.blocks: list[Block] = []  # all, in the order in which their lives began
         self._totals: list[int] = []  # allocated after each event
         self._allocations: list[int] = []  # the indices of the events that are allocations
         self._begin_bytes: int
@@ -85,7 +85,7 @@ class Replay:
         # Where the events begin after the measurement, frees alone may be lost as well.
         reach = self.whole or since.allocated > self.first_count
         self.agrees = self.agrees and None not in map(self._index, [until, since] if reach else [until])
-        for block in self._blocks:
+        for block in self.blocks:
             block.lost = self.missing > 0 and not block.count
             block.before = block.count <= since.allocated and not block.lost
             block.count = self.first_count if block.lost else block.count
@@ -93,7 +93,7 @@ class Replay:
 
     def _run(self, stood: Blocks, layout: Layout, history: DeviceHistory) -> bool:
         """Replay all events; return whether they agree with each other and with the blocks at the end."""
-        blocks, totals, allocations, agree = self._blocks, self._totals, self._allocations, True
+        blocks, totals, allocations, agree = self.blocks, self._totals, self._allocations, True
         living = {
             address: Block(address, block["size"], 0, block.get("frames") or ())
             for address, block in live(stood).items()
@@ -140,8 +140,17 @@ class Replay:
         """Return the moment of the most memory, of several the first."""
         begin = self._begin()
         first, last = (max(one.allocated - self.first_count, 0) for one in (self._since, self._until))
-        best = max([begin, *self._allocations[first:last]], key=self._total)
-        return self._moment(best, at_begin=best == begin)
+        return self._moment(max([begin, *self._allocations[first:last]], key=self._total))
+
+    @property
+    def ends(self) -> tuple[int, int]:
+        """The indices of the last events before the measurement, -1 before all, and within it."""
+        return self._begin(), self._index(self._until) or 0
+
+    def totals(self) -> list[int]:
+        """Return what was allocated as the measurement began, and after each of its events."""
+        first, last = self.ends
+        return [self._total(first), *self._totals[first + 1 : last + 1]]
 
     def failure(self) -> Moment | None:
         """Return the last moment at which an allocation failed; None if none did, or its event is lost."""
@@ -172,15 +181,10 @@ class Replay:
         index = self._index(self._since)
         return -1 if index is None else index
 
-    def _moment(self, index: int, *, at_begin: bool = False) -> Moment:
-        blocks = tuple(block for block in self._blocks if block.began <= index < block.ended)
+    def _moment(self, index: int) -> Moment:
+        blocks = tuple(block for block in self.blocks if block.began <= index < block.ended)
         count = self.first_count + bisect_right(self._allocations, index)
-        time_us = None
-        if not at_begin:
-            time_us = self.events[index]["time_us"]
-        elif self.missing and self.events:  # the peak was reached earlier, and lasted until then
-            time_us = self.events[0]["time_us"]
-        return Moment(blocks, sum(block.size_bytes for block in blocks), count, time_us)
+        return Moment(blocks, sum(block.size_bytes for block in blocks), count)
 
 
 def _begin_of(history: DeviceHistory, begin: AllocatorState, begin_blocks: int) -> int | None:

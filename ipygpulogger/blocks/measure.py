@@ -24,7 +24,7 @@ from ..runtime.wrappers import around_calls
 
 if TYPE_CHECKING:
     from ..breakdown.recording import PeakRecording
-    from ..records import AtPeak, DeviceUsage, RamUsage
+    from ..records import AtPeak, DeviceUsage, KindTimeline, RamUsage
 
 F = TypeVar("F", bound="Callable[..., Any]")
 
@@ -238,6 +238,11 @@ class Measure:
     def at_peak(self) -> tuple[AtPeak, ...]:
         """Return what was alive at the peak of the last block or call; empty unless ``peak=True``."""
         return () if self.last is None else self.last.at_peak
+
+    @property
+    def timeline(self) -> tuple[KindTimeline, ...]:
+        """Return the memory over the last block or call by kind, by device; empty unless ``peak=True``."""
+        return () if self.last is None else self.last.timeline
 
     @property
     def time_s(self) -> float:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import os
 import re
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -28,6 +28,8 @@ class BackwardPass:
     stack: tuple[Frame, ...]  # the Python stack that waits for it, innermost first
     retained: bool  # its graph stays for another
     inner: bool  # it is within another
+    began_s: float = 0.0  # since the epoch
+    ended_s: float = 0.0  # the same for its end; 0 while it runs
     begin: dict[int, int] = field(default_factory=dict)  # by device, the position at which it began
     end: dict[int, int] | None = None  # the same for its end; None while it runs
     walked: bool = False  # whether its graph was
@@ -48,6 +50,7 @@ class TrainingHistory(NamedTuple):
 
     snapshots: tuple[LabelSnapshot, ...] = ()  # in their order; those of modules and optimizers come first
     passes: tuple[BackwardPass, ...] = ()  # in the order in which they began
+    steps: tuple[tuple[float, float], ...] = ()  # of optimizers, outside of passes: from, to; since the epoch
 
 
 class BoundedLog:
@@ -95,17 +98,25 @@ class Kinds:
                     if device == index:
                         found = self._found.setdefault(address, [])
                         found.append((position, label, snapshot.graph_of))
+        # By identity, the positions of snapshots that are still there: of a long training not all are.
+        self._kept = {id(snapshot.positions) for snapshot in history.snapshots}
         self._passes = sorted((one for one in history.passes if index in one.begin), key=self._begin)
+        ended = [one for one in self._passes if one.ended_s and not one.inner]
+        # Backward passes and steps, from when and until when, since the epoch.
+        self.spans = [("backward", one.began_s, one.ended_s) for one in ended]
+        self.spans += [("step", *step) for step in history.steps]
         self._begins = [self._begin(one) for one in self._passes]
+        self._latest_ends = list(itertools.accumulate(map(self._end, self._passes), max))
         self._workspaces = workspaces()
 
-    def label_of(self, block: Block, stack: list[Frame]) -> Label:
-        """Return what a block was for."""
-        label = self._observed(block)
+    def label_of(self, block: Block, stack: list[Frame], count: int | None = None) -> Label:
+        """Return what a block was for at a position, by default at the peak."""
+        count = self._count if count is None else count
+        label = self._observed(block, count)
         if label is None or label.computed:
             # `_make_grads` makes the gradient of the result, with which a backward pass begins.
             is_first = any(name == "_make_grads" for _, _, name in stack)
-            if is_recomputed(stack) or (self._was_saved(block) and not is_first):
+            if is_recomputed(stack) or (self._was_saved(block, count) and not is_first):
                 return Label("activations", label.name if label is not None else "")
             if label is None and not block.before and self._outlived_its_pass(block, stack):
                 label = Label("gradients")
@@ -125,27 +136,27 @@ class Kinds:
         found = [one for one in found if user_frame(one.stack) is not None] or found
         return found[-1] if sum(not one.inner for one in found) <= 1 and found else None
 
-    def _observed(self, block: Block) -> Label | None:
+    def _observed(self, block: Block, count: int) -> Label | None:
         address = self._index, block.address
         label = self._names.get(address) if block.alive else None
         until = _NEVER if block.freed is None else block.freed
         for position, one, graph_of in self._found.get(block.address, ()):
             if not block.count <= position <= until:
                 continue
-            # Whether the peak came before a backward pass let go of its graph.
-            was_kept = graph_of is None or graph_of.retained or self._count <= self._end(graph_of)
+            # Whether that was before a backward pass let go of its graph.
+            was_kept = graph_of is None or graph_of.retained or count <= self._end(graph_of)
             if one.kind != "activations" or was_kept:
                 label = surer(label, one)
             elif one.name:  # the graph has let go of it, the variable has not
                 label = surer(label, Label("variables", one.name))
         return label
 
-    def _was_saved(self, block: Block) -> bool:
+    def _was_saved(self, block: Block, count: int) -> bool:
         """Return whether a backward pass freed a block, where it is unknown what its graph kept."""
         return block.freed is not None and any(
-            block.count <= self._begin(one) and max(block.freed, self._count) <= self._end(one)
+            block.count <= self._begin(one) and max(block.freed, count) <= self._end(one)
             for one in self._around(block.freed)
-            if not one.whole
+            if not (one.whole and id(one.begin) in self._kept)
         )
 
     def _outlived_its_pass(self, block: Block, stack: list[Frame]) -> bool:
@@ -153,12 +164,14 @@ class Kinds:
         if (stack and stack[0][2] != _ENGINE) or block.size_bytes in self._workspaces:
             return False
         one = self.waiting(block)
-        return one is not None and not one.walked and (block.freed is None or block.freed > self._end(one))
+        if one is None or (one.walked and id(one.end) in self._kept):
+            return False
+        return block.freed is None or block.freed > self._end(one)
 
     def _around(self, count: int) -> list[BackwardPass]:
-        """Return the last passes that had begun at a position, in their order."""
+        """Return the last passes that had begun at a position, in their order; not all that had ended."""
         last = bisect_right(self._begins, count)
-        return self._passes[max(last - _AT_ONCE, 0) : last]
+        return self._passes[max(last - _AT_ONCE, bisect_left(self._latest_ends, count)) : last]
 
     def _begin(self, one: BackwardPass) -> int:
         return one.begin[self._index]

@@ -21,10 +21,12 @@ from ..sources.torch.snapshot import EVENT_BYTES, MAX_EVENTS, Position, Snapshot
 from .kinds import workspaces
 from .ram import RamRecording
 from .rows import Breakdown
+from .timeline import placed
 
 if TYPE_CHECKING:
     from ..engine.peaks import Interval, PeakTracker
     from ..records import AtPeak
+    from ..records.explained import KindTimeline
 
 M = TypeVar("M", bound=Measurement)
 
@@ -46,9 +48,8 @@ class _Watched(NamedTuple):
 class _Peak(NamedTuple):
     """What was alive when most was allocated on a device."""
 
-    device: str
-    time_us: int | None
     rows: tuple[AtPeak, ...]
+    timeline: KindTimeline  # in microseconds since the epoch
 
 
 class DeviceRecording(Measuring):
@@ -61,7 +62,7 @@ class DeviceRecording(Measuring):
         self._history: TorchHistory | None = None
         self._why_not: Unavailable | None = None  # why torch does not record its allocations
         self._watched: dict[int, _Watched] = {}  # by torch's index
-        self._ended_s = 0.0
+        self._began_s = self._ended_s = 0.0
         self._peaks: dict[int, _Peak] = {}  # by torch's index
         self.notes: list[str] = []  # what is not known, and why
         # By device, what was alive when an allocation last failed there, the largest first.
@@ -86,6 +87,7 @@ class DeviceRecording(Measuring):
                 tracker = on.devices.tracker("torch", device.index)
                 if tracker is not None and device.index not in self._watched:  # as `enter` may adopt it
                     self._watch(device, tracker)
+            self._began_s = clock.wall_s()
         except BaseException as reason:
             self._failed(reason)
             self.drop()
@@ -118,13 +120,10 @@ class DeviceRecording(Measuring):
         """Return the rows of all devices, of each the largest first."""
         return tuple(row for _, peak in sorted(self._peaks.items()) for row in peak.rows)
 
-    def times_s(self, time_s: float) -> tuple[tuple[str, float], ...]:
-        """Return by device when the peak was, in seconds since the beginning of the measurement."""
-        found = []
-        for _, peak in sorted(self._peaks.items()):
-            since_s = 0.0 if peak.time_us is None else time_s - (self._ended_s - peak.time_us / 1e6)
-            found.append((peak.device, min(max(since_s, 0.0), time_s)))
-        return tuple(found)
+    def timelines(self, time_s: float) -> tuple[KindTimeline, ...]:
+        """Return by device the memory over a measurement of so many seconds."""
+        began_s = self._ended_s - time_s
+        return tuple(placed(peak.timeline, began_s, time_s) for _, peak in sorted(self._peaks.items()))
 
     def drop(self) -> None:
         """Let go of everything but the result; whatever fails, the rest is let go of. Idempotent."""
@@ -220,8 +219,9 @@ class DeviceRecording(Measuring):
         most_bytes = moment.size_bytes if peak.hi_bytes is None else peak.hi_bytes
         if replay.agrees and peak.lo_bytes <= moment.size_bytes <= most_bytes:
             if moment.size_bytes:
-                rows = self._rows(watched, moment)
-                self._peaks[watched.device.index] = _Peak(device, moment.time_us, rows)
+                rows, times_s = self._rows(watched, moment), (self._began_s, self._ended_s)
+                timeline = self._breakdown.timeline(device, watched.device.index, replay, *times_s)
+                self._peaks[watched.device.index] = _Peak(rows, timeline)
             return
         why = "torch's memory history does not add up to it"
         if moment.size_bytes < peak.lo_bytes and not replay.whole and watched.still:
@@ -293,11 +293,13 @@ class PeakRecording:
     def result(self, measurement: M) -> M:
         """Return a measurement with what was alive at its peak."""
         devices = self._devices
+        timelines = devices.timelines(measurement.time_s)
         ram, notes = ((), []) if self._ram is None else (self._ram.result(measurement), self._ram.notes)
         return replace(
             measurement,
             at_peak=(*devices.at_peak(), *ram),
-            peak_times_s=devices.times_s(measurement.time_s),
+            peak_times_s=tuple((one.device, one.peak()[0]) for one in timelines),
+            timeline=timelines,
             notes=(*measurement.notes, *devices.notes, *notes),
         )
 

@@ -33,11 +33,13 @@ from ..runtime.errors import is_from_a_handler, named
 from ..runtime.shell import current_shell
 from .kinds import Kinds, TrainingHistory
 from .names import Label, Labels, Search, names_at_end
+from .timeline import of_replay
 from .training import training
 
 if TYPE_CHECKING:
     from ..allocator.graph import Address
-    from ..allocator.replay import Block, Moment
+    from ..allocator.replay import Block, Moment, Replay
+    from ..records.explained import KindTimeline
     from .ram import RamBlock, RamPeak
 
 _MOST_ROWS = 100  # of one device
@@ -122,12 +124,17 @@ class Breakdown:
             label = kinds.label_of(block, own)
             if label == _TEMPORARY and not block.alive and (name := deleted.name_of(own)):
                 label = Label("variables", name)
+            block.kind = label.kind
             if (key := (id(stack), block.before, block.lost)) not in known:
                 known[key] = _place(block, stack, places), places.calls_of(stack)
             place, calls = known[key]
             made = LabelledBlock.of(label, place, block.size_bytes, alive=block.alive)
             blocks.append(made._replace(calls=calls))
         return rows_of(device, blocks)
+
+    def timeline(self, device: str, index: int, replay: Replay, *times_s: float) -> KindTimeline:
+        """Return the timeline of one device, after its rows; see `of_replay`."""
+        return of_replay(device, replay, Kinds(index, 0, self._history, self._names), *times_s)
 
 
 def _stack(block: Block, own: list[Frame], kinds: Kinds) -> Sequence[Frame]:

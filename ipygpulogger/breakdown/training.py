@@ -31,7 +31,7 @@ T = TypeVar("T")
 _SURE = 2  # graphs that are walked whatever it costs
 _SURE_AT_PEAKS = 64  # the same, where the peak rose since the position before
 _SHARE = 0.01  # others are walked while all of this took less of the time since the recording began
-_SNAPSHOTS, _PASSES = 32, 4096  # the latest that are kept
+_SNAPSHOTS, _PASSES = 32, 4096  # the latest that are kept; of steps as many as of passes
 _LASTING = 256  # snapshots of modules and optimizers that are kept
 
 
@@ -42,7 +42,7 @@ class Training:
         self._lock = threading.RLock()
         self._users: set[object] = set()
         self._wrappers = Wrappers(lambda: getattr(module(), "autograd", None))
-        self._hook: Any = None
+        self._hooks: list[Any] = []
 
     def _reset(self) -> None:
         self._snapshots, self._passes = BoundedLog(_SNAPSHOTS), BoundedLog(_PASSES)
@@ -54,6 +54,8 @@ class Training:
         self._rose = False  # whether a peak did between the last two positions
         self._lasting: deque[LabelSnapshot] = deque(maxlen=_LASTING)
         self._stacks: dict[Any, Any] = {}
+        self._stepping: dict[int, float] = {}  # by identity of an optimizer, when its step began
+        self._steps: deque[tuple[float, float]] = deque(maxlen=_PASSES)
 
     def begin(self, user: object) -> None:
         """Watch from here on; nothing happens where torch is not there; raises `Unavailable`."""
@@ -75,20 +77,23 @@ class Training:
                 self._users.clear()
                 raise Unavailable("this version of torch does not tell when backward passes run")
             optimizers: Any = sys.modules["torch.optim.optimizer"]
-            self._hook = optimizers.register_optimizer_step_post_hook(self._stepped)
+            self._hooks = [
+                optimizers.register_optimizer_step_pre_hook(self._steps_now),
+                optimizers.register_optimizer_step_post_hook(self._stepped),
+            ]
 
     def end(self, user: object) -> TrainingHistory:
         """Stop watching, unless another recording still needs it; return what was observed."""
         with self._lock:
             if user not in self._users:
                 return TrainingHistory()
-            history = TrainingHistory((*self._lasting, *self._snapshots.items()), self._passes.items())
+            snapshots = *self._lasting, *self._snapshots.items()
+            history = TrainingHistory(snapshots, self._passes.items(), tuple(self._steps))
             self._users.discard(user)
             if not self._users:
                 self._wrappers.take_off()
-                if self._hook is not None:
-                    self._hook.remove()
-                    self._hook = None
+                while self._hooks:
+                    self._hooks.pop().remove()
                 self._reset()
         return history
 
@@ -151,6 +156,7 @@ class Training:
         if not one.begin:
             return None
         self._passes.add(one)
+        one.began_s = clock.wall_s()
         return one
 
     def _may_walk(self) -> bool:
@@ -178,6 +184,7 @@ class Training:
         one.leaves = list(filter(graphs.is_parameter, found.leaves)) if one.inner else found.leaves
 
     def _left(self, one: BackwardPass, results: Any) -> None:
+        one.ended_s = clock.wall_s()
         values = self._values
         leaves, one.leaves = one.leaves, []
         if values is None:
@@ -190,14 +197,23 @@ class Training:
                 for gradient in (*map(graphs.gradient_of, leaves), *given):
                     add(labels, graphs.addresses_of(gradient), Label("gradients"))
         one.end = self._positions()
-        if labels:
+        if one.walked:
             self._snapshots.add(LabelSnapshot(one.end, labels))
 
     # -- the optimizer -------------------------------------------------------------------------------------
 
+    def _steps_now(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
+        values = self._values
+        if values is not None and not values.torch.compiler.is_compiling():
+            if values.torch._C._current_graph_task_id() >= 0:
+                return  # it is part of a backward pass
+            self._stepping[id(optimizer)] = clock.wall_s()
+
     def _stepped(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
         values = self._values
         if values is not None and not values.torch.compiler.is_compiling():
+            if (began_s := self._stepping.pop(id(optimizer), None)) is not None:
+                self._steps.append((began_s, clock.wall_s()))
             self._safely(self._read_optimizer, values, optimizer)
 
     def _read_optimizer(self, values: Values, optimizer: Any) -> None:

@@ -154,5 +154,5 @@ def _report(record: CellRecord, file: str) -> None:
     if record.lines:
         told.append(lines.table([replace(one, source=getline(file, one.lineno)) for one in record.lines]))
     if record.at_peak:
-        told.append(at_peak.text(record.at_peak, record.peak_times_s))
+        told.append(at_peak.text(record.at_peak, record.peak_times_s, record.timeline))
     aside(*"\n".join(told).split("\n"))

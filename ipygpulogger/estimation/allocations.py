@@ -15,7 +15,8 @@ from ..allocator.graph import Graphs
 from ..allocator.places import Frame, Place, Places
 from ..breakdown.names import Label
 from ..breakdown.rows import LabelledBlock, rows_of
-from ..records.explained import BEFORE, AtPeak
+from ..breakdown.timeline import Phase, by_kind, phases
+from ..records.explained import BEFORE, AtPeak, Kind, KindTimeline
 from ..runtime.shell import current_shell
 from .fake_tensors import storage_of
 from .values import is_called_by_engine
@@ -136,18 +137,30 @@ class Kinds(Graphs):
         self.allocations = allocations
         self._leaves = torch.utils._pytree.tree_leaves
         self.steps: Counter[int] = Counter()  # by identity of an optimizer, how many it made
+        self.began = 0  # how many events there were when the function began
+        self._spans: list[Phase] = []  # passes and steps, in numbers of allocations
+        self._step_began = 0
 
     def backward(self, original: Callable[..., Any], outputs: Any, *args: Any, **kwargs: Any) -> Any:
         """Run a backward pass, looked at as it begins and ends."""
-        leaves = self._before(outputs)
+        leaves, is_inner = self._before(outputs), self._torch._C._current_graph_task_id() >= 0
+        began = len(self.allocations.all)
         results = original(outputs, *args, **kwargs)
+        if not is_inner:
+            self._spans.append(("backward", began, len(self.allocations.all)))
         for one in (*map(self.gradient_of, leaves), *(results if isinstance(results, tuple) else ())):
             self._mark(one, "gradients")
         return results
 
+    def steps_now(self) -> None:
+        """Note that an optimizer begins a step."""
+        self._step_began = len(self.allocations.all)
+
     def stepped(self, optimizer: Any, *_: Any) -> None:
         """Note the state of an optimizer that has made a step."""
         self.steps[id(optimizer)] += 1
+        if self._torch._C._current_graph_task_id() < 0:
+            self._spans.append(("step", self._step_began, len(self.allocations.all)))
         for one in self._leaves(list(optimizer.state.values())):
             self._mark(one, "optimizer state", always=True)
 
@@ -192,7 +205,7 @@ class Kinds(Graphs):
         places = Places(current_shell())
         blocks = (
             LabelledBlock.of(
-                Label(one.kind or ("temporaries" if one.died else "variables"), one.name),  # type: ignore[arg-type]
+                Label(_kind_of(one), one.name),
                 Place(BEFORE, "") if one.place is None else places.place_of(one.place),
                 one.size_bytes,
                 alive=True,
@@ -201,6 +214,31 @@ class Kinds(Graphs):
             if one.size_bytes and one.born <= at and (one.died is None or one.died > at)
         )
         return rows_of(device, blocks)
+
+    def timeline(self, device: str) -> tuple[KindTimeline, ...]:
+        """Return the memory by kind from the function's beginning on; empty if it takes none."""
+        every, first, count = self.allocations.all, self.began - 1, 0
+        totals, numbers = [0], [0.0]
+        for number, requested_bytes in self.allocations.events:
+            size_bytes, is_made = every[number].size_bytes, requested_bytes >= 0
+            count += is_made
+            totals.append(totals[-1] + (size_bytes if is_made else -size_bytes))
+            numbers.append(count if is_made else count + 0.5)  # what is freed goes before the next one
+        numbers = [number - int(numbers[self.began]) for number in numbers]
+        before = count - int(numbers[-1])
+        if not any(totals := totals[self.began :]):
+            return ()
+        lives = ((one.size_bytes, one.born, one.died or sys.maxsize, one) for one in every)
+        kinds, points = by_kind(numbers[self.began :], totals, lives, _kind_of, first)
+        points = (*points, (numbers[-1] // 1 + 0.9, points[-1][1]))
+        made = [one.number + 1 - before for one in every if one.kind == "activations" and one.born > first]
+        spans = [(name, begin - before, end - before) for name, begin, end in self._spans]
+        shown = phases(spans, made, 0.0, points[-1][0])
+        return (KindTimeline(device, kinds, points, shown, "allocations"),)
+
+
+def _kind_of(one: Allocation) -> Kind:
+    return one.kind or ("temporaries" if one.died else "variables")  # type: ignore[return-value]
 
 
 class GradientSums:

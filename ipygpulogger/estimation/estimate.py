@@ -121,6 +121,7 @@ def estimate(
         batches=tuple(map(of_size, sizes)),
         batched=varied.described,
         notes=tuple(dict.fromkeys(notes)),
+        timeline=found.timeline,
     )
 
 

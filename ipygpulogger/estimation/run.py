@@ -22,7 +22,7 @@ from .values import EstimateError, listed, written
 
 if TYPE_CHECKING:
     from ..allocator.places import Frame
-    from ..records import AtPeak
+    from ..records import AtPeak, KindTimeline
 
 _MOST_RUNS = 4
 _LINES = 3  # that a note names
@@ -55,6 +55,7 @@ class Run(NamedTuple):
     held_bytes: int  # how much of the peak is on the device already, in tensors of this process
     # Repeats the allocations with no more than so many bytes to reserve, and returns whether all succeeded.
     fits_within: Callable[[int], bool]
+    timeline: tuple[KindTimeline, ...]  # the memory by kind over its allocations
 
 
 def run(
@@ -139,15 +140,20 @@ class FakeRun:
             stack.enter_context(dispatch_mode(interrupts.after(self.operators)))
             for register, hook in (
                 (register_module_forward_pre_hook, self._called),
-                (optimizer.register_optimizer_step_pre_hook, lambda one, *_: reach.meet(one)),
+                (optimizer.register_optimizer_step_pre_hook, self._steps_now),
                 (optimizer.register_optimizer_step_post_hook, self._kinds.stepped),
             ):
                 stack.callback(register(only(hook, lambda *_: None)).remove)
             stack.enter_context(fakes.mode())
+            self._kinds.began = len(self._allocations.events)
             with interrupts.allowed():
                 result = fn(*arguments.args, **arguments.kwargs)
             self._kinds.returned(result)
             self._allocations.end()
+
+    def _steps_now(self, optimizer: Any, *_: Any) -> None:
+        self._reach.meet(optimizer)
+        self._kinds.steps_now()
 
     def _called(self, module: Any, _: Any) -> None:
         self._calls_modules = True
@@ -190,6 +196,7 @@ class FakeRun:
             tuple(self._notes()),
             self._fakes.held_bytes,
             partial(fits_within, tuple(self._allocations.events)),
+            self._kinds.timeline(str(self._device)),
         )
 
     def _notes(self) -> Iterator[str]:

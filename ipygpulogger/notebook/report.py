@@ -83,7 +83,8 @@ class Reporter:
         if record.at_peak:
             with importing():
                 from ..render import at_peak
-            self._show_table(at_peak.text, at_peak.html, publisher, record.at_peak, record.peak_times_s)
+            shown = record.at_peak, record.peak_times_s, record.timeline
+            self._show_table(at_peak.text, at_peak.html, publisher, *shown)
 
     def _show_table(self, plain: Callable[..., str], rich: Callable[..., str], to: Any, *rows: Any) -> None:
         if self._options.report == "text":

@@ -27,13 +27,13 @@ from .usage import Heap, Peak, Quality, RamUsage, Timeline, Usage, notable
 
 if TYPE_CHECKING:
     from .estimate import BatchEstimate, Estimate
-    from .explained import AtPeak, ChildrenUsage, ChildUsage, LineUsage, OutOfMemory
+    from .explained import AtPeak, ChildrenUsage, ChildUsage, KindTimeline, LineUsage, OutOfMemory
 
 __all__ = [
     "CPU", "DRIVER", "LIBRARIES", "MIME", "AtPeak", "BatchEstimate", "CellRecord", "ChildUsage",
-    "ChildrenUsage", "Data", "DeviceHolding", "DeviceUsage", "Diagnosis", "Estimate", "Heap", "LineUsage",
-    "Measurement", "Metric", "Note", "NoteKind", "OutOfMemory", "Owner", "Peak", "Quality", "RamUsage",
-    "Rung", "Sizes", "Status", "Timeline", "Usage", "came_back", "device_id", "held_bytes",
+    "ChildrenUsage", "Data", "DeviceHolding", "DeviceUsage", "Diagnosis", "Estimate", "Heap", "KindTimeline",
+    "LineUsage", "Measurement", "Metric", "Note", "NoteKind", "OutOfMemory", "Owner", "Peak", "Quality",
+    "RamUsage", "Rung", "Sizes", "Status", "Timeline", "Usage", "came_back", "device_id", "held_bytes",
     "moved_between", "notable",
 ]  # fmt: skip
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from .value import Displayed, Value, displayed_text, plain
 
 if TYPE_CHECKING:
-    from .explained import AtPeak
+    from .explained import AtPeak, KindTimeline
 
 
 def fit(
@@ -71,6 +71,7 @@ class Estimate(Displayed, Value):
         batches: The same for other batch sizes, in the order in which they were given.
         batched: What the batch sizes replaced: "the leading dimension 8 of images and labels".
         notes: Plain sentences: what the estimate leaves out, and why.
+        timeline: The memory by kind over the function's allocations.
     """
 
     label: str
@@ -87,6 +88,7 @@ class Estimate(Displayed, Value):
     batches: tuple[BatchEstimate, ...] = ()
     batched: str = ""
     notes: tuple[str, ...] = ()
+    timeline: tuple[KindTimeline, ...] = ()
 
     @property
     def left_bytes(self) -> int | None:

@@ -151,6 +151,32 @@ class AtPeak(Displayed, Value):
         return self.name == OTHERS and not self.place
 
 
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class KindTimeline(Displayed, Value):
+    """The memory of the framework's allocator on one device over a measurement, by kind.
+
+    A point holds until the next one. Its sum is what the allocator had at that moment. There are as many as a
+    drawing can show: what was between two of them was never higher than both.
+
+    Attributes:
+        device: "cuda:0".
+        kinds: The kinds as in `AtPeak`, what lasts first.
+        points: Seconds since the beginning, and the bytes of each kind.
+        phases: "forward", "backward" or "step", from when and until when; where they were observed.
+        unit: "s"; of an estimate "allocations", as it counts those instead of seconds.
+    """
+
+    device: str
+    kinds: tuple[Kind, ...]
+    points: tuple[tuple[float, tuple[int, ...]], ...]
+    phases: tuple[tuple[str, float, float], ...] = ()
+    unit: Literal["s", "allocations"] = "s"
+
+    def peak(self) -> tuple[float, tuple[int, ...]]:
+        """Return the point of the most memory, of several the first."""
+        return max(self.points, key=lambda point: sum(point[1]))
+
+
 def folded(rows: Sequence[AtPeak], most: int) -> tuple[AtPeak, ...]:
     """Return the largest rows, and the others as one row for each device and kind; the sums stay the same.
 

@@ -12,7 +12,7 @@ from .usage import RamUsage, Usage, notable
 from .value import Displayed, Value, plain
 
 if TYPE_CHECKING:
-    from .explained import AtPeak, ChildrenUsage
+    from .explained import AtPeak, ChildrenUsage, KindTimeline
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
@@ -30,6 +30,7 @@ class Measurement(Displayed, Value):
         notes: Sentences: what could not be measured, and why; a `Note` where decisions depend on it.
         at_peak: What was alive when memory was highest, by device, the largest first; if requested.
         peak_times_s: By device of `at_peak`, how long after the beginning that was.
+        timeline: By device, the memory of torch's allocator over the time, by kind; with `at_peak`.
     """
 
     label: str
@@ -42,6 +43,7 @@ class Measurement(Displayed, Value):
     notes: tuple[str, ...] = ()
     at_peak: tuple[AtPeak, ...] = ()
     peak_times_s: tuple[tuple[str, float], ...] = ()
+    timeline: tuple[KindTimeline, ...] = ()
 
     def busiest_gpu(self) -> DeviceUsage | None:
         """Return the device on which this process needed most, an unattributed one last; None without one."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from html import escape
 from itertools import accumulate, islice, takewhile
 from typing import TYPE_CHECKING
@@ -33,18 +33,21 @@ from .markup import (
     Part,
     Text,
     bar,
+    colours,
     legend,
     line,
     scrolling,
     typeset,
 )
 from .table import Bar, Column, Table, squeezed
+from .timeline import HELD, drawings
 
 if TYPE_CHECKING:
     from ..records import AtPeak
-    from ..records.explained import CallStack
+    from ..records.explained import CallStack, KindTimeline
 
     _Times = Sequence[tuple[str, float]]  # by device
+    _Over = Sequence[KindTimeline]
 
 _WIDTH = 100  # columns of the whole table
 _LINE = 80  # columns of a line of kinds
@@ -52,6 +55,7 @@ _DEVICES = 3  # in a report
 _ROWS = 20  # of one device; the others are added up
 _NAME = 40  # characters, at most
 _PLACE = 30  # characters, at most
+HEIGHT = 190  # pixels of the areas over time
 _SPACE = "\N{NO-BREAK SPACE}"
 # What a row unfolds into: boxes, each a list of calls, and below it the boxes of what the last one called.
 _CALLS = 4700  # bytes in one table
@@ -66,15 +70,16 @@ _FILLS = {  # of the kinds, as people read them
     "activations": AMBER,
     "variables": "#72b7b2",
     "temporaries": "#9d755d",
-    "held before": GREY,
+    HELD: GREY,
 }
 
 
-def text(rows: Sequence[AtPeak], times_s: _Times) -> str:
-    """Return the whole table as text, without a newline at the end."""
+def text(rows: Sequence[AtPeak], times_s: _Times, timelines: _Over = ()) -> str:
+    """Return the whole table as text, with the memory over time, without a newline at the end."""
     lines = []
     for device, found in _by_device(rows):
         lines += [_headline(device, found, times_s, nonzero_mb), *lines_of(found, _WIDTH)]
+        lines += [line for one in drawings(timelines, device) for line in one.text()]
     return printable_lines(lines)
 
 
@@ -83,7 +88,12 @@ def lines_of(rows: Sequence[AtPeak], width: int, most: int = _ROWS) -> list[str]
     return _table(rows, most, html=False).text(width)[1:]  # without heads
 
 
-def html(rows: Sequence[AtPeak], times_s: _Times) -> str:
+def html(
+    rows: Sequence[AtPeak],
+    times_s: _Times,
+    timelines: _Over = (),
+    height: int = HEIGHT,
+) -> str:
     """Return the same as HTML: of each device a bar of the kinds, and the table; foreign text is escaped."""
     markup = ""
     for device, found in _by_device(rows):
@@ -91,8 +101,19 @@ def html(rows: Sequence[AtPeak], times_s: _Times) -> str:
         parts = [Part(kind, size_bytes, _FILLS[kind]) for kind, size_bytes in _kinds(found)]
         drawn = bar(parts, sum(part.size_bytes for part in parts)) + legend(parts)
         markup += line(f'<div style="margin:6px 0 3px"><b>{head}</b></div>{drawn}')
+        named = {part.name for part in parts if part.size_bytes >= MB}
+        markup += drawn_over(timelines, device, height, named)
         markup += scrolling(_table(found, _ROWS, html=True).html(" "))
     return without_controls(markup)
+
+
+def drawn_over(
+    timelines: Sequence[KindTimeline], device: str, height: int = HEIGHT, named: Collection[str] = ()
+) -> str:
+    """Return the memory of a device over time, with the colours that are not explained yet."""
+    found = drawings(timelines, device)
+    fills = {name: _FILLS[name] for one in found for name in one.names if name not in named}
+    return without_controls("".join(one.svg(_FILLS, height) for one in found) + colours(fills))
 
 
 def fold(rows: Sequence[AtPeak], times_s: _Times, most: int = 0) -> str:
@@ -228,4 +249,4 @@ def _kinds(rows: Sequence[AtPeak]) -> list[tuple[str, int]]:
 
 
 def _kind(row: AtPeak) -> str:
-    return "held before" if row.kind == "before" else row.kind
+    return HELD if row.kind == "before" else row.kind

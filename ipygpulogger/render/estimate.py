@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterator
+from dataclasses import replace
+from html import escape
 from typing import TYPE_CHECKING
 
 from ..records.units import clipped, nonzero_mb, printable, printable_lines, rounded_mb
 from . import at_peak
+from .markup import PREFORMATTED
 from .table import Column, Table
+from .timeline import drawings
 
 if TYPE_CHECKING:
     from ..records import BatchEstimate, Estimate
@@ -18,12 +22,20 @@ _LABEL = 32  # characters of the function's name
 _ERROR = 90  # characters
 
 
+def html(estimate: Estimate) -> str:
+    """Return an estimate as HTML: its text, and the memory over its allocations."""
+    words = escape(report(replace(estimate, timeline=())))
+    drawn = at_peak.drawn_over(estimate.timeline, estimate.device)
+    return f"<pre {PREFORMATTED}>{words}</pre>{drawn}"
+
+
 def report(estimate: Estimate) -> str:
     """Return an estimate as text, the headline first, without a newline at the end."""
     lines = [_headline(estimate)]
     for sentence in _sentences(estimate):
         lines += _wrapped(sentence)
     lines += at_peak.lines_of(estimate.at_peak, _WIDTH)
+    lines += [line for one in drawings(estimate.timeline, estimate.device) for line in one.text()]
     if estimate.batches:
         lines += [clipped(row, _WIDTH) for row in _batches(estimate).text()]
         lines += _wrapped(f"A batch size replaces {estimate.batched}.")

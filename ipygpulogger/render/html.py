@@ -51,6 +51,7 @@ _PLACES = ("card", "bars", "table", "peak", "below", "more")  # from top to bott
 _SENTENCE = 400  # bytes
 _BARS = 2  # of the devices on which the most moved
 _SMALL = 0.01  # of a device: a smaller part that did not move is left out
+_HEIGHT = 300  # pixels of the memory over time, on a page
 _WORDY = 3  # devices, at most, whose time series are drawn
 
 
@@ -87,7 +88,8 @@ def line_and_body(measurement: Measurement) -> tuple[str, str]:
     if measurement.at_peak:
         from .at_peak import html as whole_table  # few cells have it
 
-        body += whole_table(measurement.at_peak, measurement.peak_times_s)
+        over_time = measurement.timeline, _HEIGHT
+        body += whole_table(measurement.at_peak, measurement.peak_times_s, *over_time)
     return without_controls(summary), without_controls(body)
 
 

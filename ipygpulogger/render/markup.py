@@ -9,13 +9,15 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from ..records.units import MB, MINUS, size_text
 
 if TYPE_CHECKING:
     from ..records import Timeline
     from .headline import Weight
+
+T = TypeVar("T")
 
 BLUE, PALE, GREY = "#4c78a8", "#4c78a880", "#9e9e9e"
 PURPLE, RED, AMBER = "#b279a2", "#e45756", "#e4a11b"
@@ -233,17 +235,17 @@ def sparkline(timeline: Timeline, width: int = 24) -> str:
     if high - low < MB:
         return ""
     top = len(_BLOCKS) - 1
-    return "".join(_BLOCKS[round((size - low) / (high - low) * top)] for size in _columns(timeline, width))
+    return "".join(_BLOCKS[round((size - low) / (high - low) * top)] for size in columns(timeline, width))
 
 
-def _columns(timeline: Timeline, width: int) -> list[int]:
+def columns(timeline: Sequence[tuple[float, T]], width: int, key: Any = None) -> list[T]:
     """Return the highest point in each of so many equal parts of the time, or the last one before it."""
     start_s, last = timeline[0]
     span_s = timeline[-1][0] - start_s or 1.0
     places = [min(int((at_s - start_s) / span_s * width), width - 1) for at_s, _ in timeline]
-    columns = []
+    found = []
     for column in range(width):
         inside = [size for place, (_, size) in zip(places, timeline, strict=True) if place == column]
-        columns.append(max(inside, default=last))
+        found.append(max(inside, default=last, key=key))
         last = inside[-1] if inside else last
-    return columns
+    return found

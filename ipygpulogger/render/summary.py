@@ -12,7 +12,7 @@ from ..analysis.compare import Change, Comparison, Pair, is_test
 from ..analysis.group import Group
 from ..analysis.leaks import growing_names, suspects
 from ..analysis.ranking import SIZES, Key, raising, rank
-from ..records import Estimate, Measurement, OutOfMemory
+from ..records import Estimate, KindTimeline, Measurement, OutOfMemory
 from ..records.cell_record import process_of
 from ..records.units import (
     MB,
@@ -27,7 +27,7 @@ from ..records.units import (
 )
 from ..records.value import html_of, text_of
 from ..storage.history import History
-from . import estimate, group, out_of_memory
+from . import at_peak, estimate, group, out_of_memory
 from . import html as html_report
 from .growth import device_name, named_devices
 from .markup import BLUE, DOT, RED, Drawn, Strong, line, scrolling, small
@@ -281,6 +281,7 @@ def _changed(change: Change) -> str:
 
 html_of[Measurement] = lambda measurement: html_report.report(measurement, named=True)
 html_of[OutOfMemory] = lambda card: out_of_memory.html(card, _CARD)
-text_of[Estimate] = estimate.report
+html_of[Estimate], text_of[Estimate] = estimate.html, estimate.report
+html_of[KindTimeline] = lambda one: at_peak.drawn_over((one,), one.device)
 html_of[Group], text_of[Group] = group.html, group.table
 html_of[History] = html

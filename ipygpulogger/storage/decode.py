@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 import types
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, is_dataclass, replace
 from datetime import datetime
 from decimal import Decimal
@@ -17,7 +17,15 @@ from functools import cache, partial
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from ..records.cell_record import CellRecord
-from ..records.explained import AtPeak, CallStack, ChildrenUsage, ChildUsage, LineUsage, OutOfMemory
+from ..records.explained import (
+    AtPeak,
+    CallStack,
+    ChildrenUsage,
+    ChildUsage,
+    KindTimeline,
+    LineUsage,
+    OutOfMemory,
+)
 from ..records.note import Note
 from ..records.process import ProcessRecord
 from ..records.usage import Peak, RamUsage
@@ -30,6 +38,7 @@ NAMES: dict[str, Any] = {
     "CallStack": CallStack,
     "ChildrenUsage": ChildrenUsage,
     "datetime": datetime,
+    "KindTimeline": KindTimeline,
     "LineUsage": LineUsage,
     "OutOfMemory": OutOfMemory,
 }
@@ -111,7 +120,7 @@ def _decoder(kind: Any) -> _Decoder:
         return lambda value, path: None if value is None else decode(value, path)
     if get_origin(kind) is tuple:
         if options[1] is not ...:
-            return partial(_pair, *map(_decoder, options))
+            return partial(_several, tuple(map(_decoder, options)))
         return partial(_many, _decoder(options[0]))
     return _datetime if kind is NAMES["datetime"] else partial(_plain, kind)
 
@@ -174,10 +183,10 @@ def _many(decode: _Decoder, values: Any, path: str) -> Any:
     return tuple(decode(value, f"{path}[{at}]") for at, value in enumerate(values))
 
 
-def _pair(first: _Decoder, second: _Decoder, value: Any, path: str) -> Any:
-    if not isinstance(value, (list, tuple)) or len(value) != 2:
-        raise WrongRecordError(path, "is not a pair")
-    return first(value[0], path), second(value[1], path)
+def _several(decoders: Sequence[_Decoder], values: Any, path: str) -> Any:
+    if not isinstance(values, (list, tuple)) or len(values) != len(decoders):
+        raise WrongRecordError(path, "is not a pair" if len(decoders) == 2 else "is not three values")
+    return tuple(decode(value, path) for decode, value in zip(decoders, values, strict=True))
 
 
 def _datetime(value: Any, path: str) -> datetime:

@@ -7,6 +7,7 @@ The full form is `CellRecord.to_dict`; the embedded one leaves out what is None 
 from __future__ import annotations
 
 import json
+from collections.abc import Container
 from dataclasses import MISSING
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -33,19 +34,19 @@ _SCALARS = frozenset((int, str, float, bool))
 def embedded(record: CellRecord) -> dict[str, Any]:
     """Return the form that a notebook output embeds: no None, no defaults, and at most `LIMIT_BYTES`.
 
-    If that is too much, the calls that led to rows of the peak go. Then time series go, the smaller rows are
-    added up, texts are cut; then the largest fields, in the end devices go. ``left_out`` names the fields
-    that lost something. No other number is changed.
+    If that is too much, the calls that led to rows of the peak go, then memory over time. Then the smaller
+    rows are added up, texts are cut; then the largest fields, in the end devices go. ``left_out`` names the
+    fields that lost something. No other number is changed.
     """
     whole, values = dict[str, Any](), dict[str, Any]()
-    for without in ("", "stacks"):
+    for without in ((), ("stacks",), ("stacks", "timeline")):
         values = _without_defaults(record, without) | {"started_at": record.started_at.isoformat()}
         whole, written = whole or values, _json(values)
         if "\\ud" not in written and len(written) <= LIMIT_BYTES:
             break  # as for nearly every cell; "\ud" is how JSON in ASCII begins a surrogate
     else:
         values = {name: _shortened(name, value) for name, value in values.items()}
-    if lost := {name for name, value in values.items() if value != whole[name]}:
+    if lost := {name for name, value in whole.items() if value != values.get(name)}:
         values["left_out"] = sorted(lost)
     while len(_json(values)) > LIMIT_BYTES:
         optional = {name: len(_json(value)) for name, value in values.items() if name not in _ESSENTIAL}
@@ -63,14 +64,14 @@ def default_hi_bytes(quality: str, lo_bytes: int) -> int | None:
     return lo_bytes if quality == "exact" else None
 
 
-def _without_defaults(value: Any, without: str = "") -> Any:
-    """Return plain values without those that `decode.record_from` fills in, and without fields of a name."""
+def _without_defaults(value: Any, without: Container[str] = ()) -> Any:
+    """Return plain values without those that `decode.record_from` fills in, and without fields so named."""
     kind: Any = type(value)
     if hasattr(kind, "__dataclass_fields__"):
         kept = {
             name: member if type(member) in _SCALARS else _without_defaults(member, without)
             for name, default in fields_of(kind)
-            if name != without
+            if name not in without
             if (member := getattr(value, name)) is not None and (default is MISSING or member != default)
         }
         if kind is Peak and value.hi_bytes == default_hi_bytes(value.quality, value.lo_bytes):
@@ -84,7 +85,7 @@ def _json(values: Any) -> str:
 
 
 def _shortened(name: str, value: Any) -> Any:
-    """Return a value without time series, the largest of many rows, a text's beginning, an id's end."""
+    """Return the largest of many rows, a text's beginning, an id's end; other values as they are."""
     if isinstance(value, str):
         text = value.encode(errors="replace").decode()  # a kernel cannot send a lone surrogate
         if name == "cell_id":  # some front ends put the notebook's id before the cell's
@@ -95,5 +96,5 @@ def _shortened(name: str, value: Any) -> Any:
 
         value = _without_defaults(folded([AtPeak(**row) for row in value], _MOST_ROWS))
     if isinstance(value, dict):
-        return {inner: _shortened(inner, member) for inner, member in value.items() if inner != "timeline"}
+        return {inner: _shortened(inner, member) for inner, member in value.items()}
     return [_shortened("", member) for member in value] if isinstance(value, list) else value

@@ -170,7 +170,7 @@ def test_rows_fold_and_add_up():
     )
     breakdown = Breakdown()
     breakdown._history = TrainingHistory((), (passing(1, 10, 20), passing(3, 18, 30)))
-    rows = breakdown.rows("cuda:0", 0, Moment(blocks, sum(one.size_bytes for one in blocks), 50, None))
+    rows = breakdown.rows("cuda:0", 0, Moment(blocks, sum(one.size_bytes for one in blocks), 50))
     assert [(row.kind, row.name, row.place, row.size_bytes, row.blocks) for row in rows] == [
         ("before", "freed since", "before the cell", 8192, 1),
         ("before", "no name found", "before the cell", 4096, 1),
@@ -201,7 +201,7 @@ def test_names_that_cannot_be_looked_at_do_no_harm(monkeypatch):
     breakdown.begin()
     breakdown.read_names(())
     assert "What was alive at the peak has no names: ValueError: no names." in breakdown.notes
-    assert breakdown.rows("cuda:0", 0, Moment((block(1),), 512, 1, None))
+    assert breakdown.rows("cuda:0", 0, Moment((block(1),), 512, 1))
 
 
 TRAIN, MODEL, LIBRARY = "/me/train.py", "/me/model.py", f"{INSTALLED}/torch/nn/modules/module.py"

@@ -4,6 +4,8 @@ import pytest
 
 from ipygpulogger.allocator.caching_allocator import Settings, block_bytes, round_bytes, segment_bytes
 from ipygpulogger.allocator.replay import Replay
+from ipygpulogger.breakdown import timeline
+from ipygpulogger.breakdown.kinds import Kinds, TrainingHistory
 from ipygpulogger.sources.torch.history import DeviceHistory
 from ipygpulogger.sources.torch.snapshot import AllocatorState, Position
 
@@ -100,8 +102,10 @@ def test_the_highest_moment_after_lost_events():
     assert (replay.agrees, replay.missing, replay.first_count) == (True, 1, 6)
     assert (found(replay.highest()), replay.highest().count) == ([(4 * MB, 5 * MB, 7)], 7)
     events = [*free(BASE + 4 * MB, 5 * MB), event("alloc", BASE, 1 * MB)]
-    earlier = replayed(events, [segment(BASE, 20 * MB, block(BASE, 1 * MB))], count=9, since=(5, 0)).highest()
-    assert (earlier.size_bytes, earlier.time_us) == (5 * MB, events[0]["time_us"])
+    replay = replayed(events, [segment(BASE, 20 * MB, block(BASE, 1 * MB))], count=9, since=(5, 0))
+    assert replay.highest().size_bytes == 5 * MB
+    one = timeline.of_replay("cuda:0", replay, Kinds(0, 0, TrainingHistory(), {}), 0.0, 1e6)
+    assert (one.peak()[0], one.points[0][0]) == (events[0]["time_us"], events[0]["time_us"])
 
 
 HELD = block(BASE, 4 * MB)

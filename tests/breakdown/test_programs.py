@@ -6,7 +6,7 @@ from contextlib import contextmanager
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from recorded import MB, Recorded, recorded
+from recorded import MB, Recorded, checked_timeline, recorded
 
 pytestmark = pytest.mark.torch
 
@@ -137,6 +137,9 @@ def test_the_rows_add_up_to_the_allocators_peak(cuda):
         assert found.bytes() == torch.cuda.max_memory_allocated()
         assert not found.notes
         check(program, found.blocks.get("cuda:0", ()))
+        if found.record.at_peak:
+            checked_timeline(found)
+            assert found.totals["cuda:0"][-1] == torch.cuda.memory_allocated()
         assert not torch._C._cuda_isHistoryEnabled()
 
     holds()

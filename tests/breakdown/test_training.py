@@ -20,7 +20,7 @@ from ipygpulogger.breakdown.training import Training  # noqa: E402
 @pytest.fixture
 def watched(cuda):
     """A watch on training; afterwards torch is as it was."""
-    hooks = dict(optimizers._global_optimizer_post_hooks)
+    hooks = [dict(optimizers._global_optimizer_pre_hooks), dict(optimizers._global_optimizer_post_hooks)]
     training = Training()
     training.begin(training)
     assert torch.autograd._engine_run_backward is not torchs_own
@@ -28,7 +28,7 @@ def watched(cuda):
     for user in list(training._users):
         training.end(user)
     assert torch.autograd._engine_run_backward is torchs_own
-    assert dict(optimizers._global_optimizer_post_hooks) == hooks
+    assert [optimizers._global_optimizer_pre_hooks, optimizers._global_optimizer_post_hooks] == hooks
 
 
 class Doubled(torch.autograd.Function):

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
+from ipygpulogger.allocator.caching_allocator import CachingAllocator
 from ipygpulogger.estimation import operators, values
 from ipygpulogger.estimation.run import run
 from ipygpulogger.estimation.values import EstimateError
@@ -331,3 +332,36 @@ def test_an_attribute_is_no_global_of_the_same_name():
         assert estimated(trainer.step, x).peak_bytes == needs
     finally:
         del globals()["model"]
+
+
+def test_the_memory_over_the_allocations(net):
+    """By kind: each point is what the simulated allocator had then, the peak is the table's, phases are in order."""
+    optimizer = torch.optim.Adam(net.parameters())
+
+    def step(x, y):
+        F.cross_entropy(net(x), y).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    found = estimated(step, X, Y)
+    (one,) = found.timeline
+    allocator, blocks, figures = CachingAllocator(), {}, []
+    for number, requested_bytes in found.fits_within.args[0]:
+        if requested_bytes >= 0:
+            blocks[number] = allocator.allocate(requested_bytes)
+        else:
+            allocator.free(blocks[number])
+        figures.append(allocator.allocated_bytes)
+    points = [sum(sums) for _, sums in one.points]
+    remaining = iter(figures)
+    assert all(point in remaining for point in points[:-1])
+    assert (max(points), points[-1]) == (max(figures), figures[-1]) == (found.peak_bytes, points[-1])
+    table = dict.fromkeys(one.kinds, 0)
+    for row in found.rows:
+        table[row.kind] += row.size_bytes
+    assert dict(zip(one.kinds, one.peak()[1], strict=True)) == table
+    numbers = [number for number, _ in one.points]
+    assert (numbers[0], sorted(numbers), one.unit) == (0, numbers, "allocations")
+    assert [name for name, _, _ in one.phases] == ["forward", "backward", "step"]
+    assert one.phases[0][2] == one.phases[1][1] < one.phases[1][2] <= one.phases[2][1] < one.phases[2][2]
+    assert estimated(lambda: torch.ones(0, device="cuda")).timeline == ()

@@ -142,7 +142,7 @@ def test_what_becomes_of_what():
 @pytest.mark.parametrize("record", RECORDS, ids=SEEDS)
 def test_no_field_of_a_record_reaches_a_terminal_as_it_is(record):
     """Each renderer of a measurement, whatever its fields hold."""
-    gpu, peak = record.gpus[0], (record.at_peak, record.peak_times_s)
+    gpu, peak = record.gpus[0], (record.at_peak, record.peak_times_s, record.timeline)
     changes = tuple(Change(HOSTILE, 1, 5 * MB, 3, at_least=True, regressed=True) for _ in range(2))
     for told in (
         *(text.report(record, compact=compact) for compact in (False, True)),
