@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from ..records import Owner
     from ..records.process import ProcessRecord
     from ..render.owners import Freed
+    from .panel import Panel
 
 
 class _Last:
@@ -56,6 +57,7 @@ class IPyGPULogger(Options):
     """
 
     _running = False
+    _panel: Panel | None = None  # of `%gpulog panel`
 
     def __init__(
         self, compact: bool | None = None, gc_collect: bool | Literal["full"] | None = None, **options: Any
@@ -166,6 +168,8 @@ class IPyGPULogger(Options):
         self._last.gap = None
         self._machine.detach(self)
         self._machine.close()
+        if self._panel is not None:
+            self._panel.stopped()
         CellEvents.of(self._shell).unsubscribe(self)  # last: until then the next cell does it again
 
     @property
@@ -344,6 +348,8 @@ class IPyGPULogger(Options):
         request, publisher = measured.cell.request, measured.publisher
         self._last.record = record
         self._history.append(record)
+        if self._panel is not None:
+            self._attempt("renew the panel", self._panel.ended, record)
         if self._log is not None:
             self._reporter.write(self._log, record)
         shown: list[Callable[[], object]] = []
