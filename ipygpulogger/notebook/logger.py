@@ -24,7 +24,7 @@ from .cell import Cell, CellEvents
 from .enrichers import enriched, over_budget
 from .live import Live, display_for
 from .measured_cell import Gap, MeasuredCell
-from .options import Options, documented
+from .options import SILENT, Options, documented
 from .report import Reporter, is_reported, load_rich
 
 if TYPE_CHECKING:
@@ -169,7 +169,7 @@ class IPyGPULogger(Options):
         self._machine.detach(self)
         self._machine.close()
         if self._panel is not None:
-            self._panel.stopped()
+            self._panel.send({"stopped": True})
         CellEvents.of(self._shell).unsubscribe(self)  # last: until then the next cell does it again
 
     @property
@@ -266,7 +266,8 @@ class IPyGPULogger(Options):
             clear_cache=self.clear_cache,
             publisher=self._shell.display_pub,
         )
-        display = display_for(self._shell, self.report)
+        follows = self._panel is not None and self.report in SILENT  # a panel shows what no report does
+        display = display_for(self._shell, "text" if follows else self.report)
         if display is not None:
             measured.live = self._live.cell(cell.label, scope, display)
         if self.lines or cell.request.lines:

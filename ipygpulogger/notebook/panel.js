@@ -1,25 +1,37 @@
 // The live panel of `%gpulog panel`. This first part is the widget's module, and so part of its state, which
 // some front ends store in the notebook: it is short, and has the rest sent in messages, which none stores.
-const parts = [], early = [];
-let code, panel, begun;
+const pieces = {}, early = [];
+let asked, panel, begun;
 const ready = new Promise((resolve) => { begun = resolve; });
+
+/** A whole message; nothing while pieces of it are missing. */
+function whole(message) {
+  if (message.id === undefined) return message;
+  const found = pieces[message.id] ??= [];
+  found[message.at] = message.text;
+  if (Object.keys(found).length < message.of) return undefined;
+  delete pieces[message.id];
+  return JSON.parse(found.join(""));
+}
+
+async function take(model, message) {
+  if (message.code === undefined) {
+    if (panel) panel.take(message); else early.push(message);
+  } else if (!asked) {
+    asked = URL.createObjectURL(new Blob([message.code], { type: "text/javascript" }));
+    panel = (await import(asked)).start(model);
+    early.splice(0).forEach(panel.take);
+    begun(panel);
+  }
+}
+
 export default {
   initialize({ model }) {
     model.on("msg:custom", (message) => {
-      if (message.code === undefined) {
-        if (panel) panel.take(message); else early.push(message);
-        return;
-      }
-      parts[message.part] = message.code;
-      if (code || Object.keys(parts).length < message.of) return;
-      code = URL.createObjectURL(new Blob([parts.join("")], { type: "text/javascript" }));
-      import(code).then((module) => {
-        panel = module.start(model);
-        early.splice(0).forEach(panel.take);
-        begun(panel);
-      });
+      const found = whole(message);
+      if (found) take(model, found);
     });
-    setTimeout(() => { if (!code) model.send({ ask: "code" }); }, 300);
+    setTimeout(() => { if (!asked) model.send({ ask: "code" }); }, 300);
   },
   render({ el, signal }) {
     el.textContent = "The memory panel is live while its kernel runs: %gpulog panel";
@@ -46,12 +58,11 @@ const STYLE = `
 .gpulog-lane { border-bottom: 1px solid #8886; height: 46px; margin-bottom: 5px; position: relative; }
 .gpulog-lane svg { display: block; height: 100%; width: 100%; }
 .gpulog-lane span { font-size: 11px; left: 3px; line-height: 1; opacity: .75; pointer-events: none; position: absolute; top: 0; }
-.gpulog-band { bottom: 0; position: absolute; top: 0; }
-.gpulog button.gpulog-band { position: absolute; border-left: 1px solid #8884; }
+.gpulog .gpulog-band { border-left: 1px solid #8884; bottom: 5px; position: absolute; top: 0; }
 .gpulog button.gpulog-band:hover, .gpulog button.gpulog-band:focus-visible { background: #8883; }
 .gpulog button.gpulog-band[aria-expanded=true] { background: ${BLUE}33; }
 .gpulog button.gpulog-failed { background: ${RED}26; }
-.gpulog-running { background: ${AMBER}26; border-left: 1px solid ${AMBER}; animation: gpulog-runs 2s infinite alternate; }
+.gpulog .gpulog-running { background: ${AMBER}26; border-left: 1px solid ${AMBER}; animation: gpulog-runs 2s infinite alternate; }
 @keyframes gpulog-runs { to { opacity: .45; } }
 .gpulog-most { font-size: 11px; height: 1.5em; position: relative; }
 .gpulog-most span { position: absolute; transform: translateX(-50%); white-space: nowrap; }
@@ -95,7 +106,7 @@ function time(seconds) {
   return minutes < 60 ? `${minutes} min ${whole % 60} s` : `${Math.floor(minutes / 60)} h ${minutes % 60} min`;
 }
 
-const whole = (bytes) => size(bytes).replace(".0 ", " ");
+const round = (bytes) => size(bytes).replace(".0 ", " ");
 /** What is in use: of RAM by this process, of a device by all. */
 const used = (memory) => (memory.name === "RAM" ? memory.after : memory.all ?? memory.after) ?? 0;
 const needed = (one) => (one.before === null ? 0 : Math.max(one.highest, one.before, one.after) - one.before);
@@ -140,23 +151,27 @@ export function start(model) {
   // -- what the kernel says
 
   function figures(rows) {
-    return rows.map(([memory, before, highest, after, atLeast, points, all, left, name, total, budget, ...most]) => {
-      if (name) memories.set(memory, { name, total, budget, highest: most, after, all, left });
-      return { memory, before, highest, after, atLeast, points };
+    return rows.map(([memory, before, highest, after, atLeast, most, mostAtLeast, all, left, total, budget, name]) => {
+      if (name) memories.set(memory, { name, total, budget, most, mostAtLeast, after, all, left });
+      return { memory, before, highest, after, atLeast };
     });
   }
 
   function take(message) {
     stopped = false;
     for (const row of message.cells ?? []) {
-      const old = cells.get(row.at), found = figures(row.figures);
-      const same = old?.began_s === row.began_s ? old.figures.filter((a) => !found.some((b) => b.memory === a.memory)) : [];
-      cells.set(row.at, { ...row, figures: [...same, ...found] });
-      if (message.ended) ended(cells.get(row.at));
+      const cell = { ...row, figures: figures(row.figures), points: cells.get(row.at)?.points };
+      if (message.ended) ended(cell);
+      cells.set(cell.at, cell);
     }
-    if (message.running) running = { ...message.running, figures: figures(message.running.figures) };
+    if (message.running) {
+      const points = running?.points ?? [];  // as far as they were seen: the kernel keeps none for us
+      running = { ...message.running, figures: figures(message.running.figures), points };
+      points.push(running);
+      if (points.length > 200) points.splice(1, 1);
+    }
     if (message.stopped) { stopped = true; running = null; }
-    if (message.of !== undefined && message.cells) total = message.of;
+    total = message.total ?? total;
     if (message.report !== undefined) views.forEach((one) => one.reported(message));
     if (message.mark && !mark) {
       mark = message.mark;
@@ -169,6 +184,7 @@ export function start(model) {
   }
 
   function ended(cell) {
+    if (running?.name === cell.name) cell.points = running.points;
     running = null;
     total = Math.max(total, cell.at + 1);
     if (!cell.ours) said = inWords(cell);
@@ -267,28 +283,28 @@ export function start(model) {
     if (strip.parentNode !== notebook) notebook.append(strip);
     back.replaceChildren(...[...memories.values()].map((one) => {
       const item = make("span", "", one.name);
-      item.append(bar(one), `${size(used(one))}${one.total ? ` of ${whole(one.total)}` : ""}`);
+      item.append(bar(one), `${size(used(one))}${one.total ? ` of ${round(one.total)}` : ""}`);
       return item;
     }));
   }
 
   function bar(memory) {
-    const drawn = make("div", "gpulog-bar"), { total, budget, highest, left } = memory;
+    const drawn = make("div", "gpulog-bar"), { total, budget, most: highest, left } = memory;
     const own = memory.after ?? 0, all = Math.max(own, memory.all ?? 0);
-    const most = total ?? Math.max(highest[0], all, 1);
+    const whole = total ?? Math.max(highest, all, 1);
     const part = (from, to, colour) => {
-      const one = make("i"), left = Math.min(100, 100 * from / most);
-      one.style.cssText = `left:${left}%;width:${Math.min(100 - left, 100 * (to - from) / most)}%;background:${colour}`;
+      const one = make("i"), left = Math.min(100, 100 * from / whole);
+      one.style.cssText = `left:${left}%;width:${Math.min(100 - left, 100 * (to - from) / whole)}%;background:${colour}`;
       drawn.append(one);
     };
     const line = (at, look) => {
       const one = make("i");
-      one.style.cssText = `left:calc(${Math.min(100, 100 * at / most)}% - 2px);border-left:2px ${look}`;
+      one.style.cssText = `left:calc(${Math.min(100, 100 * at / whole)}% - 2px);border-left:2px ${look}`;
       drawn.append(one);
     };
     part(0, own, left !== null && left < total / 20 ? RED : BLUE);
     part(own, all, "#9e9e9e99");
-    if (highest[0] > own) line(highest[0], "solid currentColor");
+    if (highest > own) line(highest, "solid currentColor");
     if (budget) line(budget, `dashed ${AMBER}`);
     return drawn;
   }
@@ -308,7 +324,7 @@ export function start(model) {
     const root = make("div", "gpulog"), alarm = make("div", "gpulog-alarm"), bars = make("div", "gpulog-bars");
     const chart = make("div", "gpulog-chart"), most = make("div", "gpulog-most"), hint = make("div", "gpulog-hint");
     const line = make("div", "gpulog-line"), report = make("div", "gpulog-report"), lanes = make("div");
-    const buttons = new Map(), pieces = [];  // the bands by cell; what came of a report
+    const buttons = new Map();  // the bands, by cell
     let open = null, current = null;
     root.setAttribute("role", "region");
     root.setAttribute("aria-label", "Memory panel");
@@ -354,7 +370,6 @@ export function start(model) {
 
     function show(cell) {
       open = cell && cell.at !== open ? cell.at : null;
-      pieces.length = 0;
       report.hidden = open === null;
       report.replaceChildren();
       if (open !== null) {
@@ -364,21 +379,19 @@ export function start(model) {
       draw();
     }
 
-    function reported({ report: at, part, of, html }) {
+    function reported({ report: at, html }) {
       if (at !== open) return;
-      pieces[part] = html;
-      if (Object.keys(pieces).length < of) return;
       const close = make("button", "", "×");
       close.setAttribute("aria-label", "Close the report");
       close.onclick = () => { show(null); buttons.get(at)?.focus(); };
-      report.replaceChildren(...harmless(pieces.join("")), close);
+      report.replaceChildren(...harmless(html), close);
     }
 
     function drawBars() {
       bars.replaceChildren(...[...memories.values()].flatMap((one) => {
-        const { name, left, total, budget, highest: [highest, atLeast] } = one, words = make("div", "gpulog-words");
-        const items = [`${size(used(one))}${total ? ` of ${whole(total)}` : ""}`, left !== null && `${size(left)} left`,
-          highest && `highest ${atLeast ? "at least " : ""}${size(highest)}`, budget && `budget ${whole(budget)}`];
+        const { name, left, total, budget, most: highest, mostAtLeast: atLeast } = one, words = make("div", "gpulog-words");
+        const items = [`${size(used(one))}${total ? ` of ${round(total)}` : ""}`, left !== null && `${size(left)} left`,
+          highest && `highest ${atLeast ? "at least " : ""}${size(highest)}`, budget && `budget ${round(budget)}`];
         words.append(...items.filter(Boolean).map((item) => make("span", "", item)));
         const drawn = bar(one);
         drawn.setAttribute("aria-hidden", "true");
@@ -388,8 +401,8 @@ export function start(model) {
 
     function drawLanes(found) {
       lanes.replaceChildren(...[...memories].map(([memory, one]) => {
-        const lane = make("div", "gpulog-lane"), near = [one.total, one.budget].filter((at) => at && at < 2.5 * one.highest[0]);
-        const top = 1.15 * Math.max(MB, one.highest[0], ...near), y = (bytes) => (100 - 100 * bytes / top).toFixed(1);
+        const lane = make("div", "gpulog-lane"), near = [one.total, one.budget].filter((at) => at && at < 2.5 * one.most);
+        const top = 1.3 * Math.max(MB, one.most, ...near), y = (bytes) => (100 - 100 * bytes / top).toFixed(1);
         let drawn = "", run = [];
         const flush = () => {
           if (run.length) drawn += `<polygon fill="${BLUE}" fill-opacity=".65" points="${run.join(" ")} ${run.at(-1).split(",")[0]},100 ${run[0].split(",")[0]},100"/>`;
@@ -398,7 +411,11 @@ export function start(model) {
         for (const { cell, left, width } of found) {
           const use = cell.figures.find((figure) => figure.memory === memory && figure.before !== null);
           if (!use) { flush(); continue; }
-          const inside = (use.points ?? []).map(([x, mb]) => `${(left + width * x / 1000).toFixed(2)},${y(mb * MB)}`);
+          const inside = (cell.points ?? []).flatMap((point) => {
+            const then = point.figures.find((figure) => figure.memory === memory && figure.before !== null);
+            const part = Math.min(1, point.time_s / (cell.time_s || 1));
+            return then ? [`${(left + width * part).toFixed(2)},${y(then.after)}`] : [];
+          });
           run.push(`${left.toFixed(2)},${y(use.before)}`, ...inside, `${(left + width).toFixed(2)},${y(use.after)}`);
           if (use.highest - Math.max(use.before, use.after) > top * 0.03) {
             drawn += `<path stroke="${RED}" d="M${left.toFixed(2)} ${y(use.highest)}h${width.toFixed(2)}"/>`;
@@ -408,7 +425,7 @@ export function start(model) {
         for (const at of near) drawn += `<path stroke="${at === one.budget ? AMBER : "#888"}" stroke-dasharray="5 3" d="M0 ${y(at)}H100"/>`;
         lane.innerHTML = `<svg viewBox="0 0 100 100" preserveAspectRatio="none" aria-hidden="true">${drawn}</svg>`;  // figures alone
         lane.querySelectorAll("path").forEach((path) => path.setAttribute("vector-effect", "non-scaling-stroke"));
-        lane.append(make("span", "", one.name));
+        if (memories.size > 1) lane.append(make("span", "", one.name));
         return lane;
       }));
     }
