@@ -133,9 +133,12 @@ class Panel:
         """Send the cells so far, of very many the newest, and those that needed most."""
         records = self._records()
         shown = {*list(records)[-NEWEST:], *nlargest(NEEDIEST, records, key=lambda at: by_need(records[at]))}
-        last = max(shown, default=None)
+        last = {
+            gpu.key: at for at in sorted(shown) for gpu in records[at].gpus
+        }  # by what the device was used
+        current = {*last.values(), max(shown, default=-1)}
         cells = [
-            {**_cell(at, records[at]), "figures": self._figures(records[at], now=at == last)}
+            {**_cell(at, records[at]), "figures": self._figures(records[at], now=at in current)}
             for at in sorted(shown)
         ]
         self.send({"cells": cells, "total": len(records), "mark": self._mark})
