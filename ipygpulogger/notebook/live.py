@@ -82,8 +82,7 @@ class LiveCell:
     def __init__(self, live: Live, label: str, scope: Scope, place: LiveDisplay) -> None:
         self._live, self._label, self._scope, self._place = live, label, scope, place
         self._stopped = False
-        # If not, it only follows the cell's output.
-        self.shows = place.shows or live.panel is not None
+        self.shows = place.shows or live.panel is not None  # if not, it only follows the cell's output
         self.began_s = 0.0
         self.tightest: MemoryLimit | None = None  # that with the least RAM left so far, if it was little
         self._shown, self._shown_s = "", 0.0  # the figures that are displayed, and when they were

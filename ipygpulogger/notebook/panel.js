@@ -153,8 +153,8 @@ export function start(model) {
   // -- what the kernel says
 
   function figures(rows) {
-    return rows.map(([memory, before, highest, after, atLeast, most, mostAtLeast, all, left, total, budget, name]) => {
-      if (name) memories.set(memory, { name, total, budget, most, mostAtLeast, after, all, left });
+    return rows.map(([memory, name, total, budget, before, highest, after, atLeast, all, left, most, mostAtLeast]) => {
+      memories.set(memory, { name, total, budget, most, mostAtLeast, after, all, left });
       return { memory, before, highest, after, atLeast };
     });
   }

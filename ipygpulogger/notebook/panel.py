@@ -22,7 +22,7 @@ from ..records.cell_record import process_of
 from ..records.units import parse_size, printable, rounded_mb, shortened
 from ..render.growth import named_devices
 from ..render.html import line_and_body
-from ..render.markup import PREFORMATTED, size
+from ..render.markup import PREFORMATTED
 from ..render.plot_data import drawing
 from ..sources.system.ram_limit import least
 
@@ -36,29 +36,21 @@ MOST_BYTES = (
     900  # of a message, as JSON; a longer one is sent in pieces of half as many, which escapes may double
 )
 NEWEST, NEEDIEST = 300, 100  # cells of a long session that are drawn
-_PICTURE, _BELOW, _PANEL = 3400, 3, 7  # bytes; lines below the last panel of the drawing, and of a panel
+_DRAWN, _BELOW = 14, 3  # lines of the drawing: of RAM and the first device, and below all
+# The code of the widget, and the rest, which is sent in messages: no notebook stores those.
+_WIDGET, _, _CODE = Path(__file__).with_suffix(".js").read_text(encoding="utf-8").partition("//====")
 _VIEW = "application/vnd.jupyter.widget-view+json"
 
 
 def panel_of(logger: IPyGPULogger) -> Panel:
-    """Return the panel of a logger, which every view shows alike; a new one where none is connected.
-
-    Raises:
-        ImportError: anywidget is not installed.
-    """
+    """Return the panel of a logger, a new one where none is connected."""
     if logger._panel is None or not logger._panel.is_open:
         try:
             import anywidget
         except ImportError as error:
             raise ImportError("the panel needs anywidget: pip install 'ipygpulogger[panel]'") from error
-        logger._panel = logger._live.panel = Panel(logger, anywidget.AnyWidget(_esm=_code()[0]))
+        logger._panel = logger._live.panel = Panel(logger, anywidget.AnyWidget(_esm=_WIDGET))
     return logger._panel
-
-
-def _code() -> tuple[str, str]:
-    """Return the code of the widget, and the rest, which is sent in messages: no notebook stores those."""
-    module, mark, rest = Path(__file__).with_suffix(".js").read_text(encoding="utf-8").partition("//==")
-    return module, mark + rest
 
 
 class Panel:
@@ -70,7 +62,7 @@ class Panel:
         self._mark = f"gpulog-panel-{os.urandom(8).hex()}"  # class of the picture, in whose place views stand
         self._display = ""
         self._devices: dict[Any, Any] = {}  # as last seen, by key
-        self._highest: dict[int, tuple[int, int]] = {}  # of the session, and 1 for a lower bound
+        self._highest: dict[int, list[int]] = {}  # of the session, and 1 for a lower bound
         self._shown: list[Any] = []  # of the running cell: what was sent last, as people read it
         machine().limits.all()  # so that what is left is known
         for record in self._records().values():
@@ -92,13 +84,12 @@ class Panel:
     def ended(self, record: CellRecord) -> None:
         """Send the figures of a cell that has ended, the last of the history."""
         self._shown = []
-        cell = _cell(len(self._logger.history) - 1, record)
-        self.send({"cells": [{**cell, "figures": self._figures(record, now=True)}], "ended": True})
+        self.send({"cells": [self._cell(len(self._logger.history) - 1, record)], "ended": True})
 
     def runs(self, so_far: Measurement) -> None:
         """Send the figures so far of a cell that runs, if they changed as people read them."""
-        figures = self._figures(so_far, now=True)
-        shown = [one and rounded_mb(one) for row in figures for one in row[2:4]]
+        figures = self._figures(so_far)
+        shown = [one and rounded_mb(one) for row in figures for one in row[5:7]]
         if shown != self._shown:
             self._shown = shown
             cell = {"name": shortened(so_far.label), "time_s": round(so_far.time_s, 1)}
@@ -127,20 +118,13 @@ class Panel:
             getattr(self, f"_answer_{content.pop('ask')}")(**content)
 
     def _answer_code(self) -> None:
-        self.send({"code": _code()[1]})
+        self.send({"code": f"//{_CODE}"})
 
     def _answer_history(self) -> None:
         """Send the cells so far, of very many the newest, and those that needed most."""
         records = self._records()
         shown = {*list(records)[-NEWEST:], *nlargest(NEEDIEST, records, key=lambda at: by_need(records[at]))}
-        last = {
-            gpu.key: at for at in sorted(shown) for gpu in records[at].gpus
-        }  # by what the device was used
-        current = {*last.values(), max(shown, default=-1)}
-        cells = [
-            {**_cell(at, records[at]), "figures": self._figures(records[at], now=at in current)}
-            for at in sorted(shown)
-        ]
+        cells = [self._cell(at, records[at]) for at in sorted(shown)]
         self.send({"cells": cells, "total": len(records), "mark": self._mark})
 
     def _answer_report(self, at: int) -> None:
@@ -166,59 +150,53 @@ class Panel:
         """Return the cells of this kernel, by their place in the history."""
         return {at: one for at, one in enumerate(tuple(self._logger.history)) if process_of(one) is None}
 
-    def _figures(self, found: Measurement, *, now: bool = False) -> list[tuple[Any, ...]]:
-        """Return of each memory its number, before, highest, after, and whether the highest is a lower bound.
+    def _cell(self, at: int, record: CellRecord) -> Message:
+        """Return what a view shows of a cell."""
+        oom, began_s = record.out_of_memory, round(record.started_at.timestamp(), 3)
+        more: Message = {
+            "outcome": shortened(record.outcome()),
+            "advice": printable(oom.advice) if oom else "",
+        }
+        more |= {"ours": record.gpulog_only, "count": record.execution_count}
+        cell = {
+            "at": at,
+            "name": shortened(record.title()),
+            "began_s": began_s,
+            "time_s": round(record.time_s, 3),
+        }
+        more = {name: value for name, value in more.items() if value}
+        return {**cell, **more, "figures": self._figures(record)}
 
-        Then, of the present, the highest of the session in the same way, what all processes use, what this
-        one could still have, the total, the budget, and the name. RAM is number 0.
+    def _figures(self, found: Measurement) -> list[list[Any]]:
+        """Return of each memory its number, which is 0 of RAM, and its name, total and budget.
+
+        Then before, highest, after, None where it is unknown what this process has there, and 1 for a lower
+        bound; what all processes use, what this one could still have; the highest of the session likewise.
         """
         self._devices |= {gpu.key: gpu for gpu in found.gpus}
         numbers = {key: number for number, key in enumerate(self._devices, 1)}
-        rows = [self._row(0, found.gen)]
-        rows += [self._row(numbers[gpu.key], gpu if gpu.attributed else None) for gpu in found.gpus]
-        if not now:
-            return rows
-        names, budget = named_devices(self._devices.values()), self._logger.budget
+        names, budget, limits = named_devices(self._devices.values()), self._logger.budget, machine().limits
         ram_bytes, gpu_bytes = divided(found, parse_size(budget)) if budget else (None, None)
-        limit = least(one for one in machine().limits.seen if one.memory == "RAM")
+        limit = least(one for one in limits.seen if one.memory == "RAM")
         left = (limit.used_bytes, limit.left_bytes) if limit else (None, None)
-        more: list[tuple[Any, ...]] = [(*left, machine().limits.total_bytes, ram_bytes, "RAM")]
+        rows: list[list[Any]] = [[0, "RAM", limits.total_bytes, ram_bytes, *_use(found.gen), *left]]
         for gpu in found.gpus:
-            left = gpu.used_bytes, gpu.headroom_bytes
-            more.append((*left, gpu.total_bytes, gpu_bytes, names[gpu.key][0]))
-        return [
-            (*row, *self._highest.get(row[0], (0, 0)), *other) for row, other in zip(rows, more, strict=True)
-        ]
-
-    def _row(self, number: int, usage: Usage | None) -> tuple[Any, ...]:
-        if usage is None:  # what this process has there is unknown
-            return number, None, None, None, 0
-        highest = usage.peak.lo_bytes, int(is_inexact(usage))
-        self._highest[number] = max(self._highest.get(number, (0, 0)), highest)
-        return number, usage.before_bytes, highest[0], usage.after_bytes, highest[1]
+            use = _use(gpu) if gpu.attributed else (None, None, None, 0)
+            about = numbers[gpu.key], names[gpu.key][0], gpu.total_bytes, gpu_bytes
+            rows.append([*about, *use, gpu.used_bytes, gpu.headroom_bytes])
+        for row in rows:
+            highest = self._highest[row[0]] = max(self._highest.get(row[0], []), [row[5] or 0, row[7]])
+            row.extend(highest)
+        return rows
 
 
-def _cell(at: int, record: CellRecord) -> Message:
-    """Return what a view says of a cell beside its figures."""
-    oom, began_s = record.out_of_memory, round(record.started_at.timestamp(), 3)
-    more: Message = {"outcome": shortened(record.outcome()), "advice": printable(oom.advice) if oom else ""}
-    more |= {"ours": record.gpulog_only, "count": record.execution_count}
-    cell = {
-        "at": at,
-        "name": shortened(record.title()),
-        "began_s": began_s,
-        "time_s": round(record.time_s, 3),
-    }
-    return {**cell, **{name: value for name, value in more.items() if value}}
+def _use(usage: Usage) -> tuple[int, int, int, int]:
+    return usage.before_bytes, usage.peak.lo_bytes, usage.after_bytes, int(is_inexact(usage))
 
 
 def picture(records: list[CellRecord]) -> tuple[str, str]:
-    """Return the session's memory as a sentence, and as a drawing, of many devices the first."""
-    if not records:
-        words = "Memory panel: no cell has been recorded yet."
-        return words, words
-    lines = drawing(records).split("\n")
-    while size("\n".join(lines)) > _PICTURE:
-        del lines[-_BELOW - _PANEL : -_BELOW]
+    """Return the session's memory as a sentence, and as a drawing of RAM and the first device."""
+    lines = drawing(records).split("\n") if records else ["no cell has been recorded yet"]
+    del lines[_DRAWN:-_BELOW]
     drawn = escape("\n".join(lines))
     return f"Memory panel: {lines[0]}", f"<pre {PREFORMATTED}>{drawn}\n{'':9}live: %gpulog panel</pre>"
