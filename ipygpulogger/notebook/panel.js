@@ -42,8 +42,8 @@ export default {
 const MB = 2 ** 20, MOST = 400;  // cells that are drawn
 const BLUE = "#4c78a8", RED = "#e45756", AMBER = "#e4a11b";
 const STYLE = `
-.gl { container-type: inline-size; font-size: 12.5px; font-variant-numeric: tabular-nums; line-height: 1.45;
-  max-width: 900px; padding: 2px 6px 4px; }
+.gl, .gl-strip { font-size: 12.5px; font-variant-numeric: tabular-nums; line-height: 1.45; }
+.gl { container-type: inline-size; max-width: 900px; padding: 2px 6px 4px; }
 .gl button, .gl-strip button { all: unset; cursor: pointer; }
 .gl button:focus-visible, .gl-strip button:focus-visible { outline: 2px solid ${BLUE}; outline-offset: 1px; }
 .gl [hidden], .gl-strip[hidden] { display: none; }
@@ -73,8 +73,8 @@ const STYLE = `
 .gl .gl-close { opacity: .7; padding: 0 6px; position: absolute; right: 0; top: 3px; }
 .gl-strip { background: var(--jp-layout-color1, #fff); border: 1px solid var(--jp-border-color2, #bbb); border-radius: 6px;
   bottom: 10px; box-shadow: 0 1px 5px #0003; color: var(--jp-ui-font-color1, #222); display: flex;
-  font: 12px/1.4 var(--jp-ui-font-family, sans-serif); font-variant-numeric: tabular-nums; gap: 8px;
-  max-width: calc(100% - 60px); padding: 3px 8px; position: absolute; right: 24px; z-index: 20; }
+  font-family: var(--jp-ui-font-family); gap: 8px; max-width: calc(100% - 60px); padding: 3px 8px; position: absolute;
+  right: 24px; z-index: 20; }
 .gl-strip button { display: flex; flex-wrap: wrap; gap: 2px 14px; }
 .gl-strip button > span { align-items: center; display: flex; gap: 5px; white-space: nowrap; }
 .gl-strip .gl-bar { height: 8px; width: 60px; }
@@ -89,20 +89,16 @@ const STYLE = `
 
 /** A size as the reports write it: "123 MB", "2.4 GB". */
 function size(bytes) {
-  let value = Math.round(bytes / MB), unit = "MB";
-  if (Math.abs(value) >= 1000) {
-    const power = Math.abs(bytes) < 999.95 * 1024 * MB ? 1 : 2;
-    value = (bytes / MB / 1024 ** power).toFixed(1);
-    unit = ["GB", "TB"][power - 1];
-  }
-  return `${value} ${unit}`.replace("-", "\u2212");
+  const mb = Math.round(bytes / MB), gb = bytes / MB / 1024;
+  const words = Math.abs(mb) < 1000 ? `${mb} MB` : Math.abs(gb) < 999.95 ? `${gb.toFixed(1)} GB` : `${(gb / 1024).toFixed(1)} TB`;
+  return words.replace("-", "\u2212");
 }
 
 /** A time as the reports write it: "0.30 s", "12.4 s", "2 min 5 s". */
 function time(seconds) {
   if (seconds < 99.95) return `${seconds.toFixed(seconds < 9.995 ? 2 : 1)} s`;
-  const whole = Math.round(seconds), minutes = Math.floor(whole / 60);
-  return minutes < 60 ? `${minutes} min ${whole % 60} s` : `${Math.floor(minutes / 60)} h ${minutes % 60} min`;
+  const minutes = Math.floor(Math.round(seconds) / 60);
+  return minutes < 60 ? `${minutes} min ${Math.round(seconds) % 60} s` : `${Math.floor(minutes / 60)} h ${minutes % 60} min`;
 }
 
 const round = (bytes) => size(bytes).replace(".0 ", " ");
@@ -140,7 +136,7 @@ export function start(model) {
   const memories = new Map();  // by number: name, total, budget, highest of the session, what is used and left
   const cells = new Map();  // by place in the history
   const views = new Set();
-  let running = null, stopped = false, mark = "", total = 0, said = "", drawing = 0, picturing = 0, notebook = null;
+  let running = null, over = null, stopped = false, mark = "", total = 0, said = "", drawing = 0, picturing = 0, notebook = null;
 
   function ask(question) {
     try { model.send(question); } catch { gone(); }  // no kernel is there
@@ -165,7 +161,7 @@ export function start(model) {
       cells.set(cell.at, cell);
       if (message.ended) ended(cell);
     }
-    if (message.running) {
+    if (message.running && !isOver(message.running)) {
       const points = running?.points ?? [];  // as far as they were seen: the kernel keeps none for us
       running = { ...message.running, figures: figures(message.running.figures), points };
       points.push({ time_s: running.time_s, figures: running.figures });
@@ -184,9 +180,13 @@ export function start(model) {
     draw();
   }
 
+  /** Whether the message of a running cell came behind that of its end. */
+  const isOver = ({ name, time_s }) => over?.name === name && time_s <= over.time_s + 0.2;
+
   function ended(cell) {
     if (running?.name === cell.name) cell.points = running.points;
     running = null;
+    over = cell;
     total = Math.max(total, cell.at + 1);
     if (!cell.ours) said = inWords(cell);
     clearTimeout(picturing);  // the notebook's picture follows when the cells have rested
@@ -210,9 +210,9 @@ export function start(model) {
 
   function inWords(cell) {
     const moved = cell.figures.filter((use) => use.before !== null).map((use) => {
-      const change = use.after - use.before, least = use.atLeast ? "at least " : "";
-      const sign = Math.round(change / MB) > 0 ? "+" : "";
-      return `${memories.get(use.memory)?.name} ${sign}${size(change)}, needed ${least}${size(needed(use))}`;
+      const change = use.after - use.before, least = use.atLeast ? "at least " : "", { name } = memories.get(use.memory);
+      if (Math.abs(change) < MB / 2 && needed(use) < MB / 2) return `${name} ${size(use.after)}`;
+      return `${name} ${change > 0 ? "+" : ""}${size(change)}, needed ${least}${size(needed(use))}`;
     });
     return [cell.name, cell.outcome, time(cell.time_s), ...moved].filter(Boolean).join(" · ");
   }
@@ -452,7 +452,7 @@ export function start(model) {
     function drawWords(found) {
       const last = found.filter(({ cell, runs }) => !runs && !cell.ours).at(-1)?.cell;
       alarm.hidden = !last?.advice;
-      alarm.replaceChildren(make("b", "", "Out of memory"), ` in ${last?.name}. ${last?.advice?.replaceAll("`", "")}`);
+      alarm.replaceChildren(make("b", "", "Out of memory"), ` · ${last?.name} · ${last?.advice?.replaceAll("`", "")}`);
       const words = stopped ? "Not live: the reports were stopped, or the kernel ended." : said;
       if (line.textContent !== words) line.textContent = words;
       if (!chart.querySelector("button:hover, button:focus")) hint.textContent = caption();

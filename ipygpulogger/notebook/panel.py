@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING, Any
 
 from ..analysis.notable import divided, is_inexact
 from ..analysis.ranking import by_need
-from ..engine.machine import importing, machine
+from ..engine.machine import machine
 from ..records.cell_record import process_of
 from ..records.units import parse_size, printable, rounded_mb, shortened
+from ..render import at_peak, out_of_memory  # noqa: F401 - not while a cell runs, which a report does not wait for
 from ..render.growth import named_devices
 from ..render.html import line_and_body
 from ..render.markup import PREFORMATTED
@@ -129,8 +130,7 @@ class Panel:
 
     def _answer_report(self, at: int) -> None:
         record = self._records()[at]
-        with importing():  # few cells need all of it
-            summary, body = line_and_body(record)
+        summary, body = line_and_body(record)
         title = escape(printable(f"{record.title()} {record.code_line}"))
         self.send({"report": at, "html": f"<b>{title}</b><div>{summary}</div>{body}"})
 
@@ -139,8 +139,7 @@ class Panel:
         words, markup = picture(list(self._records().values()))
         bundle: Message = {"text/plain": words, "text/html": f"<div class={self._mark}>{markup}</div>"}
         if not alone:
-            version = {"version_major": 2, "version_minor": 0}
-            bundle[_VIEW] = {**version, "model_id": self._widget.comm.comm_id}
+            bundle[_VIEW] = {"version_major": 2, "version_minor": 0, "model_id": self._widget.comm.comm_id}
         transient = {"display_id": self._display}
         self._logger._shell.display_pub.publish(data=bundle, metadata={}, transient=transient, update=update)
 

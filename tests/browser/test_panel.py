@@ -214,7 +214,7 @@ def test_out_of_memory(page, lab, shot):
     """Red, with the next step, until another cell ended."""
     panel = begun(page, lab, "failed", [LOAD, SHOWN])
     expect(panel.locator(".gl-alarm")).to_have_text(
-        "Out of memory in In [100]. Release old_model (4.1 GB), which no later cell uses: del old_model"
+        "Out of memory · In [100] · Release old_model (4.1 GB), which no later cell uses: del old_model"
     )
     panel.scroll_into_view_if_needed()
     page.wait_for_timeout(500)
