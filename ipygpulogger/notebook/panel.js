@@ -85,7 +85,7 @@ const STYLE = `
 }
 @media (prefers-reduced-motion: reduce) { .gl-bar i { transition: none; } .gl .gl-runs { animation: none; } }`;
 
-// -- words and elements ----------------------------------------------------------------------------------------
+// -- words and elements
 
 /** A size as the reports write it: "123 MB", "2.4 GB". */
 function size(bytes) {
@@ -130,7 +130,7 @@ function harmless(html) {
   return [...body.childNodes];
 }
 
-// -- one panel -------------------------------------------------------------------------------------------------
+// -- one panel
 
 export function start(model) {
   const memories = new Map();  // by number: name, total, budget, highest of the session, what is used and left

@@ -6,6 +6,7 @@ What was seen is kept as pictures in the folder that BROWSER_PICTURES names, or 
 import json
 import os
 import re
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -121,12 +122,12 @@ def saved(page, lab, name):
     before = path.stat().st_mtime_ns
     page.wait_for_timeout(3500)  # the picture follows two seconds after the last cell
     page.keyboard.press("Control+s")
-    for _ in range(100):
-        if path.stat().st_mtime_ns != before:
-            break
+    for _ in range(WAIT_MS // 100):
         page.wait_for_timeout(100)
-    page.wait_for_timeout(300)
-    return json.loads(path.read_text())
+        with suppress(ValueError):  # it is being written
+            if path.stat().st_mtime_ns != before:
+                return json.loads(path.read_text())
+    raise AssertionError("the notebook was not saved")
 
 
 def test_a_session(page, lab, shot):
