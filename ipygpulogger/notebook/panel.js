@@ -1,10 +1,8 @@
-// The live panel of `%gpulog panel`. This first part is the widget's module, and so part of its state, which
-// some front ends store in the notebook: it is short, and has the rest sent in messages, which none stores.
+// The widget's module: it has the rest of the panel sent in messages.
 const pieces = {}, early = [];
 let code, panel, begun;
 const ready = new Promise((resolve) => { begun = resolve; });
 
-/** Return a whole message; nothing while pieces of it are missing. */
 function joined(message) {
   if (message.id === undefined) return message;
   const found = pieces[message.id] ??= [];
@@ -31,14 +29,17 @@ export default {
       const message = joined(piece);
       if (message) take(model, message);
     });
-    setTimeout(() => { if (!code) model.send({ ask: "code" }); }, 300);
+    setTimeout(() => {
+      try { if (!code) model.send({ ask: "code" }); } catch { /* no kernel */ }
+    }, 300);
   },
   render({ el, signal }) {
     el.textContent = "The memory panel is live while its kernel runs: %gpulog panel";
     ready.then((panel) => panel.view(el, signal));
   },
 };
-//==== what is sent in messages ====
+//==== What is sent in messages. The part above is in the widget's state, which some front ends store in the
+// notebook: so it is short.
 const MB = 2 ** 20, MOST = 400;  // cells that are drawn
 const BLUE = "#4c78a8", RED = "#e45756", AMBER = "#e4a11b";
 const STYLE = `
@@ -136,7 +137,8 @@ export function start(model) {
   const memories = new Map();  // by number: name, total, budget, highest of the session, what is used and left
   const cells = new Map();  // by place in the history
   const views = new Set();
-  let running = null, over = null, stopped = false, mark = "", total = 0, said = "", drawing = 0, picturing = 0, notebook = null;
+  let running = null, over = null, stopped = false, mark = "", total = 0, said = "", notebook = null;
+  let drawing = 0, picturing = 0, ticking = 0;  // what the browser calls later
 
   function ask(question) {
     try { model.send(question); } catch { gone(); }  // no kernel is there
@@ -163,7 +165,9 @@ export function start(model) {
     }
     if (message.running && !isOver(message.running)) {
       const points = running?.points ?? [];  // as far as they were seen: the kernel keeps none for us
-      running = { ...message.running, figures: figures(message.running.figures), points };
+      const began = performance.now() - 1000 * message.running.time_s;
+      running = { ...message.running, figures: figures(message.running.figures), points, began };
+      ticking ||= setInterval(draw, 1000);  // the kernel is silent while no figure changes
       points.push({ time_s: running.time_s, figures: running.figures });
       if (points.length > 200) points.splice(1, 1);
     }
@@ -226,7 +230,10 @@ export function start(model) {
       if (cell.began_s >= last || end > last) found.push({ cell });
       last = Math.max(last, end);
     }
-    if (running) found.push({ cell: running, runs: true });
+    if (running) {
+      running.time_s = (performance.now() - running.began) / 1000;
+      found.push({ cell: running, runs: true });
+    }
     const seconds = found.reduce((sum, { cell }) => sum + cell.time_s, 0) || 1;
     for (const band of found) {
       band.left = left;
@@ -291,6 +298,7 @@ export function start(model) {
   function draw() {
     drawing ||= requestAnimationFrame(() => {
       drawing = 0;
+      if (!running) ticking = clearInterval(ticking);
       const found = bands();
       views.forEach((one) => one.draw(found));
       drawStrip();
@@ -340,7 +348,7 @@ export function start(model) {
     }
 
     function caption() {
-      if (running) return `${running.name} runs: ${time(running.time_s)}`;
+      if (running) return `${running.name} runs: ${time(running.time_s).replace(/\.\d+/, "")}`;
       const kept = cells.size, count = `${kept} cell${kept > 1 ? "s" : ""}`;
       if (!kept) return "Run a cell: what it needs appears here.";
       const gpu = memories.size > 1 ? " Used: of RAM by this process, of each GPU by all processes." : "";

@@ -146,7 +146,7 @@ def test_a_session(page, lab, shot):
     expect(cell_of(page, "text_25")).to_be_in_viewport()
     strip = page.locator(".gl-strip")
     page.wait_for_timeout(300)
-    page.locator(".jp-WindowedPanel-outer").first.evaluate("all => all.scrollTo(0, all.scrollHeight)")
+    cell_of(page, "text_29").scroll_into_view_if_needed()
     expect(strip).to_be_visible()
     expect(strip).to_contain_text(re.compile(r"RAM\s*\d+ MB of"))
     shot("strip")
