@@ -269,9 +269,11 @@ export function start(model) {
 
   function drawStrip() {
     for (const { root } of views) notebook = root.closest(".jp-NotebookPanel") ?? notebook;
-    const seen = [...views].some(({ root }) => root.isConnected && root.inSight);
+    const there = [...views].filter(({ root }) => root.isConnected), seen = there.some(({ root }) => root.inSight);
     if (seen) strip.dismissed = false;
-    strip.hidden = seen || strip.dismissed || !notebook || !memories.size || !views.size;
+    // Without a kernel a panel that is not there is gone for good; else it may only be far away.
+    const none = !views.size || !memories.size || (stopped && !there.length);
+    strip.hidden = seen || strip.dismissed || !notebook || none;
     if (strip.hidden) return;
     if (strip.parentNode !== notebook) notebook.append(strip);
     back.replaceChildren(...[...memories.values()].map((memory) => {
