@@ -422,11 +422,11 @@ export function start(model) {
     }
 
     function drawBands(found) {
-      chart.querySelector(".gl-runs")?.remove();
-      const old = new Map(buttons);
+      const old = new Map(buttons), pulse = chart.querySelector(".gl-runs");
+      if (!running) pulse?.remove();
       buttons.clear();
       for (const { cell, left, width, runs } of found) {
-        const button = old.get(cell.at) ?? make(runs ? "div" : "button");
+        const button = (runs ? pulse : old.get(cell.at)) ?? make(runs ? "div" : "button");
         old.delete(cell.at);
         button.className = `gl-band${runs ? " gl-runs" : cell.outcome ? " gl-failed" : ""}`;
         button.style.cssText = `left:${left}%;width:${width}%`;

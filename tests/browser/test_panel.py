@@ -280,6 +280,7 @@ def test_the_kernel_restarts(page, lab):
     wait_for_prompt(page, "last = 1")
     panel = page.locator(".jp-Notebook .gl").first
     expect(bands(panel)).to_have_count(5)
+    expect(page.locator(".gl-strip:visible")).to_have_count(0)
     assert "rror" not in cell_of(page, PANEL).locator(".jp-OutputArea").inner_text()
 
 
