@@ -216,7 +216,8 @@ export function start(model) {
     const moved = cell.figures.filter((use) => use.before !== null).map((use) => {
       const change = use.after - use.before, least = use.atLeast ? "at least " : "", { name } = memories.get(use.memory);
       if (Math.abs(change) < MB / 2 && needed(use) < MB / 2) return `${name} ${size(use.after)}`;
-      return `${name} ${change > 0 ? "+" : ""}${size(change)}, needed ${least}${size(needed(use))}`;
+      const consumed = Math.round(change / MB) ? `${change > 0 ? "+" : ""}${size(change)}, ` : "";
+      return `${name} ${consumed}needed ${least}${size(needed(use))}`;
     });
     return [cell.name, cell.outcome, time(cell.time_s), ...moved].filter(Boolean).join(" · ");
   }
