@@ -252,7 +252,7 @@ export function start(model) {
       if (place.querySelector(".gl")) continue;
       const spare = [...views].find((one) => !one.root.isConnected), held = spare?.focused;
       place.replaceChildren((spare ?? newView()).root);
-      held?.focus({ preventScroll: true });
+      if (document.activeElement === document.body) held?.focus({ preventScroll: true });  // lost by the move
     }
   }
 
@@ -342,7 +342,7 @@ export function start(model) {
     };
     for (const kind of ["pointerover", "pointerout", "focusin", "focusout"]) chart.addEventListener(kind, hinting);
     root.addEventListener("focusin", ({ target }) => { view.focused = target; });
-    root.addEventListener("focusout", () => { if (root.isConnected) view.focused = null; });
+    root.addEventListener("focusout", ({ relatedTarget }) => { if (relatedTarget) view.focused = null; });
 
     /** Make this the one band that Tab reaches. */
     function rove(at) {

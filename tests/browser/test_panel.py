@@ -171,6 +171,8 @@ def test_keys(page, lab):
     assert re.match(
         r"In \[3\] · .*RAM \+\d+ MB, needed \d+ MB", bands(panel).nth(2).get_attribute("aria-label")
     )
+    page.wait_for_timeout(3000)  # the picture was renewed meanwhile: the focus stays
+    expect(bands(panel).nth(2)).to_be_focused()
     page.keyboard.press("Escape")
     expect(panel.locator(".gl-report")).to_be_hidden()
     page.keyboard.press("End")
