@@ -20,7 +20,7 @@ NEVER = {
 }
 UNUSED = {  # parts of the package that a user meets later, or never
     *("blocks.measure", "blocks.measure_lines", "blocks.watch_epochs"),
-    *("notebook.cell_lines", "lines.tracing"),
+    *("notebook.cell_lines", "notebook.panel", "lines.tracing"),
     *("sources.torch", "sources.frameworks", "storage.log"),
     *("render.plot", "render.page", "render.summary", "render.owners"),
     "sources.system.child_process",

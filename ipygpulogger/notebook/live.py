@@ -39,6 +39,7 @@ from .options import SILENT
 if TYPE_CHECKING:
     from ..engine.scope import Scope
     from ..records import Measurement
+    from .panel import Panel
 
 AFTER_S = 2.0  # a shorter cell is not shown while it runs
 EVERY_S = 1.0
@@ -54,6 +55,7 @@ class Live:
     def __init__(self, remarks: Callable[[Measurement], tuple[str, ...]]) -> None:
         self.remarks, self.pid = remarks, os.getpid()
         self.running: dict[LiveCell, None] = {}  # in the order in which they began
+        self.panel: Panel | None = None  # is told the figures, too
         self.ticker = Sampler(partial(_tick, self.running), AFTER_S, EVERY_S, "ipygpulogger live")
 
     def cell(self, label: str, scope: Scope, place: LiveDisplay) -> LiveCell | None:
@@ -80,7 +82,7 @@ class LiveCell:
     def __init__(self, live: Live, label: str, scope: Scope, place: LiveDisplay) -> None:
         self._live, self._label, self._scope, self._place = live, label, scope, place
         self._stopped = False
-        self.shows = place.shows  # if not, it only follows the cell's output
+        self.shows = place.shows or live.panel is not None  # if not, it only follows the cell's output
         self.began_s = 0.0
         self.tightest: MemoryLimit | None = None  # that with the least RAM left so far, if it was little
         self._shown, self._shown_s = "", 0.0  # the figures that are displayed, and when they were
@@ -102,6 +104,10 @@ class LiveCell:
         if limit is not None:  # said before Linux kills the process, for afterwards nothing can be said
             self.tightest = least(filter(None, (self.tightest, limit)))
             notes += (left_note(limit),)
+        if self._live.panel is not None:
+            self._live.panel.runs(so_far)
+        if not self._place.shows:
+            return
         so_far = replace(so_far, notes=notes)
         figures = text.so_far(replace(so_far, time_s=0.0))
         if figures != self._shown or so_far.time_s - self._shown_s >= _TIME_ALONE_S:

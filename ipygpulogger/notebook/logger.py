@@ -24,13 +24,14 @@ from .cell import Cell, CellEvents
 from .enrichers import enriched, over_budget
 from .live import Live, display_for
 from .measured_cell import Gap, MeasuredCell
-from .options import Options, documented
+from .options import SILENT, Options, documented
 from .report import Reporter, is_reported, load_rich
 
 if TYPE_CHECKING:
     from ..records import Owner
     from ..records.process import ProcessRecord
     from ..render.owners import Freed
+    from .panel import Panel
 
 
 class _Last:
@@ -56,6 +57,7 @@ class IPyGPULogger(Options):
     """
 
     _running = False
+    _panel: Panel | None = None  # of `%gpulog panel`
 
     def __init__(
         self, compact: bool | None = None, gc_collect: bool | Literal["full"] | None = None, **options: Any
@@ -166,6 +168,8 @@ class IPyGPULogger(Options):
         self._last.gap = None
         self._machine.detach(self)
         self._machine.close()
+        if self._panel is not None:
+            self._panel.send({"stopped": True})
         CellEvents.of(self._shell).unsubscribe(self)  # last: until then the next cell does it again
 
     @property
@@ -262,7 +266,8 @@ class IPyGPULogger(Options):
             clear_cache=self.clear_cache,
             publisher=self._shell.display_pub,
         )
-        display = display_for(self._shell, self.report)
+        follows = self._panel is not None and self.report in SILENT  # a panel shows what no report does
+        display = display_for(self._shell, "text" if follows else self.report)
         if display is not None:
             measured.live = self._live.cell(cell.label, scope, display)
         if self.lines or cell.request.lines:
@@ -344,6 +349,8 @@ class IPyGPULogger(Options):
         request, publisher = measured.cell.request, measured.publisher
         self._last.record = record
         self._history.append(record)
+        if self._panel is not None:
+            self._attempt("renew the panel", self._panel.ended, record)
         if self._log is not None:
             self._reporter.write(self._log, record)
         shown: list[Callable[[], object]] = []

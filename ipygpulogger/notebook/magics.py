@@ -200,6 +200,15 @@ class GpulogMagics:
             return plot.figure(history)
         return plot.in_terminal(history, partial(print, f"\n{plot_data.drawing(history)}"))
 
+    def _panel(self) -> None:
+        if not hasattr(self.shell, "kernel"):
+            raise Unavailable("it needs a notebook; in a terminal, %gpulog plot draws the same")
+        with importing():
+            from .panel import panel_of
+
+            panel = panel_of(self.logger)
+        panel.show()
+
     def _fit(self, *words: str) -> None:
         count, name = cell_and_size_in(words)
         with importing():
@@ -301,6 +310,8 @@ def unload(shell: Any) -> None:
     logger, magics.extension = magics.extension, None
     if logger is not None:
         logger._stop()
+        if logger._panel is not None:
+            logger._panel.close()
         if shell.user_ns.get("il") is logger:
             del shell.user_ns["il"]
 

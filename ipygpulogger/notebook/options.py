@@ -29,6 +29,7 @@ COMMANDS = {  # the subcommands, and what follows each
     "status": "",
     "summary": "--by needed, --by consumed, --by highest or --by time",
     "plot": "",
+    "panel": "",
     "measure": "a statement",
     "fit": "nothing, the number of one cell, such as 4, and the name of a size",
     "save": "one path",
@@ -56,6 +57,8 @@ Control the report that follows every cell, and look at the cells so far.
   %gpulog summary [--by needed]     the cells, ranked by needed, consumed, highest or
                                     time, and those that may leak
   %gpulog plot                      memory over the time in the cells, as a figure
+  %gpulog panel                     the same live, with what is left and the reports;
+                                    needs pip install 'ipygpulogger[panel]'
   %gpulog measure STATEMENT         run a statement, and tell on one line what it used
   %gpulog fit [CELL] [NAME]         how the memory of a cell, such as 4, grows with its
                                     batch size, and which size fits, from its runs

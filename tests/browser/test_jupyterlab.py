@@ -8,14 +8,12 @@ import json
 import os
 import re
 import shutil
-import socket
 import subprocess
 import sys
-import time
-import urllib.request
 from pathlib import Path
 
 import pytest
+from lab import PHONE_PX, WAIT_MS, cell_of, notebook, open_notebook, run_cells, serving, wait_for_prompt
 from playwright import sync_api
 from processes import of
 
@@ -27,12 +25,8 @@ from ipygpulogger.render import at_peak
 pytestmark = pytest.mark.browser
 
 NOTEBOOKS = Path(__file__).parent.parent.parent / "notebooks"
-WAIT_MS = 1000 * int(
-    os.environ.get("BROWSER_WAIT_S", "120")
-)  # for a machine that is busy; nothing waits so long
 LONG_S = 6
 LINE_PX = 32  # the height of a report of one line, with its padding
-PHONE_PX = 420
 CUT = """report => {  // whether some of its text is beyond the right edge, what stands behind the figures apart
     const edge = report.closest(".jp-OutputArea-output").getBoundingClientRect().right;
     const texts = document.createTreeWalker(report, NodeFilter.SHOW_TEXT), range = document.createRange();
@@ -53,22 +47,6 @@ kept = bytearray(b"x") * (64 << 20)
 time.sleep({LONG_S})
 print("after")
 """
-
-
-def notebook(*sources):
-    cells = [
-        {
-            "cell_type": "code",
-            "id": f"cell{i}",
-            "metadata": {},
-            "execution_count": None,
-            "outputs": [],
-            "source": s.strip(),
-        }
-        for i, s in enumerate(sources)
-    ]
-    kernel = {"kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"}}
-    return json.dumps({"cells": cells, "metadata": kernel, "nbformat": 4, "nbformat_minor": 5})
 
 
 def with_processes():
@@ -102,7 +80,7 @@ def with_calls():
 
 @pytest.fixture(scope="module", params=["light", "dark"])
 def lab(request, tmp_path_factory):
-    """A server of its own, without any configuration of the user's; its address."""
+    """A server with these notebooks; its address."""
     home = tmp_path_factory.mktemp("lab")
     work = home / "work"
     work.mkdir()
@@ -115,46 +93,8 @@ def lab(request, tmp_path_factory):
     (work / "processes.ipynb").write_text(json.dumps(with_processes()))
     (work / "calls.ipynb").write_text(json.dumps(with_calls()))
     (work / "live.ipynb").write_text(notebook("%load_ext ipygpulogger", LIVE))
-    settings = home / "settings" / "@jupyterlab"
-    (settings / "apputils-extension").mkdir(parents=True)
-    (settings / "notebook-extension").mkdir()
-    theme = {"theme": "JupyterLab Dark" if request.param == "dark" else "JupyterLab Light"}
-    (settings / "apputils-extension" / "themes.jupyterlab-settings").write_text(json.dumps(theme))
-    # Every cell is in the page, also those that are not in view.
-    (settings / "notebook-extension" / "tracker.jupyterlab-settings").write_text('{"windowingMode": "none"}')
-    (home / "config" / "labconfig").mkdir(parents=True)
-    (home / "config" / "labconfig" / "page_config.json").write_text(
-        json.dumps({"disabledExtensions": {"@jupyterlab/apputils-extension:announcements": True}})
-    )
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    env = {
-        **os.environ,
-        "JUPYTER_CONFIG_DIR": str(home / "config"),
-        "JUPYTERLAB_SETTINGS_DIR": str(home / "settings"),
-        "JUPYTERLAB_WORKSPACES_DIR": str(home / "workspaces"),
-        "JUPYTER_RUNTIME_DIR": str(home / "runtime"),
-        "IPYTHONDIR": str(home / "ipython"),
-    }
-    words = ["--ip=127.0.0.1", f"--port={port}", "--no-browser", "--allow-root"]
-    words += [f"--ServerApp.root_dir={work}", "--IdentityProvider.token=", "--ServerApp.password="]
-    with (home / "log").open("w") as log:
-        server = subprocess.Popen(
-            [sys.executable, "-m", "jupyterlab", *words], env=env, stdout=log, stderr=log
-        )
-    address = f"http://127.0.0.1:{port}"
-    deadline_s = time.monotonic() + WAIT_MS / 1000
-    while True:
-        try:
-            urllib.request.urlopen(f"{address}/api/status", timeout=5).close()
-            break
-        except OSError:
-            assert server.poll() is None and time.monotonic() < deadline_s, (home / "log").read_text()
-            time.sleep(0.2)
-    yield address, request.param
-    server.terminate()
-    server.wait(30)
+    with serving(home, request.param) as address:
+        yield address, request.param
 
 
 @pytest.fixture
@@ -170,26 +110,6 @@ def pictures(lab, tmp_path):
     folder = Path(os.environ.get("BROWSER_PICTURES", tmp_path))
     folder.mkdir(parents=True, exist_ok=True)
     return lambda name: str(folder / f"{name}-{lab[1]}.png")
-
-
-def open_notebook(page, address, name):
-    page.goto(f"{address}/lab/tree/{name}?reset")
-    page.wait_for_selector(".jp-Notebook .jp-CodeCell")
-    page.get_by_text("| Idle").wait_for()  # in the status bar: the kernel is there
-
-
-def run_cells(page):
-    page.get_by_role("menubar").get_by_text("Run", exact=True).click()
-    page.locator(".lm-Menu-itemLabel", has_text=re.compile("^Run All Cells$")).click()
-
-
-def cell_of(page, source):
-    return page.locator(".jp-CodeCell", has=page.locator(".jp-Editor", has_text=source)).first
-
-
-def wait_for_prompt(page, source):
-    prompt = cell_of(page, source).locator(".jp-InputPrompt")
-    sync_api.expect(prompt).to_have_text(re.compile(r"\[\d+\]"), timeout=WAIT_MS)
 
 
 def report_of(page, source):

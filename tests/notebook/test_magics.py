@@ -101,7 +101,9 @@ def test_a_page_is_html_where_reports_are(extension, capsys):
     assert caught.stdout.split()[0] == shown.data["text/plain"].split()[0]
 
 
-COMMANDS = "start, stop, status, summary, plot, measure, fit, save, load, snapshot, vars, free, doctor, help"
+COMMANDS = (
+    "start, stop, status, summary, plot, panel, measure, fit, save, load, snapshot, vars, free, doctor, help"
+)
 REFUSED = {
     "fly": f"has no 'fly'; it has {COMMANDS}",
     "strat": f"has no 'strat' (did you mean 'start'?); it has {COMMANDS}",

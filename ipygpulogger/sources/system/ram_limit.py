@@ -118,6 +118,7 @@ class RamLimits:
 
     def __init__(self, root: str | os.PathLike[str] = "/") -> None:
         self._root = os.fspath(root).rstrip("/")
+        self.seen: list[MemoryLimit] = []  # as last read: reading takes longer than a short cell may
 
     @cached_property  # not called again: each rich report asks
     def total_bytes(self) -> int | None:
@@ -126,7 +127,8 @@ class RamLimits:
 
     def all(self) -> list[MemoryLimit]:
         """Return every limit."""
-        return [*self._groups_limits(), *self._own_limits(), *self._machines_limit()]
+        self.seen = [*self._groups_limits(), *self._own_limits(), *self._machines_limit()]
+        return self.seen
 
     def short(self, need_bytes: int, transient_bytes: int) -> MemoryLimit | None:
         """Return the tightest limit that leaves too little; None where there is enough.
