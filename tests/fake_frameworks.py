@@ -179,6 +179,7 @@ class Fakes:
 
         def allocator_of(device):
             kind, _, index = device.rpartition(":")
+            index = "0" if index == "*" and len(logical) == 1 else index  # it matches any
             if not kind.upper().endswith("GPU") or not index.isdigit() or int(index) >= len(logical):
                 raise ValueError(f"No matching devices found for '{device}'")
             return allocators[logical[int(index)]]

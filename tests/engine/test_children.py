@@ -3,6 +3,7 @@
 Each case runs in a process of its own: what the kernel says of children that ended is the largest of all.
 """
 
+import mmap
 import os
 import subprocess
 import sys
@@ -13,13 +14,14 @@ from pathlib import Path
 import pytest
 from memory import MB
 
+from ipygpulogger import measure
 from ipygpulogger.engine.children import ChildPeaks
 from ipygpulogger.engine.machine import Machine
 from ipygpulogger.engine.scope import Scope
 from ipygpulogger.records import Measurement
 from ipygpulogger.sources.system import linux
 from ipygpulogger.sources.system.child_process import ChildProcess, Descendants
-from ipygpulogger.sources.system.forked import WALK_S_PER_BYTE, Starts
+from ipygpulogger.sources.system.forked import WALK_S_PER_BYTE, Starts, forks
 
 pytestmark = pytest.mark.skipif(
     Descendants().visit(ChildProcess.observe) is None or not Path("/proc/self/smaps_rollup").exists(),
@@ -143,6 +145,51 @@ def test_a_child_of_which_little_is_told(fault, monkeypatch, waiting):
     else:
         peaks.walk(found.values(), 1)
         assert found[pid].shares is None
+
+
+def test_a_mark_within_its_precision_is_no_peak(waiting, monkeypatch):
+    """After a reset, and without a page fault since; what lies beyond was there."""
+    child = ChildProcess(waiting[0], None)
+    child.observe()
+    child.reset()
+    for more_bytes, told_bytes in ((0, 0), (1, child.precision_bytes + 1)):
+        status = 50 * MB, 50 * MB + child.precision_bytes + more_bytes
+        monkeypatch.setattr(linux, "resident_and_mark_bytes", lambda _, status=status: status)
+        (reading,) = child.observe().readings
+        assert reading == (50 * MB, 50 * MB + told_bytes)
+
+
+def test_a_forked_child_begins_without_its_parents_children(waiting):
+    """A process identifier of one of those may be that of a child of its own later."""
+    with measure():
+        pids = [os.fork()]
+        if pids[0]:
+            pids.append(os.fork())
+        if not all(pids):
+            try:
+                os._exit(bool(forks.count or forks.living) or forks.mine["pid"] != os.getpid())
+            finally:
+                os._exit(1)
+    assert [os.waitpid(pid, 0)[1] for pid in pids] == [0, 0]
+
+
+def test_the_last_figures_of_a_forked_child():
+    """Shared memory that it maps is in them to the page, as files are, and its page faults are."""
+    with measure():
+        pid = os.fork()
+        if not pid:
+            try:
+                card = forks.mine
+                forks.leave()
+                before_bytes, faults = card["mapped_bytes"], card["faults"]
+                shared = mmap.mmap(-1, 20 * MB)
+                shared[:: mmap.PAGESIZE] = b"x" * (20 * MB // mmap.PAGESIZE)
+                forks.leave()
+                more_bytes = card["mapped_bytes"] - before_bytes
+                os._exit(not (0 <= more_bytes - 20 * MB < MB and card["faults"] > faults))
+            finally:
+                os._exit(1)
+    assert os.waitpid(pid, 0)[1] == 0
 
 
 def test_forks_are_walked_while_there_is_time(waiting):

@@ -170,6 +170,19 @@ def test_functions_of_ones_own():
     assert found["loss (autograd graph)"] == (3 * MB, ())
 
 
+def test_what_is_a_node():
+    """A node has no memory of its own; a class of the user's with such an attribute is none, and not asked."""
+    weight = torch.ones(3, requires_grad=True)
+    built_in, own = (weight * 2).grad_fn, Doubles.apply(weight).grad_fn
+    for node in (built_in, own):
+        assert Torch().may_hold(type(node))
+        held = Torch().holding(node)
+        assert (held.key, held.size_bytes) == (None, 0)
+    users = type("Users", (), {"next_functions": property(lambda _: 1 / 0)})
+    assert not Torch().may_hold(users)
+    assert Torch().holding(users()) is None
+
+
 @graphs
 def test_unpack_hooks_are_not_run():
     """With hooks a graph keeps what they packed, and looking neither unpacks nor computes again."""

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ipygpulogger.engine.peaks import PeakTracker
-from ipygpulogger.sources import Unavailable
+from ipygpulogger.sources import Framework, Unavailable
 
 
 def test_a_source_of_another_distribution_needs_one_import():
@@ -22,6 +22,38 @@ def test_a_source_of_another_distribution_needs_one_import():
         "Counter Device DeviceCounter DeviceMemory Diagnosis Framework Holding Observation PeakClass Reading"
     )
     assert {*needed.split(), "Unavailable"} == set(contract.__all__)
+
+
+class Minimal(Framework):
+    """Implements what must be implemented, and says which device it uses."""
+
+    name = "minimal"
+    index = None
+
+    def counters(self):
+        return []
+
+    def current_index(self):
+        return self.index
+
+
+class Waking(Minimal):
+    """Has a context to create as well."""
+
+    def preload(self):
+        self.index = 0
+
+
+def test_a_preload_is_due_until_there_is_a_context():
+    """By default, and never of a framework that has none to create."""
+    framework = Waking()
+    assert framework.can_preload()
+    framework.preload()
+    assert not framework.can_preload()
+    without = Minimal()
+    assert not without.can_preload()
+    without.index = 0
+    assert not without.can_preload()
 
 
 @pytest.mark.parametrize("name", ALL)

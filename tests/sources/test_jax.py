@@ -77,6 +77,23 @@ def test_jax_holdings(fakes):
     assert framework.holding([one]) is None
 
 
+def test_jax_is_asked_about_its_own_classes(fakes):
+    """Its array, what is derived from that, and what its packages define; to ask about others runs their code."""
+    framework, _counter, _allocator, jax = begin(fakes, "jax")
+    traced = type("Tracer", (), {"__module__": "jax._src.core"})
+    made_in_c = type("ArrayImpl", (), {"__module__": "jaxlib._jax"})
+    for kind in (
+        jax.Array,
+        traced,
+        made_in_c,
+        type("Derived", (jax.Array,), {}),
+        type("Derived", (traced,), {}),
+    ):
+        assert framework.may_hold(kind), kind
+    for kind in (list, type("Array", (), {"__module__": "jaxtyping"}), type("Array", (), {"__module__": 5})):
+        assert not framework.may_hold(kind), kind
+
+
 @pytest.mark.frameworks
 def test_real_jax():
     """No backend before the user's, no counters for a CPU, whose statistics are None; holdings by buffer."""

@@ -7,6 +7,7 @@ import sys
 import tempfile
 import threading
 import time
+import warnings
 from pathlib import Path
 
 import pytest
@@ -63,9 +64,12 @@ def test_one_after_the_other():
     ask(3)
     second.end()
     assert (asked(first), asked(second)) == ([1], [3])
-    for window in (first, second):
-        window.drop()
-        window.drop()
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        for window in (first, second):
+            window.drop()
+            window.drop()
+    assert not said  # as of a file that nobody closed
 
 
 def test_the_line_that_asks_is_known_in_every_thread():

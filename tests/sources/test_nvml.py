@@ -64,6 +64,24 @@ def test_our_own_part(gpu, nvml):
     assert nvml.own_bytes(uuid) is None
 
 
+def test_a_list_of_processes_is_no_garbage(gpu, nvml):
+    """pynvml makes a class for so many processes, and a class is garbage of the cell's unless it is held."""
+    uuid = nvml.devices()[0].uuid
+    for count in range(1, 5):
+        gpu.dev[0].add_process(1, MB)
+        gc.collect()
+        assert nvml.own_bytes(uuid) == 0
+        assert gc.collect() == 0, count
+
+
+@pytest.mark.parametrize(("number", "told"), [(11040, "11.4"), (12080, "12.8"), (13000, "13.0")])
+def test_the_version_of_cuda(gpu, nvml, number, told):
+    """The driver tells 1000 times the major version and 10 times the minor one."""
+    gpu.cuda_version = number
+    nvml.devices()
+    assert nvml.versions()[1] == told
+
+
 @pytest.mark.parametrize(("code", "says"), FAULTS)
 @pytest.mark.parametrize("function", ["nvmlDeviceGetMemoryInfo*", "nvmlDeviceGetComputeRunningProcesses*"])
 def test_every_fault_costs_one_figure(gpu, nvml, code, says, function):

@@ -1,4 +1,4 @@
-"""Whether the other threads have gone on: real ones, many more than there are processors."""
+"""Whether the other threads have gone on, real ones, many more than there are processors; what one held at a fork."""
 
 import hashlib
 import os
@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from ipygpulogger.sources.torch import state
+from ipygpulogger.sources.system import forked, memray
+from ipygpulogger.sources.torch import history, state
 
 linux = pytest.mark.skipif(not Path("/proc/self/schedstat").exists(), reason="this kernel does not count")
 
@@ -85,3 +86,33 @@ def test_a_system_that_does_not_tell(monkeypatch):
     monkeypatch.setattr(state.time, "sleep", slept.append)
     state.let_others_go_on(limit_s=60)
     assert slept == [0.01]
+
+
+LOCKS = {
+    "who records torch's history": lambda: history._shared.lock,
+    "the wrappers of that": lambda: history._shared._wrappers.lock,
+    "the tracker of memray": lambda: memray._lock,
+    "the wrappers of os._exit": lambda: forked.forks._ends.lock,
+}
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
+@pytest.mark.parametrize("name", LOCKS)
+def test_a_lock_that_another_thread_held_at_a_fork(name):
+    """That thread is not there in the child, where nobody would ever release the lock."""
+    held, over = threading.Event(), threading.Event()
+
+    def hold():
+        with LOCKS[name]():
+            held.set()
+            over.wait(60)
+
+    holding = threading.Thread(target=hold)
+    holding.start()
+    held.wait(60)
+    child = os.fork()
+    if not child:
+        os._exit(not LOCKS[name]().acquire(blocking=False))
+    over.set()
+    holding.join()
+    assert os.waitpid(child, 0)[1] == 0

@@ -6,6 +6,7 @@ import textwrap
 import time
 
 import pytest
+from counters import Model
 from memory import MB
 
 from ipygpulogger.sources.system.process import Paced, Process
@@ -36,6 +37,13 @@ def test_what_malloc_keeps_is_told_apart():
     assert 95 * MB <= used <= 102 * MB + 8 * MB  # with the Python list of pointers
     assert left <= 8 * MB
     assert kept >= 90 * MB
+
+
+def test_a_counter_that_states_no_precision_is_exact():
+    """The diagnosis names no error of the resident size, and no page table is walked for a better one."""
+    process = Process(Model())
+    assert process.diagnose().says == "peaks from the kernel's high-water mark, to within 0.0 MB"
+    assert process.exact_resident_bytes() is None
 
 
 def test_a_slow_read_is_rare(monkeypatch):

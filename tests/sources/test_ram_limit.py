@@ -114,6 +114,10 @@ def test_address_space(tmp_path, monkeypatch):
     # How much of it was in use at the peak is unknown: only what is left now counts.
     assert limits.short(7000 * 4096, 60 * GB).name == "this machine"
     assert limits.short(7000 * 4096 + 1, 0).name == "RLIMIT_AS"
+    for used_pages, name in ((7600, None), (7601, "RLIMIT_AS")):  # a twentieth is enough
+        Simulated(tmp_path).write("proc/self/statm", f"{used_pages} 500 100 10 0 300 0\n")
+        found = limits.short(0, 0)
+        assert (found and found.name) == name
     kinds = {Note.read(f"{limit.memory} left").kind for limit in limits.all()}
     assert kinds == {NoteKind.LITTLE_LEFT}
     for none in (2**63 - 1, 2**60):  # the first is "no limit" on macOS
@@ -249,6 +253,10 @@ def test_what_is_said_of_each_limit(tmp_path, monkeypatch):
     tight, machine, *_ = RamLimits(tmp_path).diagnoses()
     assert "end kernels" in tight.remedy
     assert machine.remedy is None
+    container(tmp_path, limit=100 * GB, current=100 * GB)
+    assert [says.partition(" left")[0] for *_, says in said(tmp_path)] == [
+        "0 MB of 100.0 GB (container limit)", "60.0 GB of 64.0 GB (this machine)",
+    ]  # fmt: skip
     set_to = {resource.RLIMIT_AS: 8 * GB}
     monkeypatch.setattr(resource, "getrlimit", lambda number: (set_to.get(number, -1), -1))
     (unread,) = (says for *_, says in said(tmp_path) if "RLIMIT_AS" in says)

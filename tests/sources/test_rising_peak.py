@@ -1,7 +1,10 @@
 """Where no peak can be reset: exact on a record alone; else bounded, or at least what the sampler saw."""
 
+import importlib.util
 import os
+import sys
 import threading
+import types
 
 from memory import MB, Block, blip
 from ram import GRAIN, NVML, current, needs_high_water, refuse
@@ -60,6 +63,20 @@ def test_a_refused_reset_is_noticed_by_trying(monkeypatch):
     assert process.diagnose().state == "bounded"
     assert interval.peak().quality == "bounded"
     assert interval.peak().hi_bytes - interval.before_bytes() >= 38 * MB
+
+
+def test_the_unit_of_the_rising_peak(monkeypatch):
+    """getrusage(2): kilobytes on Linux, bytes on macOS."""
+    spec = importlib.util.spec_from_file_location(f"{linux.__name__}_on_macos", linux.__file__)
+    on_macos = importlib.util.module_from_spec(spec)
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "platform", "darwin")
+        spec.loader.exec_module(on_macos)
+    usage = types.SimpleNamespace(ru_minflt=1, ru_majflt=2, ru_maxrss=5 * MB)
+    monkeypatch.setattr(linux.resource, "getrusage", lambda _: usage)
+    assert on_macos.faults_and_mark() == ((1, 2), 5 * MB)
+    if sys.platform == "linux":
+        assert linux.faults_and_mark() == ((1, 2), 5 * MB * 1024)
 
 
 def test_without_any_counter_it_samples(monkeypatch):

@@ -54,7 +54,8 @@ def test_every_spelling_of_a_gpu_is_the_users(fakes):
     original = tensorflow.Context.get_memory_info
     framework.hold()
     counter.observe(), counter.reset()
-    for spelling in ("GPU:0", "/gpu:0", "/device:GPU:0", "/job:localhost/replica:0/task:0/device:GPU:0"):
+    full = "/job:localhost/replica:0/task:0/device:GPU:0"
+    for spelling in ("GPU:0", "/gpu:0", "/device:GPU:0", full, "GPU:*"):
         assert tensorflow.get_memory_info(spelling) == {"current": 100, "peak": 1000}
     framework.release()
     assert tensorflow.get_memory_info("GPU:0")["peak"] == 1000  # still kept for them

@@ -19,6 +19,9 @@ from ipygpulogger import measure
 from ipygpulogger.engine.machine import Machine, machine
 from ipygpulogger.engine.scope import Scope
 from ipygpulogger.records import Measurement
+from ipygpulogger.sources import Unavailable
+from ipygpulogger.sources.torch import state
+from ipygpulogger.sources.torch.allocators import Torch
 
 pytestmark = pytest.mark.torch
 
@@ -182,6 +185,32 @@ def test_what_torch_does_not_count_is_unknown(fresh, monkeypatch):
     assert gpu_of(result).peaked_bytes == 10 * MB
     assert result.notes == ()
     torch.cuda.reset_peak_memory_stats()
+
+
+def test_the_growth_between_two_stamps(cuda):
+    """Every byte that was allocated, freed or not, and what was reserved for it; unknown once counts went down."""
+    tensor(MB)
+    torch.cuda.empty_cache()
+    counter = Torch().counters()[0]
+    earlier, reserved = counter.stamp(), torch.cuda.memory_reserved()
+    kept = tensor(30 * MB)
+    tensor(20 * MB)
+    later = counter.stamp()
+    assert counter.growth_bytes(earlier, later) == (50 * MB, torch.cuda.memory_reserved() - reserved)
+    assert counter.growth_bytes(later, earlier) == (None, None)
+    del kept
+
+
+def test_without_its_cache_torch_counts_nothing(cuda, monkeypatch):
+    """Its counters are unavailable, and the diagnosis says so, with a remedy."""
+    tensor(MB)
+    source = Torch()
+    counter = source.counters()[0]
+    assert source.diagnose().state == "exact"
+    monkeypatch.setattr(state, "caches", lambda: False)
+    with pytest.raises(Unavailable, match="switched off"):
+        counter.observe()
+    assert (source.diagnose().state, bool(source.diagnose().remedy)) == ("sampled", True)
 
 
 def in_a_new_process(cuda, program, **env):

@@ -41,6 +41,16 @@ def test_without_torch_or_a_device(monkeypatch):
 
 
 @pytest.mark.torch
+def test_without_a_cache(device, one, monkeypatch):
+    """Then torch counts nothing: the same sentence, and no model is run."""
+    one("embedding")
+    monkeypatch.setattr(estimates.torch_state, "caches", lambda: False)
+    (unchecked,) = found()
+    assert isinstance(unchecked, Unchecked)
+    assert "its cache" in unchecked.reason
+
+
+@pytest.mark.torch
 def test_five_models(device):
     """Exact where nothing is left out; else about, beside what was needed; the user's random numbers stay."""
     import torch

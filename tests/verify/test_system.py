@@ -45,6 +45,12 @@ def test_kernels(tmp_path, version, name):
     assert facts_of(tmp_path)["system"].rpartition(machine)[2].strip() == name
 
 
+def test_the_interpreter():
+    """Its name and version, without the build and the compiler, which `sys.version` has as well."""
+    python = f"{platform.python_implementation()} {platform.python_version()}"
+    assert system.facts()["Python"].rstrip("+") == python.rstrip("+")
+
+
 def test_devices_and_their_driver(gpu, fresh_machine):
     """What each source says, as `doctor` does: driver and devices; CUDA; each slice of MIG; no UUID of any."""
     found = system.facts()

@@ -191,9 +191,7 @@ class RamLimits:
 
     def diagnoses(self) -> list[Diagnosis]:
         """Return what is known of each limit, and of processes that were killed."""
-        known = sorted(
-            self.all(), key=lambda one: (one.left_bytes is None, one.left_bytes or one.limit_bytes)
-        )
+        known = sorted(self.all(), key=lambda one: (one.left_bytes is None, one.left_bytes, one.limit_bytes))
         found = [limit.diagnosis() for limit in known]
         if not found:
             found = [Diagnosis("RAM limit", "absent", "neither the machine's RAM nor a limit can be read")]
