@@ -11,25 +11,16 @@ from dataclasses import replace
 from typing import Any
 
 from ...records import device_id
-from ...runtime.errors import first_line
 from ...runtime.objects import bases_of
-from ..contract import (
-    Device,
-    DeviceCounter,
-    FrameworkByDevice,
-    Holding,
-    Observation,
-    PeakClass,
-    Reading,
-    Unavailable,
-)
+from .. import contract
+from ..contract import Device, DeviceCounter, Holding, Observation, Reading, Unavailable, unavailable
 from ..nvidia import driver
 
 
 class CuPyCounter(DeviceCounter):
     """The default pool of one device: used bytes, and the bytes that the pool took from the device."""
 
-    peak_class: PeakClass = "sampled"
+    peak_class = "sampled"
 
     def __init__(self, device: Device) -> None:
         self.device = device
@@ -41,13 +32,12 @@ class CuPyCounter(DeviceCounter):
 
     def limit_bytes(self) -> int | None:
         """Return what `set_limit` or `CUPY_GPU_MEMORY_LIMIT` allows; for no limit CuPy says 0."""
-        try:
+        with suppress(Unavailable):
             return _pool(self.device.index)[2] or None
-        except Unavailable:
-            return None
+        return None
 
 
-class CuPy(FrameworkByDevice):
+class CuPy(contract.FrameworkByDevice):
     """CuPy in this process, once the user has imported it."""
 
     name = "cupy"
@@ -62,10 +52,8 @@ class CuPy(FrameworkByDevice):
         if not _pool(device)[1]:
             raise Unavailable("CuPy's pool has held nothing on this device")
         properties = sys.modules["cupy"].cuda.runtime.getDeviceProperties
-        try:
+        with unavailable("CuPy does not describe its device"):
             name = properties(device)["name"].decode(errors="replace")
-        except Exception as error:
-            raise Unavailable(f"CuPy does not describe its device: {first_line(error)}") from error
         return CuPyCounter(replace(driver.device(device), name=name))
 
     def settle(self) -> None:
@@ -107,8 +95,6 @@ def _pool(index: int) -> tuple[int, int, int]:
     """Return the used bytes, all bytes and the limit of the current device's default pool."""
     if _current_index() != index:
         raise Unavailable("CuPy's current device is another one")
-    try:
+    with unavailable("CuPy gives no memory statistics"):
         pool = sys.modules["cupy"].get_default_memory_pool()
         return int(pool.used_bytes()), int(pool.total_bytes()), int(pool.get_limit())
-    except Exception as error:
-        raise Unavailable(f"CuPy gives no memory statistics: {first_line(error)}") from error

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 from ...records import DRIVER, Diagnosis
 from ...runtime import clock
 from ...runtime.errors import call_uninterrupted, is_from_a_handler
-from ..contract import Device, DeviceMemory, Notes, Unavailable
+from ..contract import Device, DeviceMemory, Notes, Unavailable, unavailable
 from . import driver
 
 T = TypeVar("T")
@@ -225,12 +225,8 @@ class Nvml:
             handle = self._handles.get(_bare(uuid))
             if module is None or handle is None:
                 raise Unavailable("NVML does not know this device")
-            try:
+            with unavailable("the driver does not report it", partial(_reason, module)):
                 return question(module, handle)
-            except Exception as error:  # as in `_ask`
-                if is_from_a_handler(error):
-                    raise
-                raise Unavailable(f"the driver does not report it: {_reason(module, error)}") from error
 
     def versions(self) -> tuple[str | None, str | None]:
         """Return the version of the driver, and the latest of CUDA that it runs; None where it is unknown."""

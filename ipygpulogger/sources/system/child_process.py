@@ -11,7 +11,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, NamedTuple
 
-from ..contract import Observation, Reading, Unavailable
+from ..contract import Observation, Reading, Unavailable, unavailable
 from . import linux
 from .forked import WALK_S_PER_BYTE, Card, Sharing, forks, sharing
 from .process import Mark
@@ -67,7 +67,7 @@ class ChildProcess(Mark):
         if self.left:
             return self._last_observation()
         was = self._stat
-        try:
+        with unavailable(f"the child process {self.pid} cannot be read"):
             stat = _read_stat(self.pid)
             self.find_card(stat)
             if self._watching and self.card is None:
@@ -78,8 +78,6 @@ class ChildProcess(Mark):
             self._check_separate(stat, sizes)
             current_bytes, high_bytes = linux.resident_and_mark_bytes(self.pid)
             mapped_bytes = int(b"".join(sizes.split()[2:3])) * linux.PAGE_BYTES
-        except (OSError, ValueError) as error:
-            raise Unavailable(f"the child process {self.pid} cannot be read: {error}") from error
         self._stat = stat
         self.name, self.forked = stat.name.decode(errors="replace"), stat.forked
         self.current_bytes, self.mapped_bytes = current_bytes, mapped_bytes
@@ -157,14 +155,12 @@ class ChildProcess(Mark):
     def reset(self) -> None:
         """Lower the high-water mark to what is resident now; that of another user's process only rises."""
         self._reset_faults = None
-        try:
+        with unavailable(f"{self.describe()} cannot be reset"):
             faults = _read_stat(self.pid).faults
             linux.reset_mark(self.pid)
             if self.card is not None:
                 self.card["reset_bytes"] = 0
             self._resets.take()  # this one was ours
-        except (OSError, ValueError) as error:
-            raise Unavailable(f"{self.describe()} cannot be reset: {error}") from error
         self._reset_faults = faults
 
     def list_children(self) -> tuple[int, ...]:

@@ -123,10 +123,7 @@ class Forks:
     def in_child(self) -> None:
         """Begin the card of this process, which has just been forked."""
         card: Card | None = getattr(self._forking, "card", None)
-        ends = self._ends
         self.__init__()  # type: ignore[misc] # nothing of the parent's is ours
-        self._ends = ends
-        ends.after_fork_in_child()
         if card is None:
             return
         with suppress(Exception):
@@ -137,7 +134,7 @@ class Forks:
             card["began"] = int(linux.read("/proc/self/stat").rpartition(b")")[2].split()[19])
             card["pid"] = os.getpid()
             self.mine = card
-            ends.put_on({"_exit": self._leaving})
+            self._ends.put_on({"_exit": self._leaving})
             atexit.register(self.leave)
 
     def reset_follows(self) -> None:
@@ -190,12 +187,6 @@ class Starts:
         """End."""
         for place in self._places:
             place.take_off()
-
-    def after_fork_in_child(self) -> None:
-        """End; another thread may have held a lock at the moment of the fork."""
-        for place in self._places:
-            place.after_fork_in_child()
-        self.take_off()
 
     def _calling(self, start: Callable[..., Any]) -> Callable[..., Any]:
         def announced(*args: Any, **kwargs: Any) -> Any:

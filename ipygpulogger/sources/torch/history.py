@@ -156,7 +156,6 @@ class _Shared:
     def after_fork_in_child(self) -> None:
         """Forget who needs it: the child can neither use the parent's context nor end its recording."""
         self.lock = threading.RLock()  # another thread may have held it at the moment of the fork
-        self._wrappers.after_fork_in_child()
         self._users, self.recording, self._calling = 0, False, False
 
     def _call(self, function: Callable[[ModuleType], None], torch: ModuleType) -> None:
