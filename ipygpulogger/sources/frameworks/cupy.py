@@ -44,8 +44,7 @@ class CuPy(contract.FrameworkByDevice):
 
     def in_use(self) -> tuple[int, ...]:
         """Return the calling thread's current device, if it has a context."""
-        index = _current_index()
-        return () if index is None else (index,)
+        return _current()
 
     def counter(self, device: int) -> CuPyCounter:
         """Return the counter of a device whose default pool holds something."""
@@ -71,29 +70,21 @@ class CuPy(contract.FrameworkByDevice):
 
     def holding(self, value: Any) -> Holding | None:
         """Return the pool's block behind an array, which its views share."""
-        if not self.may_hold(type(value)):
-            return None
-        try:
-            memory = value.data.mem
-            where = device_id("cuda", int(memory.device_id))
-            return Holding((where, int(memory.ptr)), int(memory.size), where)
-        except Exception:
-            return None
-
-
-def _current_index() -> int | None:
-    """Return the calling thread's current device; None without CuPy, the driver or a context on it."""
-    cupy, contexts = sys.modules.get("cupy"), driver.contexts() or ()
-    try:
-        index = int(cupy.cuda.runtime.getDevice()) if cupy is not None and contexts else None
-    except Exception:
+        if self.may_hold(type(value)):
+            with suppress(Exception):
+                memory = value.data.mem
+                where = device_id("cuda", int(memory.device_id))
+                return Holding((where, int(memory.ptr)), int(memory.size), where)
         return None
-    return index if index in contexts else None
+
+
+def _current() -> tuple[int, ...]:
+    return driver.current(lambda: int(sys.modules["cupy"].cuda.runtime.getDevice()))
 
 
 def _pool(index: int) -> tuple[int, int, int]:
     """Return the used bytes, all bytes and the limit of the current device's default pool."""
-    if _current_index() != index:
+    if _current() != (index,):
         raise Unavailable("CuPy's current device is another one")
     with unavailable("CuPy gives no memory statistics"):
         pool = sys.modules["cupy"].get_default_memory_pool()

@@ -63,8 +63,7 @@ class Rmm(contract.FrameworkByDevice):
 
     def in_use(self) -> tuple[int, ...]:
         """Return the calling thread's current device, of which alone RMM tells anything."""
-        index = _current_index()
-        return () if index is None else (index,)
+        return _current()
 
     def counter(self, device: int) -> RmmCounter:
         """Return the counter of a device whose statistics are enabled."""
@@ -90,20 +89,14 @@ class Rmm(contract.FrameworkByDevice):
         return push_or_pop
 
 
-def _current_index() -> int | None:
-    module = sys.modules.get("rmm._cuda.gpu")
-    # Without the driver or a context, RMM has allocated nothing.
-    if module is None or not driver.contexts():
-        return None
-    try:
-        return int(module.getDevice())
-    except Exception:
-        return None
+def _current() -> tuple[int, ...]:
+    # Without a context on it, RMM has allocated nothing there.
+    return driver.current(lambda: int(sys.modules["rmm._cuda.gpu"].getDevice()))
 
 
 def _read(index: int) -> tuple[Any, int]:
     """Return RMM's statistics of the current device, and the id of the adaptor that keeps them."""
-    if _current_index() != index:
+    if _current() != (index,):
         raise Unavailable("RMM's current device is another one")
     with unavailable("RMM gives no statistics"):
         statistics = sys.modules["rmm.statistics"].get_statistics()

@@ -38,6 +38,8 @@ _REMEDIES = {
 
 def _reason(module: ModuleType | None, error: Exception) -> str:
     """Return why a call failed, or pynvml's import (None), in plain words, NVML's, or pynvml's."""
+    if module is None and isinstance(error, ImportError):
+        return NOT_INSTALLED
     if module is None or not isinstance(error, getattr(module, "NVMLError", ())):
         return f"pynvml fails: {str(error) or type(error).__name__}"
     known = {
@@ -120,9 +122,7 @@ class Nvml:
         except Exception as error:  # not there, broken, another module, or no descriptor is left to read it
             if is_from_a_handler(error):
                 raise
-            absent = module is None and isinstance(error, ImportError)
-            why = NOT_INSTALLED if absent else _reason(module, error)
-            self._missing["open"] = why
+            self._missing["open"] = why = _reason(module, error)
             if why not in (NO_DRIVER, NOT_INSTALLED):
                 self.notes.add(f"no figures of the whole GPU: {why}")
 
@@ -185,8 +185,8 @@ class Nvml:
         with self._use() as module:
             handle = self._handles.get(_bare(uuid))
             if module is not None and handle is not None:
-                question = partial(module.nvmlDeviceGetComputeRunningProcesses, handle)
-                rows = self._ask(module, question, "processes")
+                question = module.nvmlDeviceGetComputeRunningProcesses
+                rows = self._ask(module, partial(question, handle), "processes")
             if rows and (row_class := getattr(module, "c_nvmlProcessInfo_v3_t", None)):
                 # pynvml makes a class for so many rows: held, it is no garbage of the user's.
                 self._row_classes.add(row_class * (2 * len(rows) + 5))

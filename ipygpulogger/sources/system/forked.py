@@ -117,8 +117,8 @@ class Forks:
 
     def has_left(self, pid: int, began: int) -> bool:
         """Return whether a process of this pid and start has left its last figures, and has yet to end."""
-        left = tuple(self._left)
-        return any(card["pid"] == pid and card["began"] == began and card["ended"] for card in left)
+        left = (pid, began, 1)
+        return any((card["pid"], card["began"], card["ended"]) == left for card in tuple(self._left))
 
     def in_child(self) -> None:
         """Begin the card of this process, which has just been forked."""
@@ -128,9 +128,7 @@ class Forks:
             return
         with suppress(Exception):
             self._born_s = monotonic_s()
-            sizes = linux.read("/proc/self/statm").split()
-            card["birth_bytes"] = int(sizes[1]) * linux.PAGE_BYTES
-            card["birth_mapped_bytes"] = int(sizes[2]) * linux.PAGE_BYTES
+            card["birth_bytes"], card["birth_mapped_bytes"] = linux.resident_and_mapped_bytes()
             card["began"] = int(linux.read("/proc/self/stat").rpartition(b")")[2].split()[19])
             card["pid"] = os.getpid()
             self.mine = card
@@ -148,14 +146,14 @@ class Forks:
         if card is None or card["pid"] != os.getpid():
             return
         with suppress(BaseException):  # nothing may keep it from ending
-            sizes = linux.read("/proc/self/statm").split()
+            resident_bytes, card["mapped_bytes"] = linux.resident_and_mapped_bytes()
             limit_s = max(_WALK_S, (monotonic_s() - self._born_s) * _WALK_SHARE)
-            if int(sizes[1]) * linux.PAGE_BYTES * WALK_S_PER_BYTE <= limit_s:
+            if resident_bytes * WALK_S_PER_BYTE <= limit_s:
                 shares = sharing(linux.rollup_bytes("self"), 0)
-                card["private_bytes"], card["shared_bytes"] = shares.private_bytes, shares.shared_bytes
-                card["inherited_bytes"] = shares.inherited_bytes
+                for name in ("private_bytes", "shared_bytes", "inherited_bytes"):
+                    card[name] = getattr(shares, name)
             faults, card["mark_bytes"] = linux.faults_and_mark()
-            card["mapped_bytes"], card["faults"] = int(sizes[2]) * linux.PAGE_BYTES, sum(faults)
+            card["faults"] = sum(faults)
             card["ended"] = 1  # last: now they are complete
 
     def _leaving(self, end: Callable[..., Any]) -> Callable[..., Any]:

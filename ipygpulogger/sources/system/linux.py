@@ -11,6 +11,7 @@ import os
 import re
 import sys
 from collections.abc import Callable
+from contextlib import nullcontext, suppress
 from functools import cache
 from pathlib import Path
 from typing import Any, NoReturn
@@ -164,13 +165,14 @@ def resident_bytes() -> int:
     return _possible(int(b"".join(read("/proc/self/statm").split()[1:2])) * PAGE_BYTES)
 
 
-def thread_count() -> int:
-    """Return the number of threads of this process, those of C libraries included.
+def resident_and_mapped_bytes() -> tuple[int, int]:
+    """Return what this process has resident, and the part of it that is files and shared memory."""
+    _, resident, mapped, *_ = read("/proc/self/statm").split()
+    return int(resident) * PAGE_BYTES, int(mapped) * PAGE_BYTES
 
-    Raises:
-        OSError: ``/proc/self/stat`` cannot be read.
-        ValueError: It was cut short.
-    """
+
+def thread_count() -> int:
+    """Return the number of threads of this process, those of C libraries included; raises as the above."""
     return int(b"".join(read("/proc/self/stat").rpartition(b")")[2].split()[17:18]))
 
 
@@ -187,12 +189,9 @@ def children_of(pid: int) -> tuple[int, ...]:
     """Return the pids of a process's children; raises `OSError`."""
     tasks = f"/proc/{pid}/task"
     for again in (True, True, False):
-        try:
+        with suppress(OSError) if again else nullcontext():  # a thread ended: its children are another's now
             lists = [read(f"{tasks}/{task}/children") for task in os.listdir(tasks)]  # noqa: PTH208 - names
             return tuple(map(int, b" ".join(lists).split()))
-        except OSError:  # a thread may have ended just now, and its children are another thread's
-            if not again:
-                raise
     raise AssertionError
 
 
@@ -237,19 +236,17 @@ def resident_precision_bytes() -> int:
 
 def largest_fault_bytes() -> int:
     """Return what one page fault can add: a huge page if the kernel has them, else 64 kB (fault-around)."""
-    try:
+    with suppress(OSError, ValueError):
         return int(read("/sys/kernel/mm/transparent_hugepage/hpage_pmd_size"))
-    except (OSError, ValueError):
-        return 64 * 2**10
+    return 64 * 2**10
 
 
 def cpu_count() -> int:
     """Return how many CPUs the kernel can bring online, after which it chooses its batches."""
-    try:
+    with suppress(OSError, ValueError):
         ranges = [one.split("-") for one in read(f"{SYS_CPU}/present").decode().strip().split(",")]
         return sum(int(ends[-1]) - int(ends[0]) + 1 for ends in ranges)
-    except (OSError, ValueError):
-        return max(1, os.sysconf("SC_NPROCESSORS_CONF"))
+    return max(1, os.sysconf("SC_NPROCESSORS_CONF"))
 
 
 def _kernel() -> tuple[int, ...]:

@@ -296,14 +296,11 @@ class Process:
 
     def exact_resident_bytes(self) -> int | None:
         """Return the resident memory by the page tables; None if known, or if a walk would take over 2 ms."""
-        if self.counter.current_precision_bytes <= MB:
-            return None
-        try:
-            if linux.resident_bytes() > _WALK_BYTES:
-                return None
-            return linux.rollup_bytes("self")["Rss"]
-        except (OSError, ValueError):  # refused
-            return None
+        if self.counter.current_precision_bytes > MB:
+            with suppress(OSError, ValueError):  # refused
+                if linux.resident_bytes() <= _WALK_BYTES:
+                    return linux.rollup_bytes("self")["Rss"]
+        return None
 
     def has_children(self) -> bool:
         """Return whether this process has any child, running or ended; one system call."""

@@ -65,8 +65,7 @@ class TorchCounter(ResettableCounter):
     def fragmented_bytes(self) -> int | None:
         """Return what torch calls inactive split blocks."""
         with suppress(Unavailable):
-            stats = self._source.read(self.device.index)
-            return int(stats["inactive_split_bytes"]["all"]["current"])
+            return int(self._source.read(self.device.index)["inactive_split_bytes"]["all"]["current"])
         return None
 
     def releasable_bytes(self) -> int:
@@ -121,11 +120,10 @@ class Torch(ResettableFramework):
 
     def _uses(self, backend: str, index: int) -> bool:
         if backend == "cuda":
-            return state.has_context(index)
-        try:
+            return bool(state.module()._C._cuda_hasPrimaryContext(index))
+        with suppress(Unavailable):
             return state.current_index() == index or self.read(index)["allocation"]["all"]["allocated"] > 0
-        except Unavailable:
-            return False
+        return False
 
     def pinned(self) -> Counter | None:
         """Return the counter of page-locked memory, once CUDA is initialised and if torch counts it."""
