@@ -116,27 +116,24 @@ def _within(
         try:
             with context():
                 return function(*args, **kwargs)
-        except BaseException:
-            args, kwargs = (), {}
-            raise
+        finally:
+            del args, kwargs
 
     def generated(*args: Any, **kwargs: Any) -> Any:
         __tracebackhide__ = True
         try:
             with context():
                 return (yield from function(*args, **kwargs))
-        except BaseException:
-            args, kwargs = (), {}
-            raise
+        finally:
+            del args, kwargs
 
     async def awaited(*args: Any, **kwargs: Any) -> Any:
         __tracebackhide__ = True
         try:
             with context():
                 return await function(*args, **kwargs)
-        except BaseException:
-            args, kwargs = (), {}
-            raise
+        finally:
+            del args, kwargs
 
     if inspect.iscoroutinefunction(code):
         return awaited

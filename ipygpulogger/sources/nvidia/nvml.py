@@ -71,13 +71,13 @@ class Nvml:
         self._row_classes: set[Any] = set()
 
     @contextmanager
-    def _use(self) -> Iterator[ModuleType | None]:
-        """Give pynvml, and keep it open meanwhile; None while it is closed."""
+    def _use(self, uuid: str | None = None) -> Iterator[tuple[ModuleType | None, Any]]:
+        """Give pynvml, None while it is closed, and the handle of a device; keep it open meanwhile."""
         try:
             with self._gate:
                 self._using.add(threading.get_ident())
                 module = self._module if self._pid == os.getpid() else None
-            yield module
+            yield module, self._handles.get(_bare(uuid))
         finally:
             self._using.discard(threading.get_ident())
 
@@ -162,8 +162,7 @@ class Nvml:
 
     def memory(self, uuid: str | None) -> DeviceMemory | None:
         """Return the memory of a whole device, all processes together; None if it is unavailable."""
-        with self._use() as module:
-            handle = self._handles.get(_bare(uuid))
+        with self._use(uuid) as (module, handle):
             if module is None or handle is None:
                 return None
             return self._ask(module, partial(_memory, module, handle), "device memory")
@@ -172,7 +171,7 @@ class Nvml:
         """Return the memory of the device of a pynvml handle, or raise its error; None without a driver."""
         if not self.devices():
             return None
-        with self._use() as module:
+        with self._use() as (module, _):
             return None if module is None else _memory(module, handle)
 
     def own_bytes(self, uuid: str | None) -> int | None:
@@ -182,8 +181,7 @@ class Nvml:
         host's pids.
         """
         rows = None
-        with self._use() as module:
-            handle = self._handles.get(_bare(uuid))
+        with self._use(uuid) as (module, handle):
             if module is not None and handle is not None:
                 question = module.nvmlDeviceGetComputeRunningProcesses
                 rows = self._ask(module, partial(question, handle), "processes")
@@ -221,8 +219,7 @@ class Nvml:
         return float(sum(values) / len(values))
 
     def _read(self, uuid: str | None, question: Callable[[ModuleType, Any], Any]) -> Any:
-        with self._use() as module:
-            handle = self._handles.get(_bare(uuid))
+        with self._use(uuid) as (module, handle):
             if module is None or handle is None:
                 raise Unavailable("NVML does not know this device")
             with unavailable("the driver does not report it", partial(_reason, module)):
@@ -230,7 +227,7 @@ class Nvml:
 
     def versions(self) -> tuple[str | None, str | None]:
         """Return the version of the driver, and the latest of CUDA that it runs; None where it is unknown."""
-        with self._use() as module:
+        with self._use() as (module, _):
             if module is None:
                 return None, None
             cuda = self._ask(module, module.nvmlSystemGetCudaDriverVersion, "CUDA's version")

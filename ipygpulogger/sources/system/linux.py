@@ -81,30 +81,26 @@ class _HeldCalls(Calls):
     def __init__(self) -> None:
         import ctypes  # 2 ms of loading, which a terminal's shell has not done yet
 
-        library: Any = ctypes.PyDLL(None, use_errno=True)
+        self._c = c = ctypes.PyDLL(None, use_errno=True)
         number, address, size = ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t
-        self._errno = ctypes.get_errno
+        self._errno, self._close = ctypes.get_errno, c.close
         self._buffer = ctypes.c_char * _MOST_BYTES
         self._buffers: list[Any] = []  # unused ones; `append` and `pop` are atomic
-        self._c_open, self._c_read, self._c_write = library.open, library.read, library.write
-        self._close, self._waitid = library.close, library.waitid
-        self._c_open.argtypes = ctypes.c_char_p, number
-        self._c_read.argtypes = number, address, size
-        self._c_write.argtypes = number, ctypes.c_char_p, size
-        library.close.argtypes = (number,)
-        self._waitid.argtypes = number, number, address, number
-        self._c_read.restype = self._c_write.restype = ctypes.c_ssize_t
+        c.open.argtypes, c.close.argtypes = (ctypes.c_char_p, number), (number,)
+        c.read.argtypes, c.write.argtypes = (number, address, size), (number, ctypes.c_char_p, size)
+        c.waitid.argtypes = number, number, address, number
+        c.read.restype = c.write.restype = ctypes.c_ssize_t
 
     def _open(self, path: str, flags: int) -> int:
-        fd = int(self._c_open(path.encode(), flags))
+        fd = int(self._c.open(path.encode(), flags))
         return fd if fd >= 0 else self._fail(path)
 
     def _write(self, fd: int, text: bytes) -> int:
-        count = int(self._c_write(fd, text, len(text)))
+        count = int(self._c.write(fd, text, len(text)))
         return count if count >= 0 else self._fail()
 
     def has_children(self) -> bool:
-        found = self._waitid(os.P_ALL, 0, None, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        found = self._c.waitid(os.P_ALL, 0, None, os.WEXITED | os.WNOHANG | os.WNOWAIT)
         return found == 0 or self._errno() != errno.ECHILD
 
     def read(self, fd: int) -> bytes | None:
@@ -112,7 +108,7 @@ class _HeldCalls(Calls):
             buffer = self._buffers.pop()
         except IndexError:
             buffer = self._buffer()
-        count = self._c_read(fd, buffer, _MOST_BYTES)
+        count = self._c.read(fd, buffer, _MOST_BYTES)
         if count < 0 and self._errno() != errno.EAGAIN:
             self._fail()
         text = bytes(buffer[:count]) if count >= 0 else None
