@@ -55,9 +55,9 @@ class ResettableFramework(Framework):
     def read(self, index: int) -> Stats:
         """Return a device's own statistics, past the wrappers; raises `Unavailable`."""
 
-    @abstractmethod
     def reset(self, index: int) -> None:
-        """Reset a device's own peaks, past the wrappers; raises `Unavailable`."""
+        """Reset a device's own peaks, past the wrappers, for a `ResettableCounter`; raises `Unavailable`."""
+        raise NotImplementedError
 
     def hold(self) -> bool:
         """Put the wrappers on, as far as the framework is there; return whether it was in use before."""
