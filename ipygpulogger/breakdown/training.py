@@ -100,7 +100,6 @@ class Training:
     def after_fork_in_child(self) -> None:
         """Replace the lock, which another thread may have held at the moment of the fork."""
         self._lock = threading.RLock()
-        self._wrappers.after_fork_in_child()
 
     # -- the backward pass ---------------------------------------------------------------------------------
 

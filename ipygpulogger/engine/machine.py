@@ -212,7 +212,7 @@ class Machine:
         """Make locks anew: another thread may have held one at the moment of the fork."""
         self._lock = threading.RLock()
         self.sampler = Sampler(self.sample)
-        self._programs.after_fork_in_child()
+        self._programs.take_off()
         self._child_peaks = None
         self.nvml.after_fork_in_child()
         self.frameworks.ask(methodcaller("after_fork_in_child"), self.frameworks.loaded)

@@ -161,16 +161,10 @@ class CellRecord(Measurement):
 
     def data(self) -> Data:
         """Return the seven figures of the original package, in whole megabytes."""
-        gpu = self.gpu(self.current_gpu)
-        return Data(
-            truncated_mb(self.gen.consumed_bytes),
-            truncated_mb(self.gen.peaked_bytes),
-            truncated_mb(self.gen.after_bytes),
-            truncated_mb(gpu.consumed_bytes) if gpu else 0,
-            truncated_mb(gpu.peaked_bytes) if gpu else 0,
-            truncated_mb(gpu.used_bytes or 0) if gpu else 0,
-            self.time_s,
-        )
+        gen, gpu = self.gen, self.gpu(self.current_gpu)
+        gpus = (gpu.consumed_bytes, gpu.peaked_bytes, gpu.used_bytes or 0) if gpu else (0, 0, 0)
+        sizes = map(truncated_mb, (gen.consumed_bytes, gen.peaked_bytes, gen.after_bytes, *gpus))
+        return Data._make((*sizes, self.time_s))
 
 
 def _most_needed_mb(line: LineUsage) -> tuple[int, int]:

@@ -104,9 +104,8 @@ class Usage(Value):
     @property
     def peaked_at_most_bytes(self) -> int | None:
         """The upper bound of `peaked_bytes`; None when the peak has none."""
-        if self.peak.hi_bytes is None:
-            return None
-        return max(0, above_ends(self.peak.hi_bytes, self.before_bytes, self.after_bytes))
+        hi_bytes = self.peak.hi_bytes
+        return None if hi_bytes is None else max(0, above_ends(hi_bytes, self.before_bytes, self.after_bytes))
 
     @property
     def needed_bytes(self) -> int:
@@ -123,10 +122,8 @@ class Usage(Value):
     def described(self) -> str:
         """Return the figures as words, in whole megabytes: "consumed 128 MB, needed 128 MB, used 170 MB"."""
         least = "at least " if self.peak.hi_bytes is None else ""
-        needed_mb, used_mb = rounded_mb(self.needed_bytes), rounded_mb(self.after_bytes)
-        return (
-            f"consumed {rounded_mb(self.consumed_bytes)} MB, needed {least}{needed_mb} MB, used {used_mb} MB"
-        )
+        consumed, needed, used = map(rounded_mb, (self.consumed_bytes, self.needed_bytes, self.after_bytes))
+        return f"consumed {consumed} MB, needed {least}{needed} MB, used {used} MB"
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__}: {self.described()}>"
@@ -159,16 +156,14 @@ class RamUsage(Usage):
     @property
     def newly_kept_bytes(self) -> int:
         """How much more freed memory malloc keeps than before; 0 when that is unknown."""
-        if self.heap_before is None or self.heap_after is None:
-            return 0
-        return self.heap_after.kept_bytes - self.heap_before.kept_bytes
+        before, after = self.heap_before, self.heap_after
+        return after.kept_bytes - before.kept_bytes if before and after else 0
 
     @property
     def newly_in_use_bytes(self) -> int:
         """How much more of malloc's memory is in use than before; never negative, and 0 when unknown."""
-        if self.heap_before is None or self.heap_after is None:
-            return 0
-        return max(0, self.heap_after.in_use_bytes - self.heap_before.in_use_bytes)
+        before, after = self.heap_before, self.heap_after
+        return max(0, after.in_use_bytes - before.in_use_bytes) if before and after else 0
 
     @property
     def kept_of_consumed_bytes(self) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import os
 import sys
 import threading
 from collections.abc import Callable, Mapping
@@ -15,6 +16,17 @@ from .objects import walk_stack
 
 _ORIGINAL = "_ipygpulogger_original"  # marks a wrapper of ours, and holds the function that it wraps
 
+_lock = threading.RLock()  # held while wrappers are put on or taken off, by any thread
+
+
+def _after_fork_in_child() -> None:
+    global _lock  # noqa: PLW0603 - another thread may have held it at the moment of the fork
+    _lock = threading.RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)
+
 
 class Wrappers:
     """The wrappers in one module or class; false while none is on.
@@ -25,7 +37,6 @@ class Wrappers:
     """
 
     def __init__(self, place: Callable[[], Any], may_go: Callable[[], bool] = lambda: True) -> None:
-        self.lock = threading.RLock()  # held while wrappers are put on or taken off, by any thread
         self._place, self._may_go = place, may_go
         self._on: dict[str, tuple[Any, Any]] = {}  # name: (the library's function, ours)
         self._leaving = False
@@ -36,7 +47,7 @@ class Wrappers:
     def put_on(self, makers: Mapping[str, Callable[[Any], Callable[..., Any]]]) -> None:
         """Wrap the functions that exist and are not wrapped yet, each by the maker under its name."""
         place = self._place()
-        with self.lock:
+        with _lock:
             self._leaving = False
             for name, maker in makers.items():
                 if name in self._on:
@@ -55,7 +66,7 @@ class Wrappers:
 
     def take_off(self) -> None:
         """Put the library's own functions back, at once or, while `may_go` refuses, at a later `retry`."""
-        with self.lock:
+        with _lock:
             self._leaving = True
             self.retry()
 
@@ -63,7 +74,7 @@ class Wrappers:
         """Take the wrappers off after all, if `take_off` had to leave them on."""
         if not self._leaving:
             return
-        with self.lock:
+        with _lock:
             if self._leaving and self._may_go():
                 place = self._place()
                 for name, (original, ours) in self._on.items():
@@ -76,10 +87,6 @@ class Wrappers:
         function = getattr(self._place(), name)
         original, ours = self._on.get(name, (None, None))
         return original if ours is function else getattr(function, _ORIGINAL, function)
-
-    def after_fork_in_child(self) -> None:
-        """Replace the lock, which another thread may have held at the moment of the fork."""
-        self.lock = threading.RLock()
 
 
 def around_calls(function: Any, context: Callable[[], AbstractContextManager[Any]], who: str) -> Any:
@@ -109,27 +116,24 @@ def _within(
         try:
             with context():
                 return function(*args, **kwargs)
-        except BaseException:
-            args, kwargs = (), {}
-            raise
+        finally:
+            del args, kwargs
 
     def generated(*args: Any, **kwargs: Any) -> Any:
         __tracebackhide__ = True
         try:
             with context():
                 return (yield from function(*args, **kwargs))
-        except BaseException:
-            args, kwargs = (), {}
-            raise
+        finally:
+            del args, kwargs
 
     async def awaited(*args: Any, **kwargs: Any) -> Any:
         __tracebackhide__ = True
         try:
             with context():
                 return await function(*args, **kwargs)
-        except BaseException:
-            args, kwargs = (), {}
-            raise
+        finally:
+            del args, kwargs
 
     if inspect.iscoroutinefunction(code):
         return awaited

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, NamedTuple
 
 from ..records import Diagnosis, device_id
 from ..records.value import Value
+from ..runtime.errors import first_line, is_from_a_handler
 
 PeakClass = Literal["resettable", "monotone", "sampled"]
 UNREADABLE = "the memory of this process cannot be read"  # how the reason begins where RAM has no counter
@@ -17,6 +19,17 @@ UNREADABLE = "the memory of this process cannot be read"  # how the reason begin
 
 class Unavailable(Exception):  # noqa: N818 - a state of the world rather than a mistake
     """The counter cannot be read now; the message says why in one sentence."""
+
+
+@contextmanager
+def unavailable(says: str, why: Callable[[Exception], str] = first_line) -> Iterator[None]:
+    """Raise `Unavailable` in place of any error that no signal handler raised: what it says, and why."""
+    try:
+        yield
+    except Exception as error:
+        if isinstance(error, Unavailable) or is_from_a_handler(error):
+            raise
+        raise Unavailable(f"{says}: {why(error)}") from error
 
 
 class Notes:

@@ -117,9 +117,8 @@ def _huge_pages_off(*value: int) -> int:
     """Return PR_GET_THP_DISABLE (42), or pass a value to PR_SET_THP_DISABLE (41)."""
     if sys.platform != "linux":
         return 0
-    return int(
-        ctypes.CDLL(None).prctl(41 if value else 42, *map(ctypes.c_ulong, (*(value or (0,)), 0, 0, 0)))
-    )
+    arguments = map(ctypes.c_ulong, (*(value or (0,)), 0, 0, 0))
+    return int(ctypes.CDLL(None).prctl(41 if value else 42, *arguments))
 
 
 class Memory:
@@ -132,9 +131,7 @@ class Memory:
     _used = "after_bytes"  # its field in a usage
     take: Callable[[int], Any]  # returns what holds so many bytes as long as it lives
     held_bytes: Callable[[int], int]  # how much is in use for so many bytes
-    used_bytes: Callable[
-        [], int | None
-    ]  # read from the kernel or from torch itself, not through our sources; None where neither counts it
+    used_bytes: Callable[[], int | None]  # from the kernel or torch itself, not through our sources, if known
     usage: Callable[[Scope], Usage]
 
     def play(

@@ -75,10 +75,8 @@ def _kernel_bytes(name: str, pid: int | str) -> int:
 
 
 def _amounts(ram: Ram) -> Iterator[Found]:
-    unit = ram.unit_bytes
-    yield from ram.amounts(
-        [("for a moment", 0, unit), ("kept", unit, 0), ("kept, more for a moment", unit, 3 * unit)]
-    )
+    unit, more = ram.unit_bytes, "kept, more for a moment"
+    return ram.amounts([("for a moment", 0, unit), ("kept", unit, 0), (more, unit, 3 * unit)])
 
 
 def _scopes(ram: Ram) -> Iterator[Found]:

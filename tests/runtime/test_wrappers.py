@@ -67,7 +67,6 @@ def test_those_of_a_forks_parent_are_not_wrapped_again(library):
     """What another Wrappers left in the place is recognised, and its original is wrapped instead."""
     Wrappers(lambda: library).put_on(MAKERS)
     wrappers = Wrappers(lambda: library)
-    wrappers.after_fork_in_child()
     assert wrappers.own("next_number") is original
     wrappers.put_on(MAKERS)
     assert library.next_number(1) == 4

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from ipygpulogger.sources.system import forked, memray
+from ipygpulogger.runtime import wrappers
+from ipygpulogger.sources.system import memray
 from ipygpulogger.sources.torch import history, state
 
 linux = pytest.mark.skipif(not Path("/proc/self/schedstat").exists(), reason="this kernel does not count")
@@ -90,9 +91,8 @@ def test_a_system_that_does_not_tell(monkeypatch):
 
 LOCKS = {
     "who records torch's history": lambda: history._shared.lock,
-    "the wrappers of that": lambda: history._shared._wrappers.lock,
     "the tracker of memray": lambda: memray._lock,
-    "the wrappers of os._exit": lambda: forked.forks._ends.lock,
+    "wrappers": lambda: wrappers._lock,
 }
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, ClassVar
 
 from ...runtime.wrappers import Wrappers
-from ..contract import Framework, Unavailable
+from ..contract import Device, DeviceCounter, Framework, Unavailable
 
 NOT_OURS = -1  # in place of the index of a device
 
@@ -37,10 +37,6 @@ class ResettableFramework(Framework):
     def __init__(self) -> None:
         super().__init__()
         self.wrappers = Wrappers(self._place, self._caught_up)
-        self._makers: dict[str, Callable[[Any], Callable[..., Any]]] = {
-            **dict.fromkeys(self.READS, self._read_wrapper),
-            **dict.fromkeys(self.RESETS, self._reset_wrapper),
-        }
         self._highest: dict[int, dict[tuple[str, ...], int]] = {}  # by device: the peaks that we erased
 
     @abstractmethod
@@ -59,19 +55,20 @@ class ResettableFramework(Framework):
     def read(self, index: int) -> Stats:
         """Return a device's own statistics, past the wrappers; raises `Unavailable`."""
 
+    def reset(self, index: int) -> None:
+        """Reset a device's own peaks, past the wrappers, for a `ResettableCounter`; raises `Unavailable`."""
+        raise NotImplementedError
+
     def hold(self) -> bool:
         """Put the wrappers on, as far as the framework is there; return whether it was in use before."""
         late = not self.wrappers and self._is_used()
-        self.wrappers.put_on(self._makers)
+        self.wrappers.put_on(dict.fromkeys(self.READS, self._read_wrapper))
+        self.wrappers.put_on(dict.fromkeys(self.RESETS, self._reset_wrapper))
         return late
 
     def release(self) -> None:
         """Take the wrappers off, as soon as that makes the framework forget no peak of the user's."""
         self.wrappers.take_off()
-
-    def after_fork_in_child(self) -> None:
-        """Replace the lock, which another thread may have held at the moment of the fork."""
-        self.wrappers.after_fork_in_child()
 
     def remember(self, index: int, stats: Stats) -> None:
         """Keep the peaks of a device that we are about to reset."""
@@ -125,6 +122,22 @@ class ResettableFramework(Framework):
                 pass
         self._highest.clear()
         return True
+
+
+class ResettableCounter(DeviceCounter):
+    """The allocator of one device of such a framework."""
+
+    peak_class = "resettable"
+
+    def __init__(self, source: ResettableFramework, device: Device) -> None:
+        self.device = device
+        self._source = source
+        self._last: Stats = {}  # of the last observation
+
+    def reset(self) -> None:
+        """Reset the peaks, and keep for the user what they would have read."""
+        self._source.remember(self.device.index, self._last)
+        self._source.reset(self.device.index)
 
 
 def _counts(stats: Stats, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], dict[str, int]]]:

@@ -11,25 +11,16 @@ from dataclasses import replace
 from typing import Any
 
 from ...records import device_id
-from ...runtime.errors import first_line
 from ...runtime.objects import bases_of
-from ..contract import (
-    Device,
-    DeviceCounter,
-    FrameworkByDevice,
-    Holding,
-    Observation,
-    PeakClass,
-    Reading,
-    Unavailable,
-)
+from .. import contract
+from ..contract import Device, DeviceCounter, Holding, Observation, Reading, Unavailable, unavailable
 from ..nvidia import driver
 
 
 class CuPyCounter(DeviceCounter):
     """The default pool of one device: used bytes, and the bytes that the pool took from the device."""
 
-    peak_class: PeakClass = "sampled"
+    peak_class = "sampled"
 
     def __init__(self, device: Device) -> None:
         self.device = device
@@ -41,31 +32,27 @@ class CuPyCounter(DeviceCounter):
 
     def limit_bytes(self) -> int | None:
         """Return what `set_limit` or `CUPY_GPU_MEMORY_LIMIT` allows; for no limit CuPy says 0."""
-        try:
+        with suppress(Unavailable):
             return _pool(self.device.index)[2] or None
-        except Unavailable:
-            return None
+        return None
 
 
-class CuPy(FrameworkByDevice):
+class CuPy(contract.FrameworkByDevice):
     """CuPy in this process, once the user has imported it."""
 
     name = "cupy"
 
     def in_use(self) -> tuple[int, ...]:
         """Return the calling thread's current device, if it has a context."""
-        index = _current_index()
-        return () if index is None else (index,)
+        return _current()
 
     def counter(self, device: int) -> CuPyCounter:
         """Return the counter of a device whose default pool holds something."""
         if not _pool(device)[1]:
             raise Unavailable("CuPy's pool has held nothing on this device")
         properties = sys.modules["cupy"].cuda.runtime.getDeviceProperties
-        try:
+        with unavailable("CuPy does not describe its device"):
             name = properties(device)["name"].decode(errors="replace")
-        except Exception as error:
-            raise Unavailable(f"CuPy does not describe its device: {first_line(error)}") from error
         return CuPyCounter(replace(driver.device(device), name=name))
 
     def settle(self) -> None:
@@ -83,32 +70,22 @@ class CuPy(FrameworkByDevice):
 
     def holding(self, value: Any) -> Holding | None:
         """Return the pool's block behind an array, which its views share."""
-        if not self.may_hold(type(value)):
-            return None
-        try:
-            memory = value.data.mem
-            where = device_id("cuda", int(memory.device_id))
-            return Holding((where, int(memory.ptr)), int(memory.size), where)
-        except Exception:
-            return None
-
-
-def _current_index() -> int | None:
-    """Return the calling thread's current device; None without CuPy, the driver or a context on it."""
-    cupy, contexts = sys.modules.get("cupy"), driver.contexts() or ()
-    try:
-        index = int(cupy.cuda.runtime.getDevice()) if cupy is not None and contexts else None
-    except Exception:
+        if self.may_hold(type(value)):
+            with suppress(Exception):
+                memory = value.data.mem
+                where = device_id("cuda", int(memory.device_id))
+                return Holding((where, int(memory.ptr)), int(memory.size), where)
         return None
-    return index if index in contexts else None
+
+
+def _current() -> tuple[int, ...]:
+    return driver.current(lambda: int(sys.modules["cupy"].cuda.runtime.getDevice()))
 
 
 def _pool(index: int) -> tuple[int, int, int]:
     """Return the used bytes, all bytes and the limit of the current device's default pool."""
-    if _current_index() != index:
+    if _current() != (index,):
         raise Unavailable("CuPy's current device is another one")
-    try:
+    with unavailable("CuPy gives no memory statistics"):
         pool = sys.modules["cupy"].get_default_memory_pool()
         return int(pool.used_bytes()), int(pool.total_bytes()), int(pool.get_limit())
-    except Exception as error:
-        raise Unavailable(f"CuPy gives no memory statistics: {first_line(error)}") from error

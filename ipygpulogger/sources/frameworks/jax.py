@@ -14,16 +14,8 @@ from typing import Any
 
 from ...records import CPU, device_id
 from ...runtime.objects import bases_of, namespace_of
-from ..contract import (
-    Device,
-    DeviceCounter,
-    FrameworkByDevice,
-    Holding,
-    Observation,
-    PeakClass,
-    Reading,
-    Unavailable,
-)
+from .. import contract
+from ..contract import Device, DeviceCounter, Holding, Observation, Reading, Unavailable, unavailable
 from ..nvidia import driver
 
 _GPUS = {"gpu", "cuda", "rocm"}  # jaxlib says "gpu" for CUDA and ROCm
@@ -35,7 +27,7 @@ Stats = dict[str, int]
 class JaxCounter(DeviceCounter):
     """XLA's allocator of one device: bytes in use and, if it keeps a pool, the size of the pool."""
 
-    peak_class: PeakClass = "monotone"
+    peak_class = "monotone"
 
     def __init__(self, device: Device, series: tuple[tuple[str, str], ...]) -> None:
         self.device = device
@@ -46,22 +38,19 @@ class JaxCounter(DeviceCounter):
         # Looked up each time: keeping a device would keep its client alive, with all its memory, after
         # `clear_backends`.
         _, stats = _read(self.device.key)
-        try:
+        with unavailable("some of JAX's memory statistics are missing now"):
             readings = tuple(Reading(int(stats[current]), int(stats[peak])) for current, peak in self._series)
             allocations = int(stats.get("num_allocs", 0))
-        except (KeyError, TypeError, ValueError) as error:
-            raise Unavailable("some of JAX's memory statistics are missing now") from error
         return Observation(readings, (allocations,) if allocations else ())
 
     def limit_bytes(self) -> int | None:
         """Return what `XLA_PYTHON_CLIENT_MEM_FRACTION` allows: three quarters of the device by default."""
-        try:
+        with suppress(Unavailable, KeyError, TypeError, ValueError):
             return int(_read(self.device.key)[1]["bytes_limit"]) or None
-        except (Unavailable, KeyError, TypeError, ValueError):
-            return None
+        return None
 
 
-class Jax(FrameworkByDevice):
+class Jax(contract.FrameworkByDevice):
     """JAX in this process, once the user has initialised a backend of it."""
 
     name = "jax"

@@ -9,20 +9,22 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
-from ...runtime.errors import first_line
 from ...runtime.wrappers import Wrappers
-from ..contract import Device, DeviceCounter, FrameworkByDevice, Observation, PeakClass, Reading, Unavailable
+from .. import contract
+from ..contract import Device, DeviceCounter, Observation, Reading, Unavailable, unavailable
 from ..nvidia import driver
 
 _RISING = "total_count", "total_bytes", "peak_count", "peak_bytes"  # they go down only when the user pushes
+_STEPS = ("push", 1), ("pop", -1)
 
 
 class RmmCounter(DeviceCounter):
     """The bytes that RMM handed out on one device."""
 
-    peak_class: PeakClass = "monotone"
+    peak_class = "monotone"
 
     def __init__(self, source: Rmm, device: Device) -> None:
         self.device = device
@@ -49,7 +51,7 @@ class RmmCounter(DeviceCounter):
         self._interrupted = on
 
 
-class Rmm(FrameworkByDevice):
+class Rmm(contract.FrameworkByDevice):
     """RMM in this process, once the user has enabled its statistics."""
 
     name = "rmm"
@@ -61,63 +63,45 @@ class Rmm(FrameworkByDevice):
 
     def in_use(self) -> tuple[int, ...]:
         """Return the calling thread's current device, of which alone RMM tells anything."""
-        index = _current_index()
-        return () if index is None else (index,)
+        return _current()
 
     def counter(self, device: int) -> RmmCounter:
         """Return the counter of a device whose statistics are enabled."""
         _read(device)
         return RmmCounter(self, driver.device(device))
 
-    def after_fork_in_child(self) -> None:
-        """Replace the lock, which another thread may have held at the moment of the fork."""
-        self._wrappers.after_fork_in_child()
-
     def hold(self) -> None:
         """Count the user's pushes and pops."""
         if not self._wrappers:
             self.depth = 0
-        self._wrappers.put_on(
-            {"push_statistics": self._wrapper_of(1), "pop_statistics": self._wrapper_of(-1)}
-        )
+        self._wrappers.put_on({f"{what}_statistics": partial(self._wrapper, by) for what, by in _STEPS})
 
     def release(self) -> None:
         """Take the wrappers off."""
         self._wrappers.take_off()
 
-    def _wrapper_of(self, step: int) -> Callable[[Any], Callable[[], Any]]:
-        def wrapper(original: Callable[[], Any]) -> Callable[[], Any]:
-            def push_or_pop() -> Any:
-                answer = original()
-                self.depth += 0 if answer is None else step  # None: not enabled
-                return answer
+    def _wrapper(self, step: int, original: Callable[[], Any]) -> Callable[[], Any]:
+        def push_or_pop() -> Any:
+            answer = original()
+            self.depth += 0 if answer is None else step  # None: not enabled
+            return answer
 
-            return push_or_pop
-
-        return wrapper
+        return push_or_pop
 
 
-def _current_index() -> int | None:
-    module = sys.modules.get("rmm._cuda.gpu")
-    # Without the driver or a context, RMM has allocated nothing.
-    if module is None or not driver.contexts():
-        return None
-    try:
-        return int(module.getDevice())
-    except Exception:
-        return None
+def _current() -> tuple[int, ...]:
+    # Without a context on it, RMM has allocated nothing there.
+    return driver.current(lambda: int(sys.modules["rmm._cuda.gpu"].getDevice()))
 
 
 def _read(index: int) -> tuple[Any, int]:
     """Return RMM's statistics of the current device, and the id of the adaptor that keeps them."""
-    if _current_index() != index:
+    if _current() != (index,):
         raise Unavailable("RMM's current device is another one")
-    try:
+    with unavailable("RMM gives no statistics"):
         statistics = sys.modules["rmm.statistics"].get_statistics()
         # A reference would keep the adaptor's memory alive.
         adaptor = id(sys.modules["rmm"].mr.get_current_device_resource())
-    except Exception as error:
-        raise Unavailable(f"RMM gives no statistics: {first_line(error)}") from error
     if statistics is None:
         raise Unavailable("RMM's statistics are not enabled (rmm.statistics.enable_statistics())")
     return statistics, adaptor

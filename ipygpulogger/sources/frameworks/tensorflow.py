@@ -11,18 +11,9 @@ import sys
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from ...runtime.errors import first_line
-from ..contract import (
-    Device,
-    DeviceCounter,
-    FrameworkByDevice,
-    Observation,
-    PeakClass,
-    Reading,
-    Unavailable,
-)
+from ..contract import FrameworkByDevice, Observation, Reading, Unavailable, unavailable
 from ..nvidia import driver
-from . import NOT_OURS, ResettableFramework
+from . import NOT_OURS, ResettableCounter, ResettableFramework
 
 if TYPE_CHECKING:
     from . import Stats
@@ -31,27 +22,14 @@ if TYPE_CHECKING:
 _GPU = re.compile(r"(?:^|[:/])GPU:(\d+|\*)$", re.IGNORECASE)
 
 
-class TensorFlowCounter(DeviceCounter):
+class TensorFlowCounter(ResettableCounter):
     """The allocator of one GPU: bytes in use."""
-
-    peak_class: PeakClass = "resettable"
-
-    def __init__(self, source: TensorFlow, device: Device) -> None:
-        self.device = device
-        self._source = source
-        self._last: Stats = {}  # of the last observation
 
     def observe(self) -> Observation:
         """Read what is in use, and its peak."""
         info = self._last = self._source.read(self.device.index)
-        try:
+        with unavailable("some of TensorFlow's memory statistics are missing now"):
             return Observation((Reading(int(info["current"]), int(info["peak"])),), ())
-        except (KeyError, TypeError, ValueError) as error:
-            raise Unavailable("some of TensorFlow's memory statistics are missing now") from error
-
-    def reset(self) -> None:
-        """Reset the peak, and keep for the user what they would have read."""
-        self._source.reset(self.device.index, self._last)
 
 
 class TensorFlow(ResettableFramework, FrameworkByDevice):
@@ -77,8 +55,7 @@ class TensorFlow(ResettableFramework, FrameworkByDevice):
         return bool(getattr(_any_context(), "_initialized", False))
 
     def after_fork_in_child(self) -> None:
-        """Leave the parent's context alone, and a lock that another of its threads may have held."""
-        super().after_fork_in_child()
+        """Leave the parent's context alone."""
         _inherited.append(_any_context())
 
     def read(self, index: int) -> Stats:
@@ -86,9 +63,8 @@ class TensorFlow(ResettableFramework, FrameworkByDevice):
         info = self._ask("get_memory_info", index)
         return info if isinstance(info, dict) else {}
 
-    def reset(self, index: int, stats: Stats) -> None:
-        """Reset the allocator's peak, and keep for the user that of the numbers just before."""
-        self.remember(index, stats)
+    def reset(self, index: int) -> None:
+        """Reset the allocator's peak."""
         self._ask("reset_memory_stats", index)
 
     def _device_of(self, _context: Any, dev: Any) -> int:
@@ -99,11 +75,9 @@ class TensorFlow(ResettableFramework, FrameworkByDevice):
 
     def _ask(self, name: str, ordinal: int) -> Any:
         context, gpus = _context(), _gpus()
-        try:
+        with unavailable("TensorFlow's memory cannot be read"):
             (index,) = (index for index, its in gpus.items() if its == ordinal)
             return self.wrappers.own(name)(context, f"GPU:{index}")
-        except Exception as error:
-            raise Unavailable(f"TensorFlow's memory cannot be read: {first_line(error)}") from error
 
 
 _inherited: list[Any] = []  # a fork's parent's context: its threads are gone, its locks may be held for good

@@ -10,7 +10,7 @@ import ctypes
 import os
 import sys
 import uuid as uuids
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cache
@@ -38,6 +38,14 @@ def contexts() -> tuple[int, ...] | None:
     if library is None:
         return None
     return tuple(ordinal for ordinal in range(count() or 0) if _has_context(library, ordinal))
+
+
+def current(ask: Callable[[], int]) -> tuple[int, ...]:
+    """Return the calling thread's current device, as a framework says, if there is a context on it."""
+    with suppress(Exception):
+        if ordinals := contexts():
+            return tuple({ask()}.intersection(ordinals))
+    return ()
 
 
 def device(ordinal: int) -> Device:

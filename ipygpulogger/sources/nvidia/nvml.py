@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 from ...records import DRIVER, Diagnosis
 from ...runtime import clock
 from ...runtime.errors import call_uninterrupted, is_from_a_handler
-from ..contract import Device, DeviceMemory, Notes, Unavailable
+from ..contract import Device, DeviceMemory, Notes, Unavailable, unavailable
 from . import driver
 
 T = TypeVar("T")
@@ -38,6 +38,8 @@ _REMEDIES = {
 
 def _reason(module: ModuleType | None, error: Exception) -> str:
     """Return why a call failed, or pynvml's import (None), in plain words, NVML's, or pynvml's."""
+    if module is None and isinstance(error, ImportError):
+        return NOT_INSTALLED
     if module is None or not isinstance(error, getattr(module, "NVMLError", ())):
         return f"pynvml fails: {str(error) or type(error).__name__}"
     known = {
@@ -69,13 +71,13 @@ class Nvml:
         self._row_classes: set[Any] = set()
 
     @contextmanager
-    def _use(self) -> Iterator[ModuleType | None]:
-        """Give pynvml, and keep it open meanwhile; None while it is closed."""
+    def _use(self, uuid: str | None = None) -> Iterator[tuple[ModuleType | None, Any]]:
+        """Give pynvml, None while it is closed, and the handle of a device; keep it open meanwhile."""
         try:
             with self._gate:
                 self._using.add(threading.get_ident())
                 module = self._module if self._pid == os.getpid() else None
-            yield module
+            yield module, self._handles.get(_bare(uuid))
         finally:
             self._using.discard(threading.get_ident())
 
@@ -120,9 +122,7 @@ class Nvml:
         except Exception as error:  # not there, broken, another module, or no descriptor is left to read it
             if is_from_a_handler(error):
                 raise
-            absent = module is None and isinstance(error, ImportError)
-            why = NOT_INSTALLED if absent else _reason(module, error)
-            self._missing["open"] = why
+            self._missing["open"] = why = _reason(module, error)
             if why not in (NO_DRIVER, NOT_INSTALLED):
                 self.notes.add(f"no figures of the whole GPU: {why}")
 
@@ -162,8 +162,7 @@ class Nvml:
 
     def memory(self, uuid: str | None) -> DeviceMemory | None:
         """Return the memory of a whole device, all processes together; None if it is unavailable."""
-        with self._use() as module:
-            handle = self._handles.get(_bare(uuid))
+        with self._use(uuid) as (module, handle):
             if module is None or handle is None:
                 return None
             return self._ask(module, partial(_memory, module, handle), "device memory")
@@ -172,7 +171,7 @@ class Nvml:
         """Return the memory of the device of a pynvml handle, or raise its error; None without a driver."""
         if not self.devices():
             return None
-        with self._use() as module:
+        with self._use() as (module, _):
             return None if module is None else _memory(module, handle)
 
     def own_bytes(self, uuid: str | None) -> int | None:
@@ -182,11 +181,10 @@ class Nvml:
         host's pids.
         """
         rows = None
-        with self._use() as module:
-            handle = self._handles.get(_bare(uuid))
+        with self._use(uuid) as (module, handle):
             if module is not None and handle is not None:
-                question = partial(module.nvmlDeviceGetComputeRunningProcesses, handle)
-                rows = self._ask(module, question, "processes")
+                question = module.nvmlDeviceGetComputeRunningProcesses
+                rows = self._ask(module, partial(question, handle), "processes")
             if rows and (row_class := getattr(module, "c_nvmlProcessInfo_v3_t", None)):
                 # pynvml makes a class for so many rows: held, it is no garbage of the user's.
                 self._row_classes.add(row_class * (2 * len(rows) + 5))
@@ -221,20 +219,15 @@ class Nvml:
         return float(sum(values) / len(values))
 
     def _read(self, uuid: str | None, question: Callable[[ModuleType, Any], Any]) -> Any:
-        with self._use() as module:
-            handle = self._handles.get(_bare(uuid))
+        with self._use(uuid) as (module, handle):
             if module is None or handle is None:
                 raise Unavailable("NVML does not know this device")
-            try:
+            with unavailable("the driver does not report it", partial(_reason, module)):
                 return question(module, handle)
-            except Exception as error:  # as in `_ask`
-                if is_from_a_handler(error):
-                    raise
-                raise Unavailable(f"the driver does not report it: {_reason(module, error)}") from error
 
     def versions(self) -> tuple[str | None, str | None]:
         """Return the version of the driver, and the latest of CUDA that it runs; None where it is unknown."""
-        with self._use() as module:
+        with self._use() as (module, _):
             if module is None:
                 return None, None
             cuda = self._ask(module, module.nvmlSystemGetCudaDriverVersion, "CUDA's version")

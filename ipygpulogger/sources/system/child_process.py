@@ -11,7 +11,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, NamedTuple
 
-from ..contract import Observation, Reading, Unavailable
+from ..contract import Observation, Reading, Unavailable, unavailable
 from . import linux
 from .forked import WALK_S_PER_BYTE, Card, Sharing, forks, sharing
 from .process import Mark
@@ -67,7 +67,7 @@ class ChildProcess(Mark):
         if self.left:
             return self._last_observation()
         was = self._stat
-        try:
+        with unavailable(f"the child process {self.pid} cannot be read"):
             stat = _read_stat(self.pid)
             self.find_card(stat)
             if self._watching and self.card is None:
@@ -78,8 +78,6 @@ class ChildProcess(Mark):
             self._check_separate(stat, sizes)
             current_bytes, high_bytes = linux.resident_and_mark_bytes(self.pid)
             mapped_bytes = int(b"".join(sizes.split()[2:3])) * linux.PAGE_BYTES
-        except (OSError, ValueError) as error:
-            raise Unavailable(f"the child process {self.pid} cannot be read: {error}") from error
         self._stat = stat
         self.name, self.forked = stat.name.decode(errors="replace"), stat.forked
         self.current_bytes, self.mapped_bytes = current_bytes, mapped_bytes
@@ -94,7 +92,7 @@ class ChildProcess(Mark):
     def find_card(self, stat: _Stat | None = None) -> None:
         """Take the card of this process; it is `Unavailable` if its last figures were taken already."""
         stat = stat or self._stat
-        if self.card is not None or stat is None or not stat.forked or self.parent is not None:
+        if self.card is not None or self.parent is not None or not (stat and stat.forked):
             return
         if forks.has_left(self.pid, int(stat.identity[0])):
             raise Unavailable(f"the child process {self.pid} has left its last figures")
@@ -157,14 +155,12 @@ class ChildProcess(Mark):
     def reset(self) -> None:
         """Lower the high-water mark to what is resident now; that of another user's process only rises."""
         self._reset_faults = None
-        try:
+        with unavailable(f"{self.describe()} cannot be reset"):
             faults = _read_stat(self.pid).faults
             linux.reset_mark(self.pid)
             if self.card is not None:
                 self.card["reset_bytes"] = 0
             self._resets.take()  # this one was ours
-        except (OSError, ValueError) as error:
-            raise Unavailable(f"{self.describe()} cannot be reset: {error}") from error
         self._reset_faults = faults
 
     def list_children(self) -> tuple[int, ...]:
@@ -197,9 +193,7 @@ def _is_same_memory(sizes: bytes, parents: bytes, again: bytes) -> bool:
     """Return whether two processes have one address space, by their ``statm``, the first one's read twice."""
     if sizes == again:  # else they change as they are read
         return sizes == parents  # a fork begins with the same addresses, but without the pages of files
-    (size, resident), (parents_size, parents_resident) = (
-        map(int, one.split()[:2]) for one in (again, parents)
-    )
+    size, resident, parents_size, parents_resident = map(int, again.split()[:2] + parents.split()[:2])
     return size == parents_size and abs(resident - parents_resident) * linux.PAGE_BYTES < 2**20
 
 
@@ -230,31 +224,21 @@ class Descendants:
 
     def visit(self, read: Callable[[ChildProcess], object]) -> list[ChildProcess] | None:
         """Read every descendant, parents first, and return those that live; None if the kernel lists none."""
-        if not linux.gil_held().has_children():
-            self._known = {}
-            return []
-        try:
-            own = linux.children_of(os.getpid())
-        except (OSError, ValueError):
-            return None
         found: dict[int, ChildProcess] = {}
-        self._find(own, found, read)
-        if self._known.keys() - found.keys():
-            # The children of those that ended may have another parent now. And the kernel may leave out one
-            # that lives while another one ends.
-            with suppress(OSError, ValueError):
-                own = linux.children_of(os.getpid())
-            self._find(own, found, read)
+        if linux.gil_held().has_children():
+            try:
+                self._find(found, read)
+                if self._known.keys() - found.keys():
+                    # The children of those that ended may have another parent now. And the kernel may leave
+                    # out one that lives while another one ends.
+                    self._find(found, read)
+            except (OSError, ValueError):
+                return None
         self._known = found
         return list(found.values())
 
-    def _find(
-        self,
-        own: tuple[int, ...],
-        found: dict[int, ChildProcess],
-        read: Callable[[ChildProcess], object],
-    ) -> None:
-        waiting: list[tuple[ChildProcess | None, tuple[int, ...]]] = [(None, own)]
+    def _find(self, found: dict[int, ChildProcess], read: Callable[[ChildProcess], object]) -> None:
+        waiting: list[tuple[ChildProcess | None, tuple[int, ...]]] = [(None, linux.children_of(os.getpid()))]
         seen: set[int] = set()
         while waiting:
             parent, pids = waiting.pop()
@@ -263,24 +247,17 @@ class Descendants:
                     continue
                 seen.add(pid)
                 child = found.get(pid) or self._read(pid, parent, read)
-                if child is None:
-                    continue
-                child.parent, found[pid] = parent, child
-                if children := child.list_children():
-                    waiting.append((child, children))
+                if child is not None:
+                    child.parent, found[pid] = parent, child
+                    waiting.append((child, child.list_children()))
 
     def _read(
         self, pid: int, parent: ChildProcess | None, read: Callable[[ChildProcess], object]
     ) -> ChildProcess | None:
         """Return a process that was read; None if it ended meanwhile."""
-        known = self._known.get(pid)
-        if known is not None:
+        for known in (self._known.get(pid), None):  # its pid may be another one's now, or it called exec
+            child = known or ChildProcess(pid, parent)
             with suppress(Unavailable):
-                read(known)
-                return known
-        child = ChildProcess(pid, parent)  # or its pid is another one's now, or it called exec
-        try:
-            read(child)
-        except Unavailable:
-            return None
-        return child
+                read(child)
+                return child
+        return None

@@ -117,27 +117,22 @@ class Forks:
 
     def has_left(self, pid: int, began: int) -> bool:
         """Return whether a process of this pid and start has left its last figures, and has yet to end."""
-        left = tuple(self._left)
-        return any(card["pid"] == pid and card["began"] == began and card["ended"] for card in left)
+        left = (pid, began, 1)
+        return any((card["pid"], card["began"], card["ended"]) == left for card in tuple(self._left))
 
     def in_child(self) -> None:
         """Begin the card of this process, which has just been forked."""
         card: Card | None = getattr(self._forking, "card", None)
-        ends = self._ends
         self.__init__()  # type: ignore[misc] # nothing of the parent's is ours
-        self._ends = ends
-        ends.after_fork_in_child()
         if card is None:
             return
         with suppress(Exception):
             self._born_s = monotonic_s()
-            sizes = linux.read("/proc/self/statm").split()
-            card["birth_bytes"] = int(sizes[1]) * linux.PAGE_BYTES
-            card["birth_mapped_bytes"] = int(sizes[2]) * linux.PAGE_BYTES
+            card["birth_bytes"], card["birth_mapped_bytes"] = linux.resident_and_mapped_bytes()
             card["began"] = int(linux.read("/proc/self/stat").rpartition(b")")[2].split()[19])
             card["pid"] = os.getpid()
             self.mine = card
-            ends.put_on({"_exit": self._leaving})
+            self._ends.put_on({"_exit": self._leaving})
             atexit.register(self.leave)
 
     def reset_follows(self) -> None:
@@ -151,14 +146,14 @@ class Forks:
         if card is None or card["pid"] != os.getpid():
             return
         with suppress(BaseException):  # nothing may keep it from ending
-            sizes = linux.read("/proc/self/statm").split()
+            resident_bytes, card["mapped_bytes"] = linux.resident_and_mapped_bytes()
             limit_s = max(_WALK_S, (monotonic_s() - self._born_s) * _WALK_SHARE)
-            if int(sizes[1]) * linux.PAGE_BYTES * WALK_S_PER_BYTE <= limit_s:
+            if resident_bytes * WALK_S_PER_BYTE <= limit_s:
                 shares = sharing(linux.rollup_bytes("self"), 0)
-                card["private_bytes"], card["shared_bytes"] = shares.private_bytes, shares.shared_bytes
-                card["inherited_bytes"] = shares.inherited_bytes
+                for name in ("private_bytes", "shared_bytes", "inherited_bytes"):
+                    card[name] = getattr(shares, name)
             faults, card["mark_bytes"] = linux.faults_and_mark()
-            card["mapped_bytes"], card["faults"] = int(sizes[2]) * linux.PAGE_BYTES, sum(faults)
+            card["faults"] = sum(faults)
             card["ended"] = 1  # last: now they are complete
 
     def _leaving(self, end: Callable[..., Any]) -> Callable[..., Any]:
@@ -190,12 +185,6 @@ class Starts:
         """End."""
         for place in self._places:
             place.take_off()
-
-    def after_fork_in_child(self) -> None:
-        """End; another thread may have held a lock at the moment of the fork."""
-        for place in self._places:
-            place.after_fork_in_child()
-        self.take_off()
 
     def _calling(self, start: Callable[..., Any]) -> Callable[..., Any]:
         def announced(*args: Any, **kwargs: Any) -> Any:

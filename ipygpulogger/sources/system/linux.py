@@ -11,6 +11,7 @@ import os
 import re
 import sys
 from collections.abc import Callable
+from contextlib import nullcontext, suppress
 from functools import cache
 from pathlib import Path
 from typing import Any, NoReturn
@@ -80,30 +81,26 @@ class _HeldCalls(Calls):
     def __init__(self) -> None:
         import ctypes  # 2 ms of loading, which a terminal's shell has not done yet
 
-        library: Any = ctypes.PyDLL(None, use_errno=True)
+        self._c = c = ctypes.PyDLL(None, use_errno=True)
         number, address, size = ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t
-        self._errno = ctypes.get_errno
+        self._errno, self._close = ctypes.get_errno, c.close
         self._buffer = ctypes.c_char * _MOST_BYTES
         self._buffers: list[Any] = []  # unused ones; `append` and `pop` are atomic
-        self._c_open, self._c_read, self._c_write = library.open, library.read, library.write
-        self._close, self._waitid = library.close, library.waitid
-        self._c_open.argtypes = ctypes.c_char_p, number
-        self._c_read.argtypes = number, address, size
-        self._c_write.argtypes = number, ctypes.c_char_p, size
-        library.close.argtypes = (number,)
-        self._waitid.argtypes = number, number, address, number
-        self._c_read.restype = self._c_write.restype = ctypes.c_ssize_t
+        c.open.argtypes, c.close.argtypes = (ctypes.c_char_p, number), (number,)
+        c.read.argtypes, c.write.argtypes = (number, address, size), (number, ctypes.c_char_p, size)
+        c.waitid.argtypes = number, number, address, number
+        c.read.restype = c.write.restype = ctypes.c_ssize_t
 
     def _open(self, path: str, flags: int) -> int:
-        fd = int(self._c_open(path.encode(), flags))
+        fd = int(self._c.open(path.encode(), flags))
         return fd if fd >= 0 else self._fail(path)
 
     def _write(self, fd: int, text: bytes) -> int:
-        count = int(self._c_write(fd, text, len(text)))
+        count = int(self._c.write(fd, text, len(text)))
         return count if count >= 0 else self._fail()
 
     def has_children(self) -> bool:
-        found = self._waitid(os.P_ALL, 0, None, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        found = self._c.waitid(os.P_ALL, 0, None, os.WEXITED | os.WNOHANG | os.WNOWAIT)
         return found == 0 or self._errno() != errno.ECHILD
 
     def read(self, fd: int) -> bytes | None:
@@ -111,7 +108,7 @@ class _HeldCalls(Calls):
             buffer = self._buffers.pop()
         except IndexError:
             buffer = self._buffer()
-        count = self._c_read(fd, buffer, _MOST_BYTES)
+        count = self._c.read(fd, buffer, _MOST_BYTES)
         if count < 0 and self._errno() != errno.EAGAIN:
             self._fail()
         text = bytes(buffer[:count]) if count >= 0 else None
@@ -164,13 +161,14 @@ def resident_bytes() -> int:
     return _possible(int(b"".join(read("/proc/self/statm").split()[1:2])) * PAGE_BYTES)
 
 
-def thread_count() -> int:
-    """Return the number of threads of this process, those of C libraries included.
+def resident_and_mapped_bytes() -> tuple[int, int]:
+    """Return what this process has resident, and the part of it that is files and shared memory."""
+    _, resident, mapped, *_ = read("/proc/self/statm").split()
+    return int(resident) * PAGE_BYTES, int(mapped) * PAGE_BYTES
 
-    Raises:
-        OSError: ``/proc/self/stat`` cannot be read.
-        ValueError: It was cut short.
-    """
+
+def thread_count() -> int:
+    """Return the number of threads of this process, those of C libraries included; raises as the above."""
     return int(b"".join(read("/proc/self/stat").rpartition(b")")[2].split()[17:18]))
 
 
@@ -187,12 +185,9 @@ def children_of(pid: int) -> tuple[int, ...]:
     """Return the pids of a process's children; raises `OSError`."""
     tasks = f"/proc/{pid}/task"
     for again in (True, True, False):
-        try:
+        with suppress(OSError) if again else nullcontext():  # a thread ended: its children are another's now
             lists = [read(f"{tasks}/{task}/children") for task in os.listdir(tasks)]  # noqa: PTH208 - names
             return tuple(map(int, b" ".join(lists).split()))
-        except OSError:  # a thread may have ended just now, and its children are another thread's
-            if not again:
-                raise
     raise AssertionError
 
 
@@ -237,19 +232,17 @@ def resident_precision_bytes() -> int:
 
 def largest_fault_bytes() -> int:
     """Return what one page fault can add: a huge page if the kernel has them, else 64 kB (fault-around)."""
-    try:
+    with suppress(OSError, ValueError):
         return int(read("/sys/kernel/mm/transparent_hugepage/hpage_pmd_size"))
-    except (OSError, ValueError):
-        return 64 * 2**10
+    return 64 * 2**10
 
 
 def cpu_count() -> int:
     """Return how many CPUs the kernel can bring online, after which it chooses its batches."""
-    try:
+    with suppress(OSError, ValueError):
         ranges = [one.split("-") for one in read(f"{SYS_CPU}/present").decode().strip().split(",")]
         return sum(int(ends[-1]) - int(ends[0]) + 1 for ends in ranges)
-    except (OSError, ValueError):
-        return max(1, os.sysconf("SC_NPROCESSORS_CONF"))
+    return max(1, os.sysconf("SC_NPROCESSORS_CONF"))
 
 
 def _kernel() -> tuple[int, ...]:

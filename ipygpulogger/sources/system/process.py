@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ...records import Diagnosis
 from ...records.units import MB, in_mb
-from ...runtime.errors import is_from_a_handler, named
-from ..contract import UNREADABLE, Counter, Observation, PeakClass, Reading, Unavailable
+from ...runtime.errors import named
+from ..contract import UNREADABLE, Counter, Observation, PeakClass, Reading, Unavailable, unavailable
 from . import linux
 from .forked import forks
 from .linux import gil_held, high_water_precision_bytes, largest_fault_bytes, resident_precision_bytes
@@ -218,13 +218,9 @@ class RisingPeak(Counter):
 
     def observe(self) -> Observation:
         """Read the resident memory, and the peak if there is one."""
-        try:
+        with unavailable(UNREADABLE, named):  # psutil may be broken in any way
             current_bytes = self._current()
             peak_bytes = max(self._peak(), current_bytes) if self._peak else None
-        except Exception as error:  # psutil may be broken in any way
-            if is_from_a_handler(error):
-                raise
-            raise Unavailable(f"{UNREADABLE}: {named(error)}") from error
         return Observation((Reading(current_bytes, peak_bytes),), stamp=())
 
 
@@ -300,14 +296,11 @@ class Process:
 
     def exact_resident_bytes(self) -> int | None:
         """Return the resident memory by the page tables; None if known, or if a walk would take over 2 ms."""
-        if self.counter.current_precision_bytes <= MB:
-            return None
-        try:
-            if linux.resident_bytes() > _WALK_BYTES:
-                return None
-            return linux.rollup_bytes("self")["Rss"]
-        except (OSError, ValueError):  # refused
-            return None
+        if self.counter.current_precision_bytes > MB:
+            with suppress(OSError, ValueError):  # refused
+                if linux.resident_bytes() <= _WALK_BYTES:
+                    return linux.rollup_bytes("self")["Rss"]
+        return None
 
     def has_children(self) -> bool:
         """Return whether this process has any child, running or ended; one system call."""
@@ -333,16 +326,11 @@ class Process:
 
 
 def _counter_of_psutil() -> Counter:
-    try:
+    with unavailable(f"{UNREADABLE}: there is no /proc/self/status, and psutil fails", named):
         import psutil  # only here: Linux needs none, and a broken one should cost nothing there
 
         memory: Callable[[], Any] = psutil.Process().memory_info
         int(memory().rss)
-    except Exception as error:
-        if is_from_a_handler(error):
-            raise
-        reason = f"there is no /proc/self/status, and psutil fails: {named(error)}"
-        raise Unavailable(f"{UNREADABLE}: {reason}") from error
 
     def resident_bytes() -> int:
         return int(memory().rss)

@@ -166,7 +166,7 @@ class RamLimits:
             source = f"{group.folder}/{group.kills}"
             count = self._counted(source, "oom_kill")
             if count is not None:
-                where = f"this {group.name}" if group in limited else "this cgroup"
+                where = f"this {group.name if group in limited else 'cgroup'}"
                 return Kills(count, where, source, self._limit_bytes(group))
         return None
 
@@ -209,11 +209,10 @@ class RamLimits:
 
     def size_bytes(self, path: str) -> int | None:
         """Return the number in a file; None if there is none, as in "max"."""
-        try:
+        with suppress(OSError, ValueError):
             size_bytes = int(self.read(path))
-        except (OSError, ValueError):
-            return None
-        return size_bytes if 0 <= size_bytes < _NO_LIMIT_BYTES else None
+            return size_bytes if 0 <= size_bytes < _NO_LIMIT_BYTES else None
+        return None
 
     def _limit_bytes(self, group: Group) -> int | None:
         return self.size_bytes(f"{group.folder}/{group.limit}")

@@ -14,18 +14,8 @@ from typing import Any, Literal
 
 from ...records import Diagnosis, device_id
 from ...runtime.errors import first_line
-from ..contract import (
-    Counter,
-    Device,
-    DeviceCounter,
-    DeviceMemory,
-    Holding,
-    Observation,
-    PeakClass,
-    Reading,
-    Unavailable,
-)
-from ..frameworks import ResettableFramework, Stats
+from ..contract import Counter, Device, DeviceMemory, Holding, Observation, Reading, Unavailable, unavailable
+from ..frameworks import ResettableCounter, ResettableFramework, Stats
 from . import state, tensors
 from .state import TORCH_ERRORS
 
@@ -39,15 +29,8 @@ _RESETS = {
 }
 
 
-class TorchCounter(DeviceCounter):
+class TorchCounter(ResettableCounter):
     """The caching allocator of one device: allocated and reserved bytes."""
-
-    peak_class: PeakClass = "resettable"
-
-    def __init__(self, source: Torch, device: Device) -> None:
-        self.device = device
-        self._source = source
-        self._last: Stats = {}  # of the last observation
 
     def observe(self) -> Observation:
         """Read the allocator's statistics, with its counts of allocations as the stamp."""
@@ -60,10 +43,6 @@ class TorchCounter(DeviceCounter):
         if not allocations and readings[0].current_bytes:
             return Observation(readings, ())
         return Observation(readings, (allocations, allocated["allocated"], reserved["allocated"]))
-
-    def reset(self) -> None:
-        """Reset the peaks, and keep for the user what they would have read."""
-        self._source.reset(self.device.index, self._last)
 
     def growth_bytes(self, earlier: tuple[int, ...], later: tuple[int, ...]) -> tuple[int | None, ...]:
         """Return the bytes allocated between two stamps."""
@@ -86,8 +65,7 @@ class TorchCounter(DeviceCounter):
     def fragmented_bytes(self) -> int | None:
         """Return what torch calls inactive split blocks."""
         with suppress(Unavailable):
-            stats = self._source.read(self.device.index)
-            return int(stats["inactive_split_bytes"]["all"]["current"])
+            return int(self._source.read(self.device.index)["inactive_split_bytes"]["all"]["current"])
         return None
 
     def releasable_bytes(self) -> int:
@@ -109,14 +87,12 @@ class TorchCounter(DeviceCounter):
 class PinnedCounter(Counter):
     """torch's page-locked host memory, live and cached, for all devices; its peak is read, never reset."""
 
-    peak_class: PeakClass = "monotone"
+    peak_class = "monotone"
 
     def observe(self) -> Observation:
         """Read the host allocator's statistics."""
-        try:
+        with unavailable("torch gives no statistics of pinned memory"):
             held = state.module()._C._cuda_hostMemoryStats()["allocated_bytes"]
-        except (*TORCH_ERRORS, KeyError) as error:
-            raise Unavailable(f"torch gives no statistics of pinned memory: {first_line(error)}") from error
         return Observation((Reading(held["current"], held["peak"]),), ())
 
 
@@ -144,11 +120,10 @@ class Torch(ResettableFramework):
 
     def _uses(self, backend: str, index: int) -> bool:
         if backend == "cuda":
-            return state.has_context(index)
-        try:
+            return bool(state.module()._C._cuda_hasPrimaryContext(index))
+        with suppress(Unavailable):
             return state.current_index() == index or self.read(index)["allocation"]["all"]["allocated"] > 0
-        except Unavailable:
-            return False
+        return False
 
     def pinned(self) -> Counter | None:
         """Return the counter of page-locked memory, once CUDA is initialised and if torch counts it."""
@@ -195,22 +170,17 @@ class Torch(ResettableFramework):
         backend = state.accelerator()
         if backend is None:
             raise Unavailable("torch uses no device")
-        try:
+        with unavailable("torch gives no memory statistics"):
             if backend == "cuda" and not state.caches():
                 raise Unavailable("torch's caching allocator is switched off, and so torch counts no memory")
             stats: Stats = self.wrappers.own(_READS.get(backend) or _READS[""])(index)
             stats["allocated_bytes"]["all"]["peak"], stats["allocation"]  # all we need is there
-        except (*TORCH_ERRORS, KeyError) as error:
-            raise Unavailable(f"torch gives no memory statistics: {first_line(error)}") from error
         return stats
 
-    def reset(self, index: int, stats: Stats) -> None:
-        """Reset a device's peaks, and keep for the user those of the statistics just before."""
-        self.remember(index, stats)
-        try:
+    def reset(self, index: int) -> None:
+        """Reset a device's peaks."""
+        with unavailable("torch does not reset its peaks"):
             self.wrappers.own(_RESETS.get(state.accelerator() or "") or _RESETS[""])(index)
-        except TORCH_ERRORS as error:
-            raise Unavailable(f"torch does not reset its peaks: {first_line(error)}") from error
 
     def _place(self) -> Any:
         return getattr(state.module(), "_C", None)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
@@ -73,16 +73,14 @@ class TorchHistory:
             with _shared.lock:
                 snapshot, ours = take(torch, events=True), _shared.recording
             began = {index: state.after.failures for index, state in self._began.items()}
-            states = sorted(snapshot.states.items())
+            states, traces = sorted(snapshot.states.items()), snapshot.traces
             if ours and any(state.after.failures != began.get(index, 0) for index, state in states):
                 with _errors_suppressed():  # what was alive is known all the same
                     self.failed = file_of(snapshot.whole)
             return [
-                DeviceHistory(
-                    index, snapshot.traces[index], self._began.get(index), state, snapshot.settings, ours
-                )
+                DeviceHistory(index, traces[index], self._began.get(index), state, snapshot.settings, ours)
                 for index, state in states
-                if index < len(snapshot.traces)
+                if index < len(traces)
             ]
 
     def end(self) -> None:
@@ -156,7 +154,6 @@ class _Shared:
     def after_fork_in_child(self) -> None:
         """Forget who needs it: the child can neither use the parent's context nor end its recording."""
         self.lock = threading.RLock()  # another thread may have held it at the moment of the fork
-        self._wrappers.after_fork_in_child()
         self._users, self.recording, self._calling = 0, False, False
 
     def _call(self, function: Callable[[ModuleType], None], torch: ModuleType) -> None:
@@ -206,10 +203,9 @@ def _recordable() -> ModuleType:
 def _may_begin_late(torch: ModuleType) -> bool:
     """Return whether CUDA may be initialised later, and torch can tell us then."""
     cuda = torch.cuda
-    try:
+    with suppress(*TORCH_ERRORS):
         return cuda._is_compiled() and not cuda._is_in_bad_fork() and hasattr(cuda, "_queued_calls")
-    except TORCH_ERRORS:
-        return False
+    return False
 
 
 if hasattr(os, "register_at_fork"):

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from ...runtime.collector import undisturbed
 from ...runtime.errors import first_line
-from ..contract import Unavailable
+from ..contract import Unavailable, unavailable
 from .state import TORCH_ERRORS, accelerator, caches, let_others_go_on, module
 
 # How many events torch keeps: 200 training steps of 200 allocations each. An event takes half a KB, its stack
@@ -80,12 +80,9 @@ def is_on(torch: ModuleType) -> bool:
 
 def start(torch: ModuleType) -> None:
     """Let torch record; raises `Unavailable`."""
-    try:
-        torch.cuda.memory._record_memory_history(
-            "all", context="alloc", stacks="python", max_entries=MAX_EVENTS
-        )
-    except (TypeError, *TORCH_ERRORS) as error:
-        raise Unavailable(f"torch does not record its memory: {first_line(error)}") from error
+    record = torch.cuda.memory._record_memory_history
+    with unavailable("torch does not record its memory"):
+        record("all", context="alloc", stacks="python", max_entries=MAX_EVENTS)
 
 
 def stop(torch: ModuleType) -> None:
@@ -103,13 +100,11 @@ def stop(torch: ModuleType) -> None:
 
 def take(torch: ModuleType, *, events: bool) -> Snapshot:
     """Ask torch."""
-    try:
+    with unavailable("torch's memory history cannot be read"):
         before = _positions(torch)
         # torch copies the events first. Then it looks at the blocks, which is an event itself.
         snapshot = _snapshot(torch, events=events)
         after = _positions(torch)
-    except (KeyError, *TORCH_ERRORS) as error:
-        raise Unavailable(f"torch's memory history cannot be read: {first_line(error)}") from error
     segments: dict[int, list[Segment]] = {index: [] for index in after}
     for segment in snapshot["segments"]:
         segments.setdefault(segment["device"], []).append(segment)
@@ -124,11 +119,9 @@ def take(torch: ModuleType, *, events: bool) -> Snapshot:
 
 def position(index: int) -> Position:
     """Return where the allocator of a device stands now; raises `Unavailable`."""
-    try:
+    with unavailable("torch gives no memory statistics"):
         stats = module()._C._cuda_memoryStats(index)
         counts, size_bytes = stats["allocation"]["all"], stats["allocated_bytes"]["all"]["current"]
-    except (KeyError, *TORCH_ERRORS) as error:
-        raise Unavailable(f"torch gives no memory statistics: {first_line(error)}") from error
     return Position(counts["allocated"], counts["current"], size_bytes, stats.get("num_ooms", 0))
 
 
@@ -197,8 +190,5 @@ def snapshot_file() -> SnapshotFile:
         raise Unavailable("torch has used no CUDA device yet: run it after a cell that does")
     if reason := why_not(torch):
         raise Unavailable(reason)
-    try:
-        with undisturbed(), without_compiler(torch):
-            return file_of(torch.cuda.memory._snapshot(), has_events=is_on(torch))
-    except (KeyError, TypeError, *TORCH_ERRORS) as error:
-        raise Unavailable(f"torch's snapshot cannot be taken: {first_line(error)}") from error
+    with unavailable("torch's snapshot cannot be taken"), undisturbed(), without_compiler(torch):
+        return file_of(torch.cuda.memory._snapshot(), has_events=is_on(torch))

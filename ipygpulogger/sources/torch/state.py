@@ -10,6 +10,8 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
+from math import inf
 from types import CodeType, ModuleType
 from typing import Any
 
@@ -59,15 +61,9 @@ def current_index() -> int | None:
     if backend is None:
         return None
     ask = "current_device" if backend == "cuda" else "current_device_index"
-    try:
+    with suppress(*TORCH_ERRORS):
         return int(getattr(devices(backend), ask)())
-    except TORCH_ERRORS:
-        return None
-
-
-def has_context(index: int) -> bool:
-    """Return whether this process has a CUDA context on a device; asking creates none."""
-    return bool(module()._C._cuda_hasPrimaryContext(index))
+    return None
 
 
 def mem_get_info(index: int) -> tuple[int, int]:
@@ -85,12 +81,11 @@ def limit_bytes(index: int) -> int | None:
     ask = getattr(getattr(torch, "_C", None), "_cuda_getMemoryFraction", None)
     if ask is None or accelerator() != "cuda":
         return None
-    try:
+    with suppress(*TORCH_ERRORS):
         with torch.cuda.device(index):  # torch 2.6 leaves the device asked about as the current one
             fraction = ask(index)
         return int(fraction * mem_get_info(index)[1]) if fraction < 1 else None
-    except TORCH_ERRORS:
-        return None
+    return None
 
 
 def set_compiler(torch: ModuleType) -> Callable[[Any], Any]:
@@ -135,23 +130,18 @@ def let_others_go_on(limit_s: float) -> None:
         if threading.active_count() > 1:
             time.sleep(_UNKNOWN_S)
         return
-    goal_s = {task: ran_s + _AT_LEAST_S for task in others if (ran_s := _running_s(task)) is not None}
+    goal_s = {task: ran_s + _AT_LEAST_S for task in others if (ran_s := _running_s(task)) < inf}
     while goal_s and monotonic_s() < end_s:
         time.sleep(_LOOKS_EACH_S)
-        goal_s = {
-            task: end
-            for task, end in goal_s.items()
-            if (ran_s := _running_s(task)) is not None and ran_s < end
-        }
+        goal_s = {task: goal for task, goal in goal_s.items() if _running_s(task) < goal}
 
 
-def _running_s(task: str) -> float | None:
-    """Return for how long a thread has run; None if it has ended, or waits within a system call."""
-    try:
-        state = read(f"{_TASKS}/{task}/stat").rpartition(b")")[2].split()[0]
-        return _ran_s(task) if state in _RUNS else None
-    except (OSError, ValueError, IndexError):
-        return None
+def _running_s(task: str) -> float:
+    """Return for how long a thread has run; infinite if it has ended, or waits within a system call."""
+    with suppress(OSError, ValueError, IndexError):
+        if read(f"{_TASKS}/{task}/stat").rpartition(b")")[2].split()[0] in _RUNS:
+            return _ran_s(task)
+    return inf
 
 
 def _ran_s(task: str) -> float:

@@ -6,7 +6,7 @@ No code of the user's runs: no method of a subclass, torch function, dispatch mo
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
@@ -79,18 +79,14 @@ def _tensor(value: Any, c: Any, get: Callable[[Any, str], Any]) -> Holding | Non
             return Holding((name, address), storage.nbytes(), name, parts, node, True, mapped, storage)
     except (RuntimeError, AttributeError, AssertionError):  # sparse, fake or functional, or a wrapper
         if not _dispatches_in_python(value, c):
-            parts += tuple(_parts_of_sparse(value, c))
+            names = _PARTS_OF_SPARSE.get(str(_own(value, "layout")), ())
+            parts += tuple(getattr(c.TensorBase, name)(value) for name in names)
     return Holding(None, 0, "", parts, node) if parts or node is not None else None
 
 
 def _dispatches_in_python(value: Any, c: Any) -> bool:
     """Return whether the class has a `__torch_dispatch__`: it usually wraps others, which hold the memory."""
     return bool(c._dispatch_keys(value).has(c.DispatchKey.Python))
-
-
-def _parts_of_sparse(value: Any, c: Any) -> Iterator[Any]:
-    for name in _PARTS_OF_SPARSE.get(str(_own(value, "layout")), ()):
-        yield getattr(c.TensorBase, name)(value)
 
 
 def _node(value: Any) -> Holding:
