@@ -10,7 +10,7 @@ from torch import nn
 
 from ipygpulogger.allocator.replay import Block
 from ipygpulogger.breakdown import training
-from ipygpulogger.breakdown.kinds import BackwardPass, Kinds, TrainingHistory
+from ipygpulogger.breakdown.kinds import BackwardPass, Kinds, LabelSnapshot, TrainingHistory
 from ipygpulogger.breakdown.names import Label, surer
 
 pytestmark = pytest.mark.torch
@@ -213,8 +213,10 @@ def test_what_the_engine_makes_and_leaves_is_a_gradient():
     engine, hook = ("graph.py", 1, "_engine_run_backward"), ("user.py", 2, "hook")
     found = [kinds.label_of(made, stack).kind for stack in ([], [engine], [hook, engine])]
     assert found == ["gradients", "gradients", "variables"]
-    step.walked = True  # then the gradients are known
-    assert kinds.label_of(made, []).kind == "variables"
+    step.walked = True
+    assert kinds.label_of(made, []).kind == "gradients"  # as what was found at its end is no longer kept
+    kinds = Kinds(0, 12, TrainingHistory((LabelSnapshot(step.end, {}),), (step,)), {})
+    assert kinds.label_of(made, []).kind == "variables"  # then the gradients are known
 
 
 @pytest.mark.parametrize("move", [nn.Module.cuda, nn.Module.half], ids=["to the GPU", "to half precision"])
