@@ -13,6 +13,7 @@ from ipygpulogger.engine.machine import machine
 from ipygpulogger.lines import frame_state, line_memory
 from ipygpulogger.lines.line_memory import LineMemories
 from ipygpulogger.lines.line_profiler import LineProfiler
+from ipygpulogger.sources import Reading
 
 
 def nothing_open(profiler):
@@ -94,6 +95,7 @@ asyncio.run(main())
     assert cell.used("await asyncio.gather") == about(30, 40)
     assert cell.used("mine = ") == about(14, 0)
     assert cell["yield"].hits == 2
+    assert cell.used("yield") == about(0, 0)  # what is kept meanwhile is its caller's
     assert cell.used("kept.append(Block(3") == about(6, 0)
     assert cell.used("asyncio.run") == about(50, 40 - 20)
 
@@ -113,21 +115,45 @@ def test_started_or_stopped_within():
     assert not [usage for usage in cell.usages if usage.source.startswith("blip")]
 
 
+def test_started_within_a_generator():
+    """The one that runs already yields unmeasured, while another of the same function is measured."""
+    cell = Cell(
+        """\
+def values(begin):
+    yield begin()
+def start_and_go_on():
+    start()
+    return next(values(int))
+first = next(values(start_and_go_on))
+""",
+        whole=True,
+    )
+    cell.names["start"] = cell.lines.start
+    cell.execute()
+    cell.lines.stop()
+    assert cell.names["first"] == 0
+    assert cell.hits() == {2: 1}
+    assert cell.lines.notes(lambda _: CELL) == ()
+
+
 def test_measurements_nest():
     """Two measurements of the same lines, one within the other, each have their own figures."""
     code = "def f():\n    b = Block(20)\n    held_transient(30)\n    return b\n"
-    cell = Cell(f"{code}a = Block(10)\nbegin()\nkept = f()\nend()\nc = Block(40)\n", whole=True)
+    calls = "a = f()\nbegin()\nkept = f()\nend()\nc = Block(40)\nd = f()\n"
+    cell = Cell(f"{code}{calls}", whole=True)
     inner = LineProfiler(lambda frame: frame.f_code.co_filename == cell.filename)
     cell.names.update(begin=inner.start, end=inner.stop)
     cell.run()
-    assert [cell.used(start) for start in ("a =", "b =", "held", "c =")] == [
-        about(10, 0),
-        about(20, 0),
+    assert [cell.used(start) for start in ("a =", "b =", "held", "c =", "d =")] == [
+        about(20, 30),
+        about(60, 0),
         about(0, 30),
         about(40, 0),
+        about(20, 30),
     ]
+    assert cell.hits() == {1: 1, 2: 3, 3: 3, 4: 3, 5: 1, 6: 1, 7: 1, 8: 1, 9: 1, 10: 1}
     inside = {usage.lineno: usage for usage in inner.result(lambda _: CELL)}
-    assert sorted(inside) == [2, 3, 4]
+    assert {lineno: usage.hits for lineno, usage in inside.items()} == {2: 1, 3: 1, 4: 1}
     assert inside[2].gen.consumed_bytes / MB == pytest.approx(20, abs=2)
     assert inside[3].gen.peaked_bytes / MB == pytest.approx(30, abs=2)
 
@@ -236,7 +262,7 @@ def test_a_signal_handlers_own_exception_goes_on(where, monkeypatch):
 
 def test_our_own_failure_reaches_nobody(monkeypatch):
     """A mistake of ours in the middle of a cell ends the measuring with a note, and the cell never knows."""
-    cell = Cell("a = 1\nbreak_it()\nb = 2\nc = Block(6)\n")
+    cell = Cell("a = 1\nbreak_it()\nb = 2\nc = Block(6)\n", whole=True)
 
     def break_it():
         monkeypatch.setattr(LineMemories, "hold", None)
@@ -245,6 +271,9 @@ def test_our_own_failure_reaches_nobody(monkeypatch):
     cell.run()
     assert cell.names["b"] == 2
     assert any("measured no further" in note for note in cell.lines.notes(lambda _: CELL))
+    # The line that began then is told, and that its figures and those of the one before are not whole.
+    assert cell.hits() == {1: 1, 2: 1, 3: 1}
+    assert [usage.complete for usage in cell.usages] == [True, False, False]
     lines = LineProfiler(lambda _: 1 / 0)  # nor a question that fails
     lines.start()
     json.dumps([1])
@@ -294,3 +323,35 @@ def test_a_counter_that_fails_is_said():
     assert cell["a ="].gen.peak.quality == cell["c ="].gen.peak.quality == "exact"
     assert cell.used("c =") == about(6, 0)
     assert any("gone" in note for note in cell.lines.notes(lambda _: CELL))
+
+
+def test_a_counter_that_cannot_be_opened_is_said(monkeypatch):
+    """The cell runs without us, nothing is told of its lines, and a note says why."""
+
+    def observe():
+        raise OSError("gone")
+
+    monkeypatch.setitem(machine().ram.counter.__dict__, "observe", observe)
+    cell = Cell("a = 1\n").run()
+    assert (cell.names["a"], cell.usages) == (1, ())
+    (note,) = cell.lines.notes(lambda _: CELL)
+    assert note.startswith("lines are not measured: ")
+    assert "gone" in note
+
+
+def test_each_line_to_the_byte(monkeypatch):
+    """What the counter says at its start and at its end, and nothing where the counter does not move."""
+    counter, now_bytes = machine().ram.counter, [64 * MB]
+    read = counter.observe()
+
+    def observe():
+        peak = None if read.readings[0].peak_bytes is None else now_bytes[0]
+        return read._replace(readings=(Reading(now_bytes[0], peak),) * len(read.readings))
+
+    def move(size_bytes):
+        now_bytes[0] += size_bytes
+
+    monkeypatch.setitem(counter.__dict__, "observe", observe)
+    cell = Cell("move(5)\npass\nfor i in range(3): move(2)\nmove(-7)\n", move=move).run()
+    assert [usage.gen.consumed_bytes for usage in cell.usages] == [5, 0, 6, -7]
+    assert [usage.gen.peaked_bytes for usage in cell.usages] == [0, 0, 0, 0]

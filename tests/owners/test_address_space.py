@@ -46,7 +46,7 @@ def native(tmp_path_factory):
 
 
 @pytest.fixture
-def package(native, tmp_path, monkeypatch, request):
+def package(native, tmp_path, monkeypatch, request, run):
     """An installed package with that shared object, its code, and what it allocates for itself; its name."""
     name = f"native_{request.node.name.partition('[')[0]}"
     folder = tmp_path / "site-packages" / name
@@ -54,6 +54,7 @@ def package(native, tmp_path, monkeypatch, request):
     shutil.copy(native, folder)
     (folder / "__init__.py").write_text(PACKAGE)
     monkeypatch.syspath_prepend(str(folder.parent))
+    run("pass")  # what IPython itself imports for a first cell
     yield name
     sys.modules.pop(name, None)
 
@@ -175,7 +176,9 @@ def test_only_touched_pages_are_resident(monkeypatch):
     memory[mmap.PAGESIZE : 3 * mmap.PAGESIZE] = b"x" * 2 * mmap.PAGESIZE
     end = address + len(memory)
     ranges = [(address, end), (address, address + mmap.PAGESIZE + 5), (end - 7, end), (end, end)]
-    assert [resident_bytes(*one) for one in ranges] == [2 * mmap.PAGESIZE, 5, 0, 0]
+    ranges += [(address + mmap.PAGESIZE + 5, end), (address + 7, address + 3 * mmap.PAGESIZE)]
+    sizes = [2 * mmap.PAGESIZE, 5, 0, 0, 2 * mmap.PAGESIZE - 5, 2 * mmap.PAGESIZE]
+    assert [resident_bytes(*one) for one in ranges] == sizes
     monkeypatch.setattr(module, "_CHECKED_BYTES", 2 * mmap.PAGESIZE)
     assert resident_bytes(address, end) == 7 * mmap.PAGESIZE
     monkeypatch.setattr(module, "_PAGEMAP", "/none")

@@ -46,7 +46,7 @@ FREED = {  # the cells, and what is said of the last
         [KEPT, HOLDER, "m.cache = kept", "kept = None"],
         ["kept was dropped, its 60 MB are still held by m.cache"],
     ),
-    "by an item": ([KEPT, "d = {'a': kept}", "del kept"], ["kept was dropped, its 60 MB are still held by d['a']"]),
+    "by an item": ([KEPT, "d = {'first': np.ones(MB // 2, 'u1'), 'a': kept}", "del kept"], ["kept was dropped, its 60 MB are still held by d['a']"]),
     "deeper": ([KEPT, "d = [[kept]]", "del kept"], ["kept was dropped, its 60 MB are still held by d"]),
     "by a view": ([KEPT, "v = kept[:10]", "del kept"], ["kept was dropped, its 60 MB are still held by v"]),
     "a view was dropped": ([f"{KEPT}; v = kept[:10]", "del v"], ["v was dropped, its 60 MB are still held by kept"]),

@@ -2,6 +2,7 @@
 
 import gc
 import sys
+import weakref
 
 import cyclic_programs
 import numpy as np
@@ -178,6 +179,19 @@ def test_a_cheap_collection_runs_at_once(monkeypatch, time_s, cost_s, ran):
     assert full_collections() - before == ran
 
 
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_young_garbage_is_collected_around_every_cell(when):
+    """However short the cell was, and without a full collection."""
+    gc.collect()
+    node = cyclic_programs.Node()
+    node.me, weak = node, weakref.ref(node)
+    del node
+    before, young = full_collections(), garbage.Garbage(None, growth.Growth(None, dict, dict))
+    young.begin() if when == "before" else young.settle(0.0)
+    assert weak() is None
+    assert full_collections() == before
+
+
 # -- what is said ------------------------------------------------------------------------------------
 
 
@@ -224,13 +238,17 @@ def grow(parent, depth):
     return node
 tree = [grow(None, 6)]
 """
+IN_A_MODULE = "import types; mine = types.ModuleType('mine'); mine.trees = tree; del tree"
 
 
-@pytest.mark.parametrize("drop", ["del tree", "tree = 0", "tree.pop(); None", "tree.clear()", "%reset -f"])
+@pytest.mark.parametrize(
+    "drop",
+    ["del tree", "tree = 0", "tree.pop(); None", "tree.clear()", "%reset -f", "mine.trees = None"],
+)
 def test_what_the_cell_itself_dropped_is_not_an_earlier_cells_garbage(cells, drop):
     """Small objects in cycles, which no walk counts. They are pages, for malloc may keep what it got."""
     run = cells(cost_s=100)
-    run(TREE)
+    run(TREE + IN_A_MODULE * ("mine" in drop))
     record, ran = run(drop, cost_s=0.0)
     assert ran >= 1
     assert record.gen.consumed_bytes < -5 * MB

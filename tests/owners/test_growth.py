@@ -183,6 +183,18 @@ def test_a_search_cut_short_says_so(world):
     assert not found.owners_complete
 
 
+def test_what_a_dropped_name_left_is_unexplained(world):
+    """Its memory is still in use and no name holds it; of a search that was cut short nothing is told."""
+    world.cell(("bind", "a", 50), ("bind", "b", 20))
+    before, used = world.growth.refresh(), world.used()
+    world.hidden.append(world.names.pop("a"))
+    now = record(used, world.used())
+    assert world.growth.unexplained(now, before) == {"cpu": 50 * MB}
+    assert world.growth.unexplained(now, before._replace(complete=False)) == {}
+    world.cut_short = frozenset(["b"])
+    assert world.growth.unexplained(now, before) == {}
+
+
 def test_without_a_whole_baseline_only_names_that_were_seen_or_bound_count(world):
     """A name that the first walk had no time for may have held its memory before; its growth is unknown."""
     play(world, "bind", "huge", 70)

@@ -10,12 +10,13 @@ from memory import MB
 
 from ipygpulogger.notebook.logger import IPyGPULogger
 from ipygpulogger.owners.dimensions import find_batch
-from ipygpulogger.owners.out_of_memory import oom_snapshot, read_message
+from ipygpulogger.owners.out_of_memory import OomMessage, OomSnapshot, oom_snapshot, read_message
 from ipygpulogger.owners.out_of_memory import out_of_memory as oom_report
 from ipygpulogger.owners.referents import out_of_memory_in
 from ipygpulogger.owners.roots import drop_hidden_references
-from ipygpulogger.records import OutOfMemory, Owner
+from ipygpulogger.records import DeviceUsage, OutOfMemory, Owner, Peak
 from ipygpulogger.render import out_of_memory, text
+from ipygpulogger.sources import Device, DeviceCounter, DeviceMemory, Framework, Observation, Reading
 
 GIB = 2**30
 
@@ -40,6 +41,100 @@ def test_without_any_framework(shell, words, asked_bytes, report):
     card = oom_report(oom_snapshot(RuntimeError(words), shell, []), [])
     assert (card.asked_bytes, card.free_bytes, card.live_bytes) == (asked_bytes, None, None)
     assert out_of_memory.report(card) == f"Out of memory {report}"
+
+
+class Allocator(DeviceCounter):
+    peak_class = "sampled"
+
+    def __init__(self, index):
+        self.device = Device("cuda", index, "a GPU")
+
+    def observe(self):
+        return Observation((Reading(GIB, None),), ())
+
+    def device_memory(self):
+        return DeviceMemory(9 * GIB, 0, self.device.index * GIB)
+
+
+class TwoDevices(Framework):
+    name = "two"
+
+    def counters(self):
+        return [Allocator(0), Allocator(1), Allocator(2)]
+
+    def current_index(self):
+        return 1
+
+
+@pytest.mark.parametrize(("said", "index"), [("", 1), (" GPU 0 has", 0), (" GPU 2 has", 2)])
+def test_which_device_ran_out(shell, said, index):
+    """The one that the message names, else the framework's current one; its own figures are told."""
+    words = f"CUDA out of memory. Tried to allocate 2.00 GiB.{said}"
+    snapshot = oom_snapshot(RuntimeError(words), shell, [TwoDevices()])
+    assert (snapshot.device, snapshot.free_bytes) == (f"cuda:{index}", index * GIB)
+
+
+# -- the one next step, where every figure is known
+
+EARLIER_MB = 500  # before the cell
+
+
+def failed(*, hidden_mb, left_mb=0, free_mb=0, **more):
+    """A cell that asked for 100 MB when `left_mb` of its own were live; afterwards nothing is free."""
+    now_mb = EARLIER_MB + left_mb
+    snapshot = OomSnapshot(
+        "cuda:0",
+        OomMessage(100 * MB, setting="PYTORCH_ALLOC_CONF"),
+        (Owner("Out[3]", hidden_mb * MB, "cuda:0", "output"),),
+        complete=True,
+        free_bytes=free_mb * MB,
+        available_bytes=free_mb * MB,
+        live_bytes=now_mb * MB,
+        cached_bytes=0,
+        fragmented_bytes=0,
+    )
+    usage = DeviceUsage(
+        EARLIER_MB * MB, now_mb * MB, Peak(now_mb * MB, None, "sampled"), index=0, name="a GPU",
+        allocated_bytes=now_mb * MB, reserved_bytes=now_mb * MB, free_bytes=0,
+    )  # fmt: skip
+    return oom_report(replace(snapshot, **more), [usage])
+
+
+IN_PIECES = {"cached_bytes": 200 * MB, "fragmented_bytes": 200 * MB}
+FREE_50 = "`%gpulog free` gives 50 MB back (Out[3])."
+STEPS = {
+    "what was hidden before is enough": (
+        {"hidden_mb": 300, **IN_PIECES},
+        "`%gpulog free` gives 300 MB back (Out[3]). Then run the cell again: it fits.",
+    ),
+    "it is not, and memory lies in pieces": (
+        {"hidden_mb": 50, **IN_PIECES},
+        (
+            "Restart the kernel and run `%env PYTORCH_ALLOC_CONF=expandable_segments:True` before torch is"
+            " imported: 200 MB lie unused in pieces between tensors."
+        ),
+    ),
+    "the cell's own variables": (
+        {"hidden_mb": 50, "left_mb": 400},
+        (
+            f"{FREE_50} `del` what the cell put into variables: 350 MB."
+            " Use less at once: about 100 MB too much were asked for."
+        ),
+    ),
+    "there seemed to be room": (
+        {"hidden_mb": 50, "left_mb": 400, "free_mb": 150},
+        (
+            f"{FREE_50} `del` what the cell put into variables: 350 MB."
+            " Use less at once: 100 MB could not be had although 150 MB were free."
+        ),
+    ),
+}
+
+
+@pytest.mark.parametrize(("known", "step"), STEPS.values(), ids=STEPS)
+def test_the_next_step(known, step):
+    """The first that would have been enough, after what the failed cell still holds, to the megabyte."""
+    assert failed(**known).advice == step
 
 
 OWNERS = tuple(Owner(f"<b>{'x' * 200}&{i}", 2**40 - i, "cuda:0", "variable") for i in range(5))

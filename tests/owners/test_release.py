@@ -7,6 +7,7 @@ import weakref
 
 import pytest
 from arrays import Array
+from memory import MB
 from owned import CHAINED, FAILING, found_in, run
 
 from ipygpulogger.owners import roots
@@ -83,3 +84,18 @@ def test_gettext_survives(notebook, capsys):
     drop_hidden_references(notebook)
     assert "_" not in notebook.user_ns
     assert found_in(notebook) == []
+
+
+@pytest.mark.torch
+def test_what_an_allocator_has_cached_is_given_back(notebook, capsys, cuda):
+    """Its unused memory returns to the device, though no live array came back."""
+    import torch
+
+    notebook.user_ns.update(torch=torch, MB=MB)
+    for size_mb in (30, 40):
+        run(notebook, f"torch.empty({size_mb} * MB, dtype=torch.uint8, device='cuda').numel()")
+    reserved_bytes = torch.cuda.memory_reserved()
+    hidden, back, complete = roots.release(notebook, reset_peaks=False)
+    assert (hidden, complete) == ((), True)
+    assert reserved_bytes - torch.cuda.memory_reserved() >= 40 * MB
+    assert back["cuda:0"][0] == 0

@@ -1,5 +1,6 @@
 """A shell's names, outputs and exceptions: where the walk starts."""
 
+import builtins
 import gc
 import sys
 import weakref
@@ -24,6 +25,27 @@ def test_variables_and_outputs(notebook, capsys):
         (f"Out[{number + 1}]", 4, "output"),
         ("_mine", 3, "variable"),
     ]
+
+
+def test_outputs_that_are_not_in_out(notebook, capsys, monkeypatch):
+    """IPython's own copies hold them: by their number, and where it keeps none, the last three."""
+    for size in (5, 1, 2, 3):
+        run(notebook, f"Array({size})")
+    run(notebook, "number = min(Out); Out.clear()")
+    first = f"Out[{notebook.user_ns['number']}]"
+    assert found_in(notebook) == [
+        (first, 5, "output"),
+        ("_", 3, "output"),
+        ("__", 2, "output"),
+        ("___", 1, "output"),
+    ]
+    drop_hidden_references(notebook)
+    monkeypatch.setattr(notebook.displayhook, "do_full_cache", False)
+    builtins._ = str.upper  # with gettext no variable `_` is set either
+    for size in (1, 2, 3, 4):
+        run(notebook, f"Array({size})")
+    run(notebook, "Out.clear()")
+    assert found_in(notebook) == [("_", 4, "output"), ("__", 3, "output"), ("___", 2, "output")]
 
 
 def test_the_last_traceback(notebook, capsys):
@@ -109,8 +131,12 @@ def test_debuggers(notebook, capsys):
     """What pdb keeps for its convenience is hidden."""
     notebook.user_ns[roots.DEBUGGERS] = {"_exception": [Array(7)]}
     assert shared_in(notebook) == {"debugger": (7, "traceback", ())}
+    names = {roots.DEBUGGERS: {"_exception": [Array(8)]}}  # of a module that failed
+    notebook.user_ns["names"] = names
+    run(notebook, "exec('1 / 0', names)")
     drop_hidden_references(notebook)
     assert shared_in(notebook) == {}
+    assert roots.DEBUGGERS not in names
 
 
 def test_a_failed_script_stays_in_the_traceback(notebook, capsys):

@@ -211,9 +211,9 @@ def test_a_broken_array():
 
 
 def test_what_leads_out_is_closed():
-    """Neither modules, nor a function's globals, nor library classes, nor what the caller closes."""
+    """Neither modules, nor a function's globals and builtins, nor library classes, nor what the caller closes."""
     secret = [Array(9)]
-    namespace = {"secret": secret}
+    namespace = {"secret": secret, "__builtins__": {"secret": secret}}
     exec("def function(): return secret", namespace)
     module = types.ModuleType("some_library")
     module.secret = secret
@@ -325,17 +325,19 @@ def test_a_graph_has_a_name_of_its_own():
 
     def asks(value):
         if type(value) is Result:
-            return Holding(id(value), 1, "cpu", (weight,), results[id(value)])
+            return Holding(id(value), 1, "cpu", (weight,) if value is loss else (), results[id(value)])
         return holding(value)
 
-    loss = Result()
-    results[id(loss)] = [graph, {"weight": weight}]
-    names = {"losses": [loss], "loss": loss, "weight": weight}
+    loss, alone = Result(), Result()
+    results |= {id(loss): [graph, {"weight": weight}], id(alone): [Array(7)]}
+    names = {"losses": [loss], "loss": loss, "weight": weight, "alone": alone}
     found = walk([Root(name, "variable", value) for name, value in names.items()], [asks])
     assert {(o.name, o.size_bytes, o.shared) for o in found.owners} == {
         ("losses", 5, ("loss", "weight")),
         ("losses", 1, ("loss",)),
         ("losses (autograd graph)", 6, ()),
+        ("alone", 1, ()),
+        ("alone (autograd graph)", 7, ()),
     }
 
 
