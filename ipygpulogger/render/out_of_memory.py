@@ -8,15 +8,7 @@ from typing import TYPE_CHECKING
 
 from ..records import CPU
 from ..records.explained import requested
-from ..records.units import (
-    MB,
-    clipped,
-    nonzero_mb,
-    printable_lines,
-    readable_sizes,
-    rounded_mb,
-    size_text,
-)
+from ..records.units import MB, clipped, nonzero_mb, printable_lines, readable_sizes, rounded_mb, size_text
 from .markup import Part, first_fitting, fitted, legend, size, small, typeset
 
 if TYPE_CHECKING:

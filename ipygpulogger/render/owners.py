@@ -8,14 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from ..records import CPU
-from ..records.units import (
-    MB,
-    clipped,
-    nonzero_mb,
-    printable,
-    printable_lines,
-    rounded_mb,
-)
+from ..records.units import MB, clipped, nonzero_mb, printable, printable_lines, rounded_mb
 from .growth import also
 from .table import Column, Table
 
