@@ -109,13 +109,8 @@ def compare(
         before, after = was[matches[key]], now[key]
         changes = tuple(_changes(_usages(before), _usages(after), tolerance, floor_bytes))
         pairs.append(Pair(before, after, changes))
-    return Comparison(
-        tuple(pairs),
-        tuple(_rest(now, matches).values()),
-        tuple(_rest(was, matches.values()).values()),
-        tolerance,
-        floor_bytes,
-    )
+    added, removed = _rest(now, matches), _rest(was, matches.values())
+    return Comparison(tuple(pairs), tuple(added.values()), tuple(removed.values()), tolerance, floor_bytes)
 
 
 def _last_runs(records: Iterable[CellRecord]) -> _Runs:
@@ -177,18 +172,18 @@ def _above_zero(usage: Usage, is_ram: bool) -> Usage:
     return Usage(0, usage.consumed_bytes, peak)
 
 
-def _changes(was: _Usages, now: _Usages, tolerance: float, floor_bytes: int) -> Iterator[Change]:
-    for name in dict.fromkeys((*was, *now)):
-        before, after = was.get(name, _UNTOUCHED), now.get(name, _UNTOUCHED)
-        yield _change(name, before, after, tolerance, floor_bytes)
+def _changes(earlier: _Usages, later: _Usages, tolerance: float, floor_bytes: int) -> Iterator[Change]:
+    for name in dict.fromkeys((*earlier, *later)):
+        was, now = earlier.get(name, _UNTOUCHED), later.get(name, _UNTOUCHED)
+        if was is None or now is None:
+            sizes = was and was.peak.lo_bytes, now and now.peak.lo_bytes
+            changed = sizes[0] != sizes[1]
+            yield Change(name, *sizes, None, at_least=False, regressed=False, changed=changed)
+        else:
+            yield _change(name, was, now, tolerance, floor_bytes)
 
 
-def _change(name: str, was: Usage | None, now: Usage | None, tolerance: float, floor_bytes: int) -> Change:
-    if was is None or now is None:
-        was_bytes, now_bytes = (None if usage is None else usage.peak.lo_bytes for usage in (was, now))
-        return Change(
-            name, was_bytes, now_bytes, None, at_least=False, regressed=False, changed=was_bytes != now_bytes
-        )
+def _change(name: str, was: Usage, now: Usage, tolerance: float, floor_bytes: int) -> Change:
     before, after = was.peak, now.peak
     before_bytes = before.lo_bytes if before.hi_bytes is None else before.hi_bytes
     grain_bytes = max(before.precision_bytes, after.precision_bytes)
