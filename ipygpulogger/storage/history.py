@@ -78,8 +78,11 @@ class History(Sequenced[CellRecord]):
 
     def marked(self, record: CellRecord) -> CellRecord:
         """Return a record that is about to be appended, with a note if it makes its cell a suspect."""
-        runs = leaks.growing_runs_of(record, self)
-        if not runs:
+        cell = leaks.identity(record) if record.grown() else None
+        if cell is None:
+            return record
+        runs = leaks.growing_runs([*(one for one in self if leaks.identity(one) == cell), record])
+        if len(runs) < leaks.RUNS:
             return record
         names = ", ".join(leaks.growing_names(runs))
         note = f"grew in each of its last {len(runs)} runs{names and ': '}{names}"
