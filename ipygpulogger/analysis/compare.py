@@ -176,9 +176,8 @@ def _changes(earlier: _Usages, later: _Usages, tolerance: float, floor_bytes: in
     for name in dict.fromkeys((*earlier, *later)):
         was, now = earlier.get(name, _UNTOUCHED), later.get(name, _UNTOUCHED)
         if was is None or now is None:
-            sizes = was and was.peak.lo_bytes, now and now.peak.lo_bytes
-            changed = sizes[0] != sizes[1]
-            yield Change(name, *sizes, None, at_least=False, regressed=False, changed=changed)
+            before, after = (None if one is None else one.peak.lo_bytes for one in (was, now))
+            yield Change(name, before, after, None, at_least=False, regressed=False, changed=before != after)
         else:
             yield _change(name, was, now, tolerance, floor_bytes)
 

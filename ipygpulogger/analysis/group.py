@@ -32,12 +32,7 @@ RAM, GPU, TIME = "RAM", "GPU", "time"
 
 
 class Missing(NamedTuple):
-    """A process that sent no record.
-
-    Attributes:
-        who: "rank 2" or "engine 0".
-        why: Such as "no answer within 30 s".
-    """
+    """A process that sent no record: `who`, as "rank 2", and `why`, as "no answer within 30 s"."""
 
     who: str
     why: str
@@ -107,16 +102,8 @@ class Group(Sequenced[ProcessRecord]):
 def place_of(record: ProcessRecord) -> tuple[object, ...]:
     """Return the place of a record among others; no two records share one, whatever order they came in."""
     process = record.process
-    return (
-        process.rank is None,
-        process.rank or 0,
-        process.worker or "",
-        process.host,
-        process.pid,
-        process.task or "",
-        record.started_at,
-        record.label,
-    )
+    known = process.rank is None, process.rank or 0, process.worker or "", process.host, process.pid
+    return *known, process.task or "", record.started_at, record.label
 
 
 @dataclass(frozen=True, slots=True)

@@ -138,17 +138,9 @@ class Scope(Measuring):
             else (),
             precision_bytes=precision_bytes,
         )
-        more |= {"children": self._children_usage(), "pinned": pinned}
-        notes = *self._notes, *on.take_notes()
-        return kind(
-            label=label,
-            started_at=self.started_at,
-            time_s=self.time_s,
-            gen=gen,
-            gpus=gpus,
-            notes=notes,
-            **more,
-        )
+        more |= {"gen": gen, "gpus": gpus, "children": self._children_usage(), "pinned": pinned}
+        more["notes"] = *self._notes, *on.take_notes()
+        return kind(label=label, started_at=self.started_at, time_s=self.time_s, **more)
 
     def so_far(self, label: str) -> Measurement:
         """Return the figures so far, in any thread: no children, processes or notes."""

@@ -72,16 +72,12 @@ def _headline(card: OutOfMemory) -> str:
     backend, _, index = card.device.partition(":")
     name = f"GPU {index}" if index.isdecimal() and backend in ("cuda", "hip", "gpu") else card.device
     asked, free = card.asked_bytes, card.free_bytes
-    known = (("asked", asked), ("free", free))
-    words = ", ".join(
-        f"{size_text(size_bytes)} {what}" for what, size_bytes in known if size_bytes is not None
-    )
+    known = [(asked, "asked"), (free, "free")]
+    words = ", ".join(f"{size_text(one)} {what}" for one, what in known if one is not None)
     if asked is not None and free is not None and asked - free >= MB:
         words += f": {size_text(asked - free)} short"
-    words = f" {words}." if words else ""
-    if card.device == CPU:
-        return f"{_RAM_FAILED}.</b>{words}"
-    return f"{escape(clipped(name, _NAME))} is out of memory.</b>{words}"
+    failed = _RAM_FAILED if card.device == CPU else f"{escape(clipped(name, _NAME))} is out of memory"
+    return f"{failed}.</b>{f' {words}.' if words else ''}"
 
 
 def _as_markup(advice: str, space_bytes: int) -> str:
