@@ -68,9 +68,8 @@ class TimeSeries:
         inner = [(min(at, end_s), size) for at, size in tuple(self._points.values()) if at > 0]
         if not inner:
             return ()
-        ends = ((0.0, before_bytes), (end_s, after_bytes))
-        first, last = ([(at, size)] if size is not None else [] for at, size in ends)
-        return tuple((round(at, 3), size) for at, size in (*first, *inner, *last))
+        points = (0.0, before_bytes), *inner, (end_s, after_bytes)
+        return tuple((round(at, 3), size) for at, size in points if size is not None)
 
 
 RISE_BYTES = 64 * MB  # a rise outside the allocators from which on the record says it

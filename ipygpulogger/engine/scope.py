@@ -127,15 +127,14 @@ class Scope(Measuring):
         on = self._machine
         before_bytes, after_bytes, precision_bytes = self._ram_ends(self._ram)
         gpus, pinned = self._gpus(), self._pinned_usage()
+        series = self._ram_series
         gen = RamUsage(
             before_bytes,
             after_bytes,
             _with_ends(self._ram.peak(), before_bytes, after_bytes, less_bytes=self._imports_in_peak_bytes),
             heap_before=self._heap,
             heap_after=on.process.heap(),
-            timeline=self._ram_series.between(before_bytes, after_bytes, self.time_s)
-            if self._ram_series
-            else (),
+            timeline=series.between(before_bytes, after_bytes, self.time_s) if series else (),
             precision_bytes=precision_bytes,
         )
         more |= {"gen": gen, "gpus": gpus, "children": self._children_usage(), "pinned": pinned}

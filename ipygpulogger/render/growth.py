@@ -146,9 +146,7 @@ def parts(gpu: DeviceUsage) -> list[Part]:
         size_bytes = rungs.get(name, 0) - (outside_bytes if name.startswith("context") else 0)
         found.append(Part(name, max(0, size_bytes), fill))
     moment_bytes = gpu.peaked_bytes if gpu.attributed else 0
-    found.append(Part("for a moment", moment_bytes, RED))
-    found.append(Part("free", rungs["free"]))
-    return found
+    return [*found, Part("for a moment", moment_bytes, RED), Part("free", rungs["free"])]
 
 
 def ladders(gpus: Sequence[DeviceUsage]) -> str:

@@ -24,15 +24,12 @@ class Log:
     loses at most the running cell, several writers do not mix their lines, and a file that was moved or
     removed is created again. `History.load` leaves a partial line out.
 
-    Attributes:
-        path: The absolute path.
-
     Raises:
         ValueError: Nothing can be written there.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.path = Path(path).expanduser().absolute()  # cells may change the working directory
+        self.path = Path(path).expanduser().absolute()  # for cells may change the working directory
         if self.path.is_dir():
             raise ValueError(printable(f"{path} is a folder; name a file"))
         if not self.path.parent.is_dir():
