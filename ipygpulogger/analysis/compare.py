@@ -133,20 +133,16 @@ def _rest(runs: _Runs, taken: Collection[Hashable]) -> _Runs:
 
 
 def _by_source(was: _Runs, now: _Runs) -> dict[Hashable, Hashable]:
-    """Return the cells with the same first line, matched from the end."""
-    earlier = _with_source(was)
-    found: dict[Hashable, Hashable] = {}
-    for source, after in _with_source(now).items():
-        found |= zip(reversed(after), reversed(earlier.get(source, [])), strict=False)
-    return found
-
-
-def _with_source(runs: _Runs) -> dict[Hashable, list[Hashable]]:
-    """Return the keys of the kernel's runs by first line; a nested cell is not the outer one."""
-    found: dict[Hashable, list[Hashable]] = {}
-    for key, record in runs.items():
+    """Return the kernel's cells with the same first line, matched from the end; a nested one is another."""
+    earlier: dict[Hashable, list[Hashable]] = {}
+    for key, record in was.items():
         if not isinstance(key, tuple):
-            found.setdefault((record.source, record.execution_count is None), []).append(key)
+            earlier.setdefault((record.source, record.execution_count is None), []).append(key)
+    found: dict[Hashable, Hashable] = {}
+    for key, record in reversed(now.items()):
+        keys = earlier.get((record.source, record.execution_count is None))
+        if keys and not isinstance(key, tuple):
+            found[key] = keys.pop()
     return found
 
 

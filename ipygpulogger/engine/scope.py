@@ -247,8 +247,9 @@ class Scope(Measuring):
         wanted = [name for name in METRICS if name in self._metrics] if self._metrics else []
         for one in tuple(self._device_scopes.values()):
             found = [self._read_peak(*pair, final=final) for pair in one.intervals.items()]
-            if final and not all(found):
-                one.leave_allocators()
+            if final and not all(found):  # one cannot be read any more: go on with the driver's figures
+                one.intervals.clear()
+                one.before = one.before and one.before._replace(allocated=None, reserved=None)
             one.metrics = tuple(metric(name, on.nvml, one, self.started_at, self.time_s) for name in wanted)
 
     def _read_peak(self, tracker: PeakTracker, interval: Interval, *, final: bool) -> bool:
@@ -282,7 +283,10 @@ class Scope(Measuring):
             self._note(reason)
             return
         if "energy" in self._metrics:
-            device_scope.begin_energy(self._machine.nvml)
+            try:
+                device_scope.energy_j = self._machine.nvml.energy_j(device.uuid)
+            except Unavailable as reason:
+                device_scope.energy_j = reason
         self._device_scopes[_raw_key(device) if device.backend == DRIVER else device.key] = device_scope
 
     def _begin_raw(self, listed: Iterable[Device]) -> None:

@@ -21,10 +21,7 @@ _SHARED = 3  # other names of one owner
 def between(measurement: Measurement) -> str:
     """Return how much memory changed since the previous cell; empty if it did not."""
     moved = measurement.between if isinstance(measurement, CellRecord) else ()
-    moves = [
-        f"{'' if device == CPU else f'{device} '}{rounded_mb(size_bytes):+} MB"
-        for device, size_bytes in moved
-    ]
+    moves = [f"{device} {rounded_mb(size):+} MB".removeprefix(f"{CPU} ") for device, size in moved]
     return f"between cells: {', '.join(moves)}" if moves else ""
 
 

@@ -68,10 +68,7 @@ def headline(measurement: Measurement, *, named: bool = False, whole: bool = Fal
     children = measurement.children
     if children and moved_bytes(children) >= QUIET_RAM_BYTES:
         clauses.append(_children(children))
-    if owners := _owners(measurement):
-        clauses.append(_clause(owners))
-    if moved := between(measurement):
-        clauses.append(_clause(moved))
+    clauses += map(_clause, filter(None, (_owners(measurement), between(measurement))))
     urgent = of_kind(measurement.notes, *URGENT)
     clauses += [
         _clause(printable(note), "strong" if urgent else "faint")

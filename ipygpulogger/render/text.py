@@ -143,12 +143,11 @@ def _metric(metric: Metric) -> str:
 
 def peaked_remark(usage: Usage) -> str:
     """Return how uncertain the peaked figure is: "(peaked at least)", "(peaked 512-560)"; empty if exact."""
-    peak, within = usage.peak, ""
+    peak, most_bytes = usage.peak, usage.peaked_at_most_bytes
     grain = f"±{rounded_mb(peak.precision_bytes)} MB" if peak.coarse else ""
-    if peak.quality == "sampled" or peak.hi_bytes is None:
+    if peak.quality == "sampled" or most_bytes is None:
         return f"(peaked at least, {grain})" if grain else "(peaked at least)"
-    if peak.quality == "bounded":
-        within = mb_range(usage.peaked_bytes, usage.peaked_at_most_bytes or 0)
+    within = mb_range(usage.peaked_bytes, most_bytes) if peak.quality == "bounded" else ""
     says = _joined(within if "-" in within else "", grain)
     return f"(peaked {says})" if says else ""
 

@@ -42,8 +42,6 @@ class History(Sequenced[CellRecord]):
         others = sum(process_of(record) is not None for record in self)
         return cells_text(len(self) - others, others)
 
-    # -- which cells matter ------------------------------------------------------------------------
-
     def rank(self, by: str = "needed") -> list[CellRecord]:
         """Return the records, the highest first, without cells of this package's own magics.
 
@@ -87,8 +85,6 @@ class History(Sequenced[CellRecord]):
         names = ", ".join(leaks.growing_names(runs))
         note = f"grew in each of its last {len(runs)} runs{names and ': '}{names}"
         return replace(record, notes=(*record.notes, Note(NoteKind.GREW, note)))
-
-    # -- to and from elsewhere ---------------------------------------------------------------------
 
     def to_dicts(self) -> list[dict[str, Any]]:
         """Return plain values for JSON, one dict per cell: bytes, seconds, ISO 8601 times."""
