@@ -231,21 +231,16 @@ def _needs(
     """
     wanted, found, seen = {id(run) for run in runs}, dict[int, int](), set[object]()
     kernel = others_bytes = left_bytes = 0
-    is_first = True
 
     def others(used_bytes: int) -> int:
-        nonlocal others_bytes, left_bytes, is_first
-        if is_first:
-            others_bytes, left_bytes, is_first = used_bytes, 0, False
-        change_bytes = used_bytes - others_bytes - left_bytes
-        freed_bytes = min(max(0, left_bytes), max(0, -change_bytes))
-        left_bytes -= freed_bytes
-        others_bytes += change_bytes + freed_bytes
+        nonlocal others_bytes, left_bytes
+        left_bytes -= min(max(0, left_bytes), max(0, others_bytes + left_bytes - used_bytes))
+        others_bytes = used_bytes - left_bytes
         return others_bytes
 
     for number, record in leaks.with_kernel(records):
         if number != kernel:
-            kernel, is_first, seen = number, True, set()
+            kernel, left_bytes, seen = number, 0, set()
         usage, cell = leaks.memories(record).get(device), cell_of(record)
         if usage is not None:
             held_bytes = others(usage.before_bytes)

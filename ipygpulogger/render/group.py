@@ -98,7 +98,7 @@ def _processes(group: Group) -> list[_Process]:
 
 
 def _process_table(group: Group, *, html: bool) -> Table:
-    """Return those processes that have a row as a table."""
+
     processes = _processes(group)
     hosts = len({record.process.host for record in group}) > 1  # hosts and tasks tell processes apart
     tasks = any(record.process.task is not None for record in group)

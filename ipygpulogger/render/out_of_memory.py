@@ -94,15 +94,11 @@ def _holder(owner: Owner) -> str:
 
 def rows(card: OutOfMemory) -> list[tuple[str, str]]:
     """Return the figures of an allocation that failed, without the unknown ones: what was asked for first."""
-    sizes = {
-        "free": card.free_bytes,
-        "live": card.live_bytes,
-        "cached": card.cached_bytes,
-        "fragmented": card.fragmented_bytes,
-        "other processes": card.neighbours_bytes,
-    }
+    names = "free", "live", "cached", "fragmented", "other processes"
+    sizes = card.free_bytes, card.live_bytes, card.cached_bytes, card.fragmented_bytes, card.neighbours_bytes
+    known = [(name, _mb(one)) for name, one in zip(names, sizes, strict=True) if one is not None]
     asked = [] if card.asked_bytes is None else [("asked", requested(card.asked_bytes))]
-    return asked + [(name, _mb(size_bytes)) for name, size_bytes in sizes.items() if size_bytes is not None]
+    return asked + known
 
 
 def _mb(size_bytes: int) -> str:
