@@ -23,7 +23,7 @@ from ..records.units import (
     time_text,
 )
 from .growth import between, device_name, notable
-from .text import children_now, highest, sentences
+from .text import card_of, children_now, highest, sentences
 
 if TYPE_CHECKING:
     from ..records import ChildrenUsage, DeviceUsage, Measurement, Usage
@@ -99,15 +99,12 @@ def so_far(measurement: Measurement) -> list[Clause]:
 
 def is_quiet(measurement: Measurement) -> bool:
     """Return whether a scope did nothing that is worth more than one grey line."""
-    if isinstance(measurement, CellRecord) and measurement.out_of_memory:
+    if card_of(measurement) or measurement.outcome() or any(map(is_notable, measurement.gpus)):
         return False
     usages = filter(None, (measurement.gen, measurement.children, measurement.pinned))
     if any(moved_bytes(usage) >= QUIET_RAM_BYTES for usage in usages):
         return False
-    if any(map(is_notable, measurement.gpus)) or measurement.outcome():
-        return False
-    said = sentences(measurement)
-    return not said or len(said) == len(of_kind(measurement.notes, NoteKind.STILL_OVER))
+    return len(sentences(measurement)) == len(of_kind(measurement.notes, NoteKind.STILL_OVER))
 
 
 def memories(measurement: Measurement) -> Iterator[Clause]:

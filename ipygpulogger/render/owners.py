@@ -31,9 +31,8 @@ class Freed:
     def __str__(self) -> str:
         frames = _held([o for o in self.owners if o.kind == "traceback"], "last traceback: ")
         outputs = _held([o for o in self.owners if o.kind != "traceback"])
-        dropped = [f"last traceback ({frames})"] if frames else []
-        dropped += [outputs] if outputs else []
-        says = f"dropped: {', '.join(dropped)}" if dropped else _NOTHING
+        dropped = ", ".join(filter(None, (frames and f"last traceback ({frames})", outputs)))
+        says = f"dropped: {dropped}" if dropped else _NOTHING
         if not self.complete:
             says += " (there was no time to look everywhere)"
         came_back = ", ".join(
