@@ -109,13 +109,8 @@ def compare(
         before, after = was[matches[key]], now[key]
         changes = tuple(_changes(_usages(before), _usages(after), tolerance, floor_bytes))
         pairs.append(Pair(before, after, changes))
-    return Comparison(
-        tuple(pairs),
-        tuple(_rest(now, matches).values()),
-        tuple(_rest(was, matches.values()).values()),
-        tolerance,
-        floor_bytes,
-    )
+    added, removed = _rest(now, matches), _rest(was, matches.values())
+    return Comparison(tuple(pairs), tuple(added.values()), tuple(removed.values()), tolerance, floor_bytes)
 
 
 def _last_runs(records: Iterable[CellRecord]) -> _Runs:
@@ -138,20 +133,16 @@ def _rest(runs: _Runs, taken: Collection[Hashable]) -> _Runs:
 
 
 def _by_source(was: _Runs, now: _Runs) -> dict[Hashable, Hashable]:
-    """Return the cells with the same first line, matched from the end."""
-    earlier = _with_source(was)
-    found: dict[Hashable, Hashable] = {}
-    for source, after in _with_source(now).items():
-        found |= zip(reversed(after), reversed(earlier.get(source, [])), strict=False)
-    return found
-
-
-def _with_source(runs: _Runs) -> dict[Hashable, list[Hashable]]:
-    """Return the keys of the kernel's runs by first line; a nested cell is not the outer one."""
-    found: dict[Hashable, list[Hashable]] = {}
-    for key, record in runs.items():
+    """Return the kernel's cells with the same first line, matched from the end; a nested one is another."""
+    earlier: dict[Hashable, list[Hashable]] = {}
+    for key, record in was.items():
         if not isinstance(key, tuple):
-            found.setdefault((record.source, record.execution_count is None), []).append(key)
+            earlier.setdefault((record.source, record.execution_count is None), []).append(key)
+    found: dict[Hashable, Hashable] = {}
+    for key, record in reversed(now.items()):
+        keys = earlier.get((record.source, record.execution_count is None))
+        if keys and not isinstance(key, tuple):
+            found[key] = keys.pop()
     return found
 
 
@@ -177,18 +168,17 @@ def _above_zero(usage: Usage, is_ram: bool) -> Usage:
     return Usage(0, usage.consumed_bytes, peak)
 
 
-def _changes(was: _Usages, now: _Usages, tolerance: float, floor_bytes: int) -> Iterator[Change]:
-    for name in dict.fromkeys((*was, *now)):
-        before, after = was.get(name, _UNTOUCHED), now.get(name, _UNTOUCHED)
-        yield _change(name, before, after, tolerance, floor_bytes)
+def _changes(earlier: _Usages, later: _Usages, tolerance: float, floor_bytes: int) -> Iterator[Change]:
+    for name in dict.fromkeys((*earlier, *later)):
+        was, now = earlier.get(name, _UNTOUCHED), later.get(name, _UNTOUCHED)
+        if was is None or now is None:
+            before, after = (None if one is None else one.peak.lo_bytes for one in (was, now))
+            yield Change(name, before, after, None, at_least=False, regressed=False, changed=before != after)
+        else:
+            yield _change(name, was, now, tolerance, floor_bytes)
 
 
-def _change(name: str, was: Usage | None, now: Usage | None, tolerance: float, floor_bytes: int) -> Change:
-    if was is None or now is None:
-        was_bytes, now_bytes = (None if usage is None else usage.peak.lo_bytes for usage in (was, now))
-        return Change(
-            name, was_bytes, now_bytes, None, at_least=False, regressed=False, changed=was_bytes != now_bytes
-        )
+def _change(name: str, was: Usage, now: Usage, tolerance: float, floor_bytes: int) -> Change:
     before, after = was.peak, now.peak
     before_bytes = before.lo_bytes if before.hi_bytes is None else before.hi_bytes
     grain_bytes = max(before.precision_bytes, after.precision_bytes)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from statistics import linear_regression
 from typing import NamedTuple
 
@@ -45,15 +45,39 @@ class Point(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class MemoryFit:
-    """How the need of one memory grows with the size."""
+class _Line:
+    """The line through points."""
 
-    device: str  # "RAM", or the device's id
     points: tuple[Point, ...]  # what the last run of each size needed above what other cells hold, by size
     slope_bytes: float  # how much more is needed for one more
     base_bytes: float  # the need at size 0, by the line
     off_bytes: int  # how far the farthest point lies from the line
     is_line: bool  # the points lie on it, as far as allocators round, and its need at size 0 is not negative
+
+    @classmethod
+    def of(cls, runs: Iterable[Point]) -> _Line:
+        points = tuple(sorted({point.size: point for point in runs}.values()))
+        sizes = [point.size for point in points]
+        slope, base = linear_regression(sizes, [point.need_bytes for point in points])
+        off_bytes = round(max(abs(point.need_bytes - base - slope * point.size) for point in points))
+        tolerance_bytes = max(_TOLERANCE_BYTES, _TOLERANCE * max(point.need_bytes for point in points))
+        return cls(points, slope, base, off_bytes, off_bytes <= tolerance_bytes and base >= -tolerance_bytes)
+
+    def largest(self, left_bytes: int) -> int:
+        lowest, *between, highest = (point.size for point in self.points)
+        margin_bytes = 2 * self.off_bytes if between else _TOLERANCE_BYTES
+        free_bytes = left_bytes - self.base_bytes - margin_bytes + 0.5  # half a byte of rounding
+        if free_bytes <= self.slope_bytes * highest:
+            return max(0, int(free_bytes // self.slope_bytes))
+        more_bytes = 2 * margin_bytes / (highest - lowest)  # beyond what ran, the line itself is less sure
+        return int((free_bytes + more_bytes * highest) // (self.slope_bytes + more_bytes))
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryFit(_Line):
+    """How the need of one memory grows with the size."""
+
+    device: str  # "RAM", or the device's id
     at_least: bool  # the highest use of some run is only a lower bound
     left_bytes: int | None  # the most that the cell can need now; None when unknown
     ends_at: int | None  # the largest size for which there is enough, with a margin; None where unknown
@@ -175,40 +199,12 @@ def _of_memory(
     if rises_bytes < _RISES_BYTES.get(str(device), _RISES_ELSEWHERE_BYTES):
         return None
     return MemoryFit(
-        **line._asdict(),
+        **asdict(line),
         device=next((gpu.id for gpu in measured[-1].gpus if gpu.key == device), RAM),
         at_least=any(leaks.memories(run)[device].peak.hi_bytes is None for run in measured),
         left_bytes=left_bytes,
-        ends_at=None if left_bytes is None or not line.is_line else line.ends_at(left_bytes),
+        ends_at=None if left_bytes is None or not line.is_line else line.largest(left_bytes),
     )
-
-
-class _Line(NamedTuple):
-    """The line through points, by size; as in `MemoryFit`."""
-
-    points: tuple[Point, ...]
-    slope_bytes: float
-    base_bytes: float
-    off_bytes: int
-    is_line: bool
-
-    @classmethod
-    def of(cls, runs: Iterable[Point]) -> _Line:
-        points = tuple(sorted({point.size: point for point in runs}.values()))
-        sizes = [point.size for point in points]
-        slope, base = linear_regression(sizes, [point.need_bytes for point in points])
-        off_bytes = round(max(abs(point.need_bytes - base - slope * point.size) for point in points))
-        tolerance_bytes = max(_TOLERANCE_BYTES, _TOLERANCE * max(point.need_bytes for point in points))
-        return cls(points, slope, base, off_bytes, off_bytes <= tolerance_bytes and base >= -tolerance_bytes)
-
-    def ends_at(self, left_bytes: int) -> int:
-        lowest, *between, highest = (point.size for point in self.points)
-        margin_bytes = 2 * self.off_bytes if between else _TOLERANCE_BYTES
-        free_bytes = left_bytes - self.base_bytes - margin_bytes + 0.5  # half a byte of rounding
-        if free_bytes <= self.slope_bytes * highest:
-            return max(0, int(free_bytes // self.slope_bytes))
-        more_bytes = 2 * margin_bytes / (highest - lowest)  # beyond what ran, the line itself is less sure
-        return int((free_bytes + more_bytes * highest) // (self.slope_bytes + more_bytes))
 
 
 def _alone(run: CellRecord, name: str, device: Hashable) -> Point:
@@ -235,21 +231,16 @@ def _needs(
     """
     wanted, found, seen = {id(run) for run in runs}, dict[int, int](), set[object]()
     kernel = others_bytes = left_bytes = 0
-    is_first = True
 
     def others(used_bytes: int) -> int:
-        nonlocal others_bytes, left_bytes, is_first
-        if is_first:
-            others_bytes, left_bytes, is_first = used_bytes, 0, False
-        change_bytes = used_bytes - others_bytes - left_bytes
-        freed_bytes = min(max(0, left_bytes), max(0, -change_bytes))
-        left_bytes -= freed_bytes
-        others_bytes += change_bytes + freed_bytes
+        nonlocal others_bytes, left_bytes
+        left_bytes -= min(max(0, left_bytes), max(0, others_bytes + left_bytes - used_bytes))
+        others_bytes = used_bytes - left_bytes
         return others_bytes
 
     for number, record in leaks.with_kernel(records):
         if number != kernel:
-            kernel, is_first, seen = number, True, set()
+            kernel, left_bytes, seen = number, 0, set()
         usage, cell = leaks.memories(record).get(device), cell_of(record)
         if usage is not None:
             held_bytes = others(usage.before_bytes)

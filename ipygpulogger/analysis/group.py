@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from operator import itemgetter
 from statistics import median
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from ..records.device_usage import DeviceUsage
 
     What = Literal["needed", "used", "time"]
+    _Value = tuple[float, ProcessRecord]
 
 FACTOR = 1.2  # of the median
 _NOTABLE_S = 0.1
@@ -30,12 +32,7 @@ RAM, GPU, TIME = "RAM", "GPU", "time"
 
 
 class Missing(NamedTuple):
-    """A process that sent no record.
-
-    Attributes:
-        who: "rank 2" or "engine 0".
-        why: Such as "no answer within 30 s".
-    """
+    """A process that sent no record: `who`, as "rank 2", and `why`, as "no answer within 30 s"."""
 
     who: str
     why: str
@@ -71,12 +68,32 @@ class Group(Sequenced[ProcessRecord]):
     @cached_property
     def figures(self) -> tuple[Figure, ...]:
         """The smallest, the median and the largest figure of RAM, of each device and of the time."""
-        return tuple(figures_of(self._records))
+        found = []
+        for name, what, values in _series(self._records):
+            figures = [figure for figure, _ in values]
+            largest, most = max(values, key=itemgetter(0))
+            found.append(Figure(name, what, min(figures), median(figures), largest, most))
+        return tuple(found)
 
     @cached_property
     def outliers(self) -> tuple[Outlier, ...]:
         """The processes that needed or took over 1.2 times the median, the farthest above it first."""
-        return tuple(outliers_of(self._records))
+        found: dict[str, list[Outlier]] = {}
+        by_task: dict[str | None, list[ProcessRecord]] = {}
+        for record in self._records:
+            by_task.setdefault(record.process.task, []).append(record)
+        for alike in by_task.values():
+            for name, what, of_all in _series(alike):
+                values = [pair for pair in of_all if what == "time" or not of_kind(pair[1].notes, *SHARED)]
+                if what == "used" or not values:
+                    continue
+                middle = median(figure for figure, _ in values)
+                found.setdefault(name, []).extend(
+                    Outlier(record, name, figure, middle)
+                    for figure, record in values
+                    if figure > FACTOR * middle and _is_notable(name, figure - middle, record)
+                )
+        return tuple(one for some in found.values() for one in sorted(some, key=lambda one: -one.ratio))
 
     def __repr__(self) -> str:
         return displayed_text(self)
@@ -85,16 +102,8 @@ class Group(Sequenced[ProcessRecord]):
 def place_of(record: ProcessRecord) -> tuple[object, ...]:
     """Return the place of a record among others; no two records share one, whatever order they came in."""
     process = record.process
-    return (
-        process.rank is None,
-        process.rank or 0,
-        process.worker or "",
-        process.host,
-        process.pid,
-        process.task or "",
-        record.started_at,
-        record.label,
-    )
+    known = process.rank is None, process.rank or 0, process.worker or "", process.host, process.pid
+    return *known, process.task or "", record.started_at, record.label
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,36 +138,6 @@ class Outlier:
         return self.figure / self.median if self.median else float("inf")
 
 
-def figures_of(records: Sequence[ProcessRecord]) -> list[Figure]:
-    """Return the figures of RAM, of each device and of time, in this order; nothing without a record."""
-    found = []
-    for name, what, values in _series(records):
-        figures = [figure for figure, _ in values]
-        largest, most = max(values, key=lambda pair: pair[0])
-        found.append(Figure(name, what, min(figures), median(figures), largest, most))
-    return found
-
-
-def outliers_of(records: Sequence[ProcessRecord]) -> list[Outlier]:
-    """Return the processes that stand out, by figure, of each the farthest above the median first."""
-    found: dict[str, list[Outlier]] = {}
-    by_task: dict[str | None, list[ProcessRecord]] = {}
-    for record in records:
-        by_task.setdefault(record.process.task, []).append(record)
-    for alike in by_task.values():
-        for name, what, of_all in _series(alike):
-            values = [pair for pair in of_all if what == "time" or not of_kind(pair[1].notes, *SHARED)]
-            if what == "used" or not values:
-                continue
-            middle = median(figure for figure, _ in values)
-            found.setdefault(name, []).extend(
-                Outlier(record, name, figure, middle)
-                for figure, record in values
-                if figure > FACTOR * middle and _is_notable(name, figure - middle, record)
-            )
-    return [one for some in found.values() for one in sorted(some, key=lambda one: -one.ratio)]
-
-
 def _is_notable(name: str, above: float, record: ProcessRecord) -> bool:
     if name == TIME:
         return above > _NOTABLE_S
@@ -167,27 +146,20 @@ def _is_notable(name: str, above: float, record: ProcessRecord) -> bool:
     return usage is not None and notable(int(above), usage.after_bytes)
 
 
-def _series(
-    records: Sequence[ProcessRecord],
-) -> Iterator[tuple[str, What, list[tuple[float, ProcessRecord]]]]:
-    """Yield each figure with its value in every record that has it."""
+def _series(records: Sequence[ProcessRecord]) -> Iterator[tuple[str, What, list[_Value]]]:
+    """Yield each figure with its value in every record that has it; RAM first, time last."""
     if not records:
         return
     yield RAM, "needed", [(record.gen.needed_bytes, record) for record in records]
     yield RAM, "used", [(record.gen.after_bytes, record) for record in records]
-    for name, usages in _devices(records).items():
+    devices: dict[str, list[tuple[DeviceUsage, ProcessRecord]]] = {}
+    single = all(len(record.gpus) <= 1 for record in records)
+    for record in records:
+        for gpu in record.gpus:
+            devices.setdefault(GPU if single else gpu.id, []).append((gpu, record))
+    for name, usages in sorted(devices.items()):
         if needed := [(gpu.needed_bytes, record) for gpu, record in usages if gpu.attributed]:
             yield name, "needed", list(needed)
         if used := [(gpu.used_bytes, record) for gpu, record in usages if gpu.used_bytes is not None]:
             yield name, "used", list(used)
     yield TIME, "time", [(record.time_s, record) for record in records]
-
-
-def _devices(records: Sequence[ProcessRecord]) -> dict[str, list[tuple[DeviceUsage, ProcessRecord]]]:
-    """Return the devices by name: "GPU" if no process used more than one, else each by its id."""
-    found: dict[str, list[tuple[DeviceUsage, ProcessRecord]]] = {}
-    single = all(len(record.gpus) <= 1 for record in records)
-    for record in records:
-        for gpu in record.gpus:
-            found.setdefault(GPU if single else gpu.id, []).append((gpu, record))
-    return dict(sorted(found.items()))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING
@@ -25,28 +26,16 @@ def suspects(records: Iterable[CellRecord]) -> list[tuple[CellRecord, ...]]:
     return [found for cell in runs.values() if len(found := growing_runs(cell)) >= RUNS]
 
 
-def growing_runs_of(record: CellRecord, earlier: Iterable[CellRecord]) -> tuple[CellRecord, ...]:
-    """Return the last runs of a record's cell, the record last, if they make it a suspect; else nothing."""
-    cell = identity(record) if record.grown() else None
-    if cell is None:
-        return ()
-    runs = growing_runs([*(one for one in earlier if identity(one) == cell), record])
-    return runs if len(runs) >= RUNS else ()
-
-
 def growing_names(runs: Sequence[CellRecord]) -> tuple[str, ...]:
     """Return the names that grew in every run of a cell, by how much, the largest first.
 
     All values in `Out` share the name "Out", because each run has an `Out` entry of its own.
     """
-    grown: list[dict[str, int]] = []
-    for record in runs:
-        sizes: dict[str, int] = {}
+    grown = [Counter[str]() for _ in runs]
+    for sizes, record in zip(grown, runs, strict=True):
         for owner in record.owners:
             if owner.kind in ("variable", "output"):
-                name = "Out" if owner.kind == "output" else owner.name
-                sizes[name] = sizes.get(name, 0) + owner.size_bytes
-        grown.append(sizes)
+                sizes["Out" if owner.kind == "output" else owner.name] += owner.size_bytes
     every = set.intersection(*map(set, grown)) if grown else set()
     return tuple(sorted(every, key=lambda name: (-sum(sizes[name] for sizes in grown), name)))
 
@@ -90,16 +79,12 @@ def _growing_on(runs: list[CellRecord], device: Hashable, by_bytes: int) -> tupl
     count = 0
     for i in reversed(range(len(runs))):
         usage = memories(runs[i]).get(device)
-        if usage is None or _consumed_bytes(runs[i], usage) <= by_bytes:
+        # RAM without the freed memory that malloc keeps.
+        kept_bytes = max(0, runs[i].gen.newly_kept_bytes) if usage is runs[i].gen else 0
+        if usage is None or usage.consumed_bytes - kept_bytes <= by_bytes:
             break
         count += 1
         before = memories(runs[i - 1]).get(device) if i else None
         if before is None or usage.after_bytes - before.after_bytes <= by_bytes:
             break
     return tuple(runs[len(runs) - count :])
-
-
-def _consumed_bytes(record: CellRecord, usage: Usage) -> int:
-    """Return what was consumed, RAM without the freed memory that malloc keeps."""
-    kept_bytes = max(0, record.gen.newly_kept_bytes) if usage is record.gen else 0
-    return usage.consumed_bytes - kept_bytes

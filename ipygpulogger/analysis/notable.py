@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 from ..records import CellRecord
@@ -56,19 +56,16 @@ def moved_bytes(usage: Usage) -> int:
 def is_inexact(usage: Usage) -> bool:
     """Return whether the highest use is known less exactly than to a megabyte."""
     lo_bytes, hi_bytes = usage.peak.lo_bytes, usage.peak.hi_bytes
-    return usage.peak.quality != "exact" and (
-        hi_bytes is None or rounded_mb(lo_bytes) != rounded_mb(hi_bytes)
-    )
+    differs = hi_bytes is None or rounded_mb(lo_bytes) != rounded_mb(hi_bytes)
+    return usage.peak.quality != "exact" and differs
 
 
 def is_notable(gpu: DeviceUsage) -> bool:
     """Return whether anything on a device is worth a report: of this process, of others, or its metrics."""
     before_bytes, now_bytes = gpu.neighbours_before_bytes, gpu.neighbours_bytes
     neighbours_bytes = 0 if before_bytes is None or now_bytes is None else abs(now_bytes - before_bytes)
-    sizes: Sequence[int] = (
-        gpu.context_bytes, abs(gpu.unattributed_bytes), gpu.unknown_rise_bytes, neighbours_bytes,
-    )  # fmt: skip
-    return moves(gpu) or nearly_full(gpu) or bool(gpu.metrics) or max(sizes) >= MB
+    most_bytes = max(gpu.context_bytes, abs(gpu.unattributed_bytes), gpu.unknown_rise_bytes, neighbours_bytes)
+    return moves(gpu) or nearly_full(gpu) or bool(gpu.metrics) or most_bytes >= MB
 
 
 def divided(measurement: Measurement, budget_bytes: int) -> tuple[int | None, int | None]:

@@ -151,19 +151,14 @@ class _ChildMemory(NamedTuple):
 
 
 class Children:
-    """The children from the opening of a scope to its end.
-
-    Attributes:
-        intervals: The interval of each child that was seen; empty once they are final.
-        together_bytes: The most that all of them were seen to have at once.
-        ended: Whether their peaks are final.
-    """
+    """The children from the opening of a scope to its end."""
 
     def __init__(self, on: Machine, ended_before: Ended) -> None:
         """Prepare; `ended_before` is of the moment when the scope opened."""
         self._on, self._ended_before = on, ended_before
-        self.intervals: dict[ChildProcess, Interval] = {}
-        self.together_bytes, self.ended = 0, False
+        self.intervals: dict[ChildProcess, Interval] = {}  # of each that was seen; empty once they are final
+        self.together_bytes = 0  # the most that all of them were seen to have at once
+        self.ended = False  # whether their peaks are final
         self._final: dict[ChildProcess, Peak] = {}  # the peaks at the end of the scope
         self._before: dict[ChildProcess, _ChildMemory] | None = {}
 

@@ -68,9 +68,8 @@ class TimeSeries:
         inner = [(min(at, end_s), size) for at, size in tuple(self._points.values()) if at > 0]
         if not inner:
             return ()
-        ends = ((0.0, before_bytes), (end_s, after_bytes))
-        first, last = ([(at, size)] if size is not None else [] for at, size in ends)
-        return tuple((round(at, 3), size) for at, size in (*first, *inner, *last))
+        points = (0.0, before_bytes), *inner, (end_s, after_bytes)
+        return tuple((round(at, 3), size) for at, size in points if size is not None)
 
 
 RISE_BYTES = 64 * MB  # a rise outside the allocators from which on the record says it
@@ -92,23 +91,10 @@ class DeviceScope:
         self.energy_j: float | Unavailable = Unavailable("first used within this scope")  # at the beginning
         self.metrics: tuple[Metric, ...] = ()
 
-    def begin_energy(self, nvml: Nvml) -> None:
-        """Read the driver's energy counter, or why it cannot be read."""
-        try:
-            self.energy_j = nvml.energy_j(self.device.uuid)
-        except Unavailable as reason:
-            self.energy_j = reason
-
     def inherit(self, raw: DeviceScope) -> None:
         """Take over what was seen of the same device while no framework used it yet."""
         self.neighbours_before_bytes, self.energy_j = raw.neighbours_before_bytes, raw.energy_j
         self.series, self.highest_used_bytes = raw.series, raw.highest_used_bytes
-
-    def leave_allocators(self) -> None:
-        """Go on with what the driver reports alone: an allocator that was read before cannot be read now."""
-        self.intervals.clear()
-        if self.before is not None:
-            self.before = self.before._replace(allocated=None, reserved=None)
 
     def sampled(self, used_bytes: int, other_bytes: int | None) -> None:
         """Record a sample; see `Measuring.device_sampled`."""

@@ -239,10 +239,9 @@ class OwnImports:
                 self.bytes += max(least_bytes, min(most_bytes, after_bytes - before_bytes))
 
     def _resident(self) -> int | None:
-        try:
+        with suppress(OSError, Unavailable):  # no descriptors left: then nothing is measured either
             return self._resident_bytes()
-        except (OSError, Unavailable):  # no descriptors left: then nothing is measured either
-            return None
+        return None
 
 
 class Settling:

@@ -123,8 +123,6 @@ class Machine:
         found = [diagnosis for _, diagnosis in answers if diagnosis]
         return [self.process.diagnose(), *self.limits.diagnoses(), self.nvml.diagnose(), *found, *failed]
 
-    # -- open scopes and running loggers -------------------------------------------------------
-
     def attach(self, logger: object) -> None:
         """Keep wrappers and libraries between the scopes of a logger, until `detach` or its death."""
         with self._lock:

@@ -127,28 +127,19 @@ class Scope(Measuring):
         on = self._machine
         before_bytes, after_bytes, precision_bytes = self._ram_ends(self._ram)
         gpus, pinned = self._gpus(), self._pinned_usage()
+        series = self._ram_series
         gen = RamUsage(
             before_bytes,
             after_bytes,
             _with_ends(self._ram.peak(), before_bytes, after_bytes, less_bytes=self._imports_in_peak_bytes),
             heap_before=self._heap,
             heap_after=on.process.heap(),
-            timeline=self._ram_series.between(before_bytes, after_bytes, self.time_s)
-            if self._ram_series
-            else (),
+            timeline=series.between(before_bytes, after_bytes, self.time_s) if series else (),
             precision_bytes=precision_bytes,
         )
-        more |= {"children": self._children_usage(), "pinned": pinned}
-        notes = *self._notes, *on.take_notes()
-        return kind(
-            label=label,
-            started_at=self.started_at,
-            time_s=self.time_s,
-            gen=gen,
-            gpus=gpus,
-            notes=notes,
-            **more,
-        )
+        more |= {"gen": gen, "gpus": gpus, "children": self._children_usage(), "pinned": pinned}
+        more["notes"] = *self._notes, *on.take_notes()
+        return kind(label=label, started_at=self.started_at, time_s=self.time_s, **more)
 
     def so_far(self, label: str) -> Measurement:
         """Return the figures so far, in any thread: no children, processes or notes."""
@@ -256,8 +247,9 @@ class Scope(Measuring):
         wanted = [name for name in METRICS if name in self._metrics] if self._metrics else []
         for one in tuple(self._device_scopes.values()):
             found = [self._read_peak(*pair, final=final) for pair in one.intervals.items()]
-            if final and not all(found):
-                one.leave_allocators()
+            if final and not all(found):  # one cannot be read any more: go on with the driver's figures
+                one.intervals.clear()
+                one.before = one.before and one.before._replace(allocated=None, reserved=None)
             one.metrics = tuple(metric(name, on.nvml, one, self.started_at, self.time_s) for name in wanted)
 
     def _read_peak(self, tracker: PeakTracker, interval: Interval, *, final: bool) -> bool:
@@ -291,7 +283,10 @@ class Scope(Measuring):
             self._note(reason)
             return
         if "energy" in self._metrics:
-            device_scope.begin_energy(self._machine.nvml)
+            try:
+                device_scope.energy_j = self._machine.nvml.energy_j(device.uuid)
+            except Unavailable as reason:
+                device_scope.energy_j = reason
         self._device_scopes[_raw_key(device) if device.backend == DRIVER else device.key] = device_scope
 
     def _begin_raw(self, listed: Iterable[Device]) -> None:

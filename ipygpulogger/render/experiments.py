@@ -63,14 +63,10 @@ def variables(deleted: Sequence[str], failed: Sequence[str], kept: Sequence[str]
 
 def garbage(collected: int, uncollectable: int) -> str:
     """Return what the garbage collector found; empty if nothing."""
-    lines = []
-    if collected:
-        lines.append("\n*** Circular ref objects gc collected during the experiment:")
-        lines.append(f"cleared {collected} objects (only temporary leakage)")
-    if uncollectable:
-        lines.append("\n*** Potential memory leaks during the experiment:")
-        lines.append(f"uncollected gc.garbage of {uncollectable} objects")
-    return "\n".join(lines)
+    temporary = "Circular ref objects gc collected", f"cleared {collected} objects (only temporary leakage)"
+    lasting = "Potential memory leaks", f"uncollected gc.garbage of {uncollectable} objects"
+    found = [words for count, words in ((collected, temporary), (uncollectable, lasting)) if count]
+    return "\n".join(f"\n*** {what} during the experiment:\n{much}" for what, much in found)
 
 
 def memory(rows: Mapping[str, tuple[int | None, int | None]]) -> str:
@@ -86,27 +82,23 @@ def memory(rows: Mapping[str, tuple[int | None, int | None]]) -> str:
 def cell(record: CellRecord, gpu: DeviceUsage | None, *, compact: bool = False) -> str:
     """Return the cell logger's report; what the original lacks stands behind a row, or on further lines."""
     gen = record.gen
-    figures: dict[str, tuple[int | None, ...]] = {
-        "CPU": (gen.consumed_bytes, gen.peaked_bytes, gen.after_bytes)
-    }
+    figures: list[tuple[int | None, ...]] = [(gen.consumed_bytes, gen.peaked_bytes, gen.after_bytes)]
     if gpu is not None:
         own = (gpu.consumed_bytes, gpu.peaked_bytes) if gpu.attributed else (None, None)
-        figures["GPU"] = (*own, taken_bytes(gpu))
-    rows = text.rows(replace(record, gpus=() if gpu is None else (gpu,)))
-    remarks = [text.after(remark) for _, _, remark in rows]
+        figures.append((*own, taken_bytes(gpu)))
+    remarked = text.rows(replace(record, gpus=() if gpu is None else (gpu,)))
+    remarks = [text.after(remark) for _, _, remark in remarked]
+    rows = list(zip(("CPU", "GPU"), figures, remarks, strict=False))
     ended = record.outcome()
     if compact:
-        parts = [
-            f"{name}: {'/'.join(map(_plain, three))} MB{remark}"
-            for (name, three), remark in zip(figures.items(), remarks, strict=True)
-        ]
+        parts = [f"{name}: {'/'.join(map(_plain, three))} MB{remark}" for name, three, remark in rows]
         parts += [f"Time {_time(record.time_s)}", "(Consumed/Peaked/Used Total)"]
         lines = [" | ".join([*parts, *filter(None, [ended]), *record.notes])]
     else:
-        width = max(10, _width(figure for three in figures.values() for figure in three) + 1)
+        width = max(10, _width(figure for three in figures for figure in three) + 1)
         header = f"{'△Consumed':>{width}} {'△Peaked':>{width}}    {'Used Total':>{width}}"
         lines = [f"{_PREFIX}RAM: {header} | Exec time {_time(record.time_s)}"]
-        for (name, three), remark in zip(figures.items(), remarks, strict=True):
+        for name, three, remark in rows:
             columns = " ".join(f"{_mb(figure):>{width}}" for figure in three)
             lines.append(f"{_PREFIX}{name}: {columns} MB |{remark}")
         lines[1] += text.after(ended)

@@ -68,7 +68,7 @@ def _growth(memory: MemoryFit, name: str) -> str:
 
 
 def _limits(memory: MemoryFit) -> Iterator[str]:
-    """Yield what makes the size less sure."""
+
     if memory.ends_at is not None and memory.ends_at > _FAR * memory.points[-1].size:
         yield f"The largest that ran is {memory.points[-1].size:,}: try one in between."
     if memory.device != RAM and memory.ends_at is not None:

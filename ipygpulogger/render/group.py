@@ -12,7 +12,7 @@ from itertools import groupby, islice
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
-from ..analysis.group import FACTOR, GPU, RAM, TIME, Figure, Group, Outlier
+from ..analysis.group import FACTOR, GPU, RAM, TIME, Group, Outlier
 from ..records.note import NoteKind, of_kind
 from ..records.units import (
     clipped,
@@ -75,20 +75,6 @@ def _title(group: Group) -> str:
     return f"{squeezed(group.label, _LABEL)}: {_count_of(group)}{took}{unit}"
 
 
-def _needed(group: Group) -> list[Figure]:
-    """Return the figure of time, and the first of those that were needed."""
-    needed = [one for one in group.figures if one.what == "needed" and rounded_mb(one.largest)]
-    return [*(one for one in group.figures if one.name == TIME), *needed[:_MEMORIES]]
-
-
-def _what(one: Figure) -> str:
-    return f"{one.name} " if one.name == TIME else f"{one.name} needed "
-
-
-def _figure(name: str, figure: float) -> str:
-    return time_text(figure) if name == TIME else size_text(figure)
-
-
 def _whole(name: str) -> str:
     """Return a name, squeezed, that no front end breaks into lines."""
     return squeezed(name, _NAME).replace(" ", "\N{NO-BREAK SPACE}")
@@ -96,29 +82,23 @@ def _whole(name: str) -> str:
 
 def _processes(group: Group) -> list[_Process]:
     """Return the processes with a row: all, or of many those that failed, stand out or needed most."""
-    outliers, found = _by_process(group), []
+    found, ratios = [], dict[int, float]()  # the highest of each that stands out, by `id`
+    for one in group.outliers:
+        ratios[id(one.record)] = max(one.ratio, ratios.get(id(one.record), 0.0))
     for record in group:
-        marked = record.outcome() or of_kind(record.notes, NoteKind.OVER_BUDGET) or id(record) in outliers
+        marked = record.outcome() or of_kind(record.notes, NoteKind.OVER_BUDGET) or id(record) in ratios
         found.append((record, bool(marked)))
 
     def weight(at: int) -> tuple[bool, bool, float, int]:
         record, marked = found[at]
-        ratio = max((one.ratio for one in outliers.get(id(record), ())), default=0.0)
         needed_bytes = max(usage.needed_bytes for usage in (record.gen, *record.gpus))
-        return record.outcome() == "", not marked, -ratio, -needed_bytes
+        return record.outcome() == "", not marked, -ratios.get(id(record), 0.0), -needed_bytes
 
     return [found[at] for at in sorted(sorted(range(len(found)), key=weight)[:_ROWS])]
 
 
-def _by_process(group: Group) -> dict[int, list[Outlier]]:
-    found: dict[int, list[Outlier]] = {}
-    for one in group.outliers:
-        found.setdefault(id(one.record), []).append(one)
-    return found
-
-
 def _process_table(group: Group, *, html: bool) -> Table:
-    """Return those processes that have a row as a table."""
+
     processes = _processes(group)
     hosts = len({record.process.host for record in group}) > 1  # hosts and tasks tell processes apart
     tasks = any(record.process.task is not None for record in group)
@@ -175,7 +155,9 @@ def _count_of(group: Group) -> str:
 def _sentences(group: Group) -> Iterator[str]:
     """Yield what stands below the table: who has no row, stands out, failed, or is missing; the notes."""
     if len(group) > _ROWS:
-        medians = (f"{_what(one)}{_figure(one.name, one.median)}" for one in _needed(group))
+        needed = [one for one in group.figures if one.what == "needed" and rounded_mb(one.largest)]
+        medians = [f"{TIME} {time_text(group.figures[-1].median)}"]
+        medians += [f"{one.name} needed {size_text(one.median)}" for one in needed[:_MEMORIES]]
         yield f"and {len(group) - _ROWS:,} more; medians: {', '.join(medians)}"
     for name, some in islice(groupby(group.outliers, key=attrgetter("name")), _SENTENCES):
         yield _standing_out(name, list(some))
@@ -189,11 +171,10 @@ def _sentences(group: Group) -> Iterator[str]:
 
 def _standing_out(name: str, some: Sequence[Outlier]) -> str:
     """Return who stands out in one figure: "RAM: rank 2 needed 312 MB, 1.5 times the median"."""
-    verb = "took" if name == TIME else "needed"
     first, *rest = some
+    did = f"took {time_text(first.figure)}" if name == TIME else f"needed {size_text(first.figure)}"
     more = f"; {len(rest):,} more {'is' if len(rest) == 1 else 'are'} over {FACTOR} times" if rest else ""
-    needed = f"{_name_in_words(first.record)} {verb} {_figure(name, first.figure)}"
-    return f"{name}: {needed}, {first.ratio:,.1f} times the median{more}"
+    return f"{name}: {_name_in_words(first.record)} {did}, {first.ratio:,.1f} times the median{more}"
 
 
 def _name_in_words(record: ProcessRecord) -> str:

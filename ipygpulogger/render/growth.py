@@ -21,10 +21,7 @@ _SHARED = 3  # other names of one owner
 def between(measurement: Measurement) -> str:
     """Return how much memory changed since the previous cell; empty if it did not."""
     moved = measurement.between if isinstance(measurement, CellRecord) else ()
-    moves = [
-        f"{'' if device == CPU else f'{device} '}{rounded_mb(size_bytes):+} MB"
-        for device, size_bytes in moved
-    ]
+    moves = [f"{device} {rounded_mb(size):+} MB".removeprefix(f"{CPU} ") for device, size in moved]
     return f"between cells: {', '.join(moves)}" if moves else ""
 
 
@@ -32,9 +29,7 @@ def grew(measurement: Measurement) -> str:
     """Return the names that account for what a cell consumed, and what they leave unexplained."""
     if not isinstance(measurement, CellRecord) or not (measurement.owners or measurement.unexplained):
         return ""
-    named, rest = _names(measurement), _rest(measurement)
-    says = "; ".join([*([", ".join(named)] if named else []), *rest])
-    if says:
+    if says := "; ".join(filter(None, [", ".join(_names(measurement)), *_rest(measurement)])):
         says = f"grew: {says}{'' if measurement.owners_complete else ' (search cut short)'}"
     return "; ".join(filter(None, [says, *_loaded(measurement)]))
 
@@ -55,11 +50,7 @@ def notable(measurement: Measurement) -> list[Owner]:
 
 def _names(record: CellRecord) -> list[str]:
     owners = notable(record)
-    named = [
-        f"{shortened(owner.name)} {_sized(owner.size_bytes, owner.device)}"
-        + (f" ({also(owner.shared)})" if owner.shared else "")
-        for owner in owners[:_NAMED]
-    ]
+    named = [_grown(one) + (f" ({also(one.shared)})" if one.shared else "") for one in owners[:_NAMED]]
     for device in dict.fromkeys(owner.device for owner in owners[_NAMED:]):
         size_bytes = sum(owner.size_bytes for owner in owners[_NAMED:] if owner.device == device)
         named.append(f"others {_sized(size_bytes, device)}")
@@ -67,26 +58,18 @@ def _names(record: CellRecord) -> list[str]:
 
 
 def _loaded(record: CellRecord) -> list[str]:
-    return [
-        f"{shortened(owner.name)} {_sized(owner.size_bytes, owner.device)}"
-        for owner in record.owners
-        if owner.is_libraries and owner.size_bytes > _worth_telling_bytes(record, owner.device)
-    ]
+    libraries = [owner for owner in record.owners if owner.is_libraries]
+    return [_grown(one) for one in libraries if one.size_bytes > _worth_telling_bytes(record, one.device)]
 
 
 def _rest(record: CellRecord) -> list[str]:
-    unexplained = dict(record.unexplained)
-    rest = [
-        f"{_sized(size_bytes, device)} unexplained"
-        for device, size_bytes in unexplained.items()
-        if size_bytes > _worth_telling_bytes(record, device)
-    ]
-    old = [
-        f"{_sized(-size_bytes, device)} of that took no new memory"
-        for device, size_bytes in unexplained.items()
-        if size_bytes < 0
-    ]
-    return [*rest, *old]
+    rest = []
+    for device, size_bytes in sorted(record.unexplained, key=lambda one: one[1] < 0):
+        if size_bytes < 0:
+            rest.append(f"{_sized(-size_bytes, device)} of that took no new memory")
+        elif size_bytes > _worth_telling_bytes(record, device):
+            rest.append(f"{_sized(size_bytes, device)} unexplained")
+    return rest
 
 
 def _worth_telling_bytes(record: CellRecord, device: str) -> float:
@@ -100,6 +83,10 @@ def also(shared: Sequence[str]) -> str:
     names = [shortened(name) for name in shared[:_SHARED]]
     names += [f"{len(shared) - _SHARED} more"] if len(shared) > _SHARED else []
     return f"also {', '.join(names)}" if names else ""
+
+
+def _grown(owner: Owner) -> str:
+    return f"{shortened(owner.name)} {_sized(owner.size_bytes, owner.device)}"
 
 
 def _sized(size_bytes: int, device: str) -> str:
@@ -156,9 +143,7 @@ def parts(gpu: DeviceUsage) -> list[Part]:
         size_bytes = rungs.get(name, 0) - (outside_bytes if name.startswith("context") else 0)
         found.append(Part(name, max(0, size_bytes), fill))
     moment_bytes = gpu.peaked_bytes if gpu.attributed else 0
-    found.append(Part("for a moment", moment_bytes, RED))
-    found.append(Part("free", rungs["free"]))
-    return found
+    return [*found, Part("for a moment", moment_bytes, RED), Part("free", rungs["free"])]
 
 
 def ladders(gpus: Sequence[DeviceUsage]) -> str:
@@ -166,15 +151,11 @@ def ladders(gpus: Sequence[DeviceUsage]) -> str:
     lines = []
     for gpu in gpus:
         lines.append(f"{device_name(gpu, gpus)}: {gpu.name}{' (unified memory)' if gpu.unified else ''}")
-        further = {
-            "total": gpu.total_bytes,
-            "headroom": gpu.headroom_bytes,
-            "limit": gpu.limit_bytes,
-            "in graphs and pools": gpu.pools_bytes or None,
-        }
-        known = [(name, size) for name, size in further.items() if size is not None] if gpu.ladder else []
-        lines += [f"  {name:36}{rounded_mb(size):>8} MB" for name, size in (*gpu.ladder, *known)]
-        lines += [] if gpu.ladder else ["  its memory use is unavailable"]
+        sizes = gpu.total_bytes, gpu.headroom_bytes, gpu.limit_bytes, gpu.pools_bytes or None
+        further = zip(("total", "headroom", "limit", "in graphs and pools"), sizes, strict=True)
+        known = [(name, size) for name, size in further if size is not None]
+        rows = [f"  {name:36}{rounded_mb(size):>8} MB" for name, size in (*gpu.ladder, *known)]
+        lines += rows if gpu.ladder else ["  its memory use is unavailable"]
     return printable_lines(lines)
 
 

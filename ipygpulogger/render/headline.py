@@ -23,7 +23,7 @@ from ..records.units import (
     time_text,
 )
 from .growth import between, device_name, notable
-from .text import children_now, highest, sentences
+from .text import card_of, children_now, highest, sentences
 
 if TYPE_CHECKING:
     from ..records import ChildrenUsage, DeviceUsage, Measurement, Usage
@@ -68,10 +68,7 @@ def headline(measurement: Measurement, *, named: bool = False, whole: bool = Fal
     children = measurement.children
     if children and moved_bytes(children) >= QUIET_RAM_BYTES:
         clauses.append(_children(children))
-    if owners := _owners(measurement):
-        clauses.append(_clause(owners))
-    if moved := between(measurement):
-        clauses.append(_clause(moved))
+    clauses += map(_clause, filter(None, (_owners(measurement), between(measurement))))
     urgent = of_kind(measurement.notes, *URGENT)
     clauses += [
         _clause(printable(note), "strong" if urgent else "faint")
@@ -102,15 +99,12 @@ def so_far(measurement: Measurement) -> list[Clause]:
 
 def is_quiet(measurement: Measurement) -> bool:
     """Return whether a scope did nothing that is worth more than one grey line."""
-    if isinstance(measurement, CellRecord) and measurement.out_of_memory:
+    if card_of(measurement) or measurement.outcome() or any(map(is_notable, measurement.gpus)):
         return False
     usages = filter(None, (measurement.gen, measurement.children, measurement.pinned))
     if any(moved_bytes(usage) >= QUIET_RAM_BYTES for usage in usages):
         return False
-    if any(map(is_notable, measurement.gpus)) or measurement.outcome():
-        return False
-    said = sentences(measurement)
-    return not said or len(said) == len(of_kind(measurement.notes, NoteKind.STILL_OVER))
+    return len(sentences(measurement)) == len(of_kind(measurement.notes, NoteKind.STILL_OVER))
 
 
 def memories(measurement: Measurement) -> Iterator[Clause]:

@@ -100,9 +100,7 @@ def _heaviest(lines: Sequence[LineUsage]) -> tuple[LineUsage, str] | None:
         for device in _devices(lines)
     }
     most_bytes = max((size for found in needs.values() for size, _ in found), default=0)
-    if most_bytes < MB:
-        return None
-    for device in [*filter(CPU.__ne__, needs), CPU]:
+    for device in [*filter(CPU.__ne__, needs), CPU] if most_bytes >= MB else ():
         alike = [line for size_bytes, line in needs[device] if size_bytes > most_bytes - MB]
         if alike:
             return min(alike, key=lambda line: line.time_s), device

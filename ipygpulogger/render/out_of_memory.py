@@ -8,15 +8,7 @@ from typing import TYPE_CHECKING
 
 from ..records import CPU
 from ..records.explained import requested
-from ..records.units import (
-    MB,
-    clipped,
-    nonzero_mb,
-    printable_lines,
-    readable_sizes,
-    rounded_mb,
-    size_text,
-)
+from ..records.units import MB, clipped, nonzero_mb, printable_lines, readable_sizes, rounded_mb, size_text
 from .markup import Part, first_fitting, fitted, legend, size, small, typeset
 
 if TYPE_CHECKING:
@@ -80,16 +72,12 @@ def _headline(card: OutOfMemory) -> str:
     backend, _, index = card.device.partition(":")
     name = f"GPU {index}" if index.isdecimal() and backend in ("cuda", "hip", "gpu") else card.device
     asked, free = card.asked_bytes, card.free_bytes
-    known = (("asked", asked), ("free", free))
-    words = ", ".join(
-        f"{size_text(size_bytes)} {what}" for what, size_bytes in known if size_bytes is not None
-    )
+    known = [(asked, "asked"), (free, "free")]
+    words = ", ".join(f"{size_text(one)} {what}" for one, what in known if one is not None)
     if asked is not None and free is not None and asked - free >= MB:
         words += f": {size_text(asked - free)} short"
-    words = f" {words}." if words else ""
-    if card.device == CPU:
-        return f"{_RAM_FAILED}.</b>{words}"
-    return f"{escape(clipped(name, _NAME))} is out of memory.</b>{words}"
+    failed = _RAM_FAILED if card.device == CPU else f"{escape(clipped(name, _NAME))} is out of memory"
+    return f"{failed}.</b>{f' {words}.' if words else ''}"
 
 
 def _as_markup(advice: str, space_bytes: int) -> str:
@@ -106,15 +94,11 @@ def _holder(owner: Owner) -> str:
 
 def rows(card: OutOfMemory) -> list[tuple[str, str]]:
     """Return the figures of an allocation that failed, without the unknown ones: what was asked for first."""
-    sizes = {
-        "free": card.free_bytes,
-        "live": card.live_bytes,
-        "cached": card.cached_bytes,
-        "fragmented": card.fragmented_bytes,
-        "other processes": card.neighbours_bytes,
-    }
+    names = "free", "live", "cached", "fragmented", "other processes"
+    sizes = card.free_bytes, card.live_bytes, card.cached_bytes, card.fragmented_bytes, card.neighbours_bytes
+    known = [(name, _mb(one)) for name, one in zip(names, sizes, strict=True) if one is not None]
     asked = [] if card.asked_bytes is None else [("asked", requested(card.asked_bytes))]
-    return asked + [(name, _mb(size_bytes)) for name, size_bytes in sizes.items() if size_bytes is not None]
+    return asked + known
 
 
 def _mb(size_bytes: int) -> str:

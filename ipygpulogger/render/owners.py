@@ -3,19 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from ..records import CPU
-from ..records.units import (
-    MB,
-    clipped,
-    nonzero_mb,
-    printable,
-    printable_lines,
-    rounded_mb,
-)
+from ..records.units import MB, clipped, nonzero_mb, printable, printable_lines, rounded_mb
 from .growth import also
 from .table import Column, Table
 
@@ -38,12 +31,14 @@ class Freed:
     def __str__(self) -> str:
         frames = _held([o for o in self.owners if o.kind == "traceback"], "last traceback: ")
         outputs = _held([o for o in self.owners if o.kind != "traceback"])
-        dropped = [f"last traceback ({frames})"] if frames else []
-        dropped += [outputs] if outputs else []
-        says = f"dropped: {', '.join(dropped)}" if dropped else _NOTHING
+        dropped = ", ".join(filter(None, (frames and f"last traceback ({frames})", outputs)))
+        says = f"dropped: {dropped}" if dropped else _NOTHING
         if not self.complete:
             says += " (there was no time to look everywhere)"
-        came_back = ", ".join(_came_back(*item) for item in self.came_back.items())
+        came_back = ", ".join(
+            f"{name} {rounded_mb(own)} MB" + "".join(f" (the device {rounded_mb(one)} MB)" for one in device)
+            for name, (own, *device) in self.came_back.items()
+        )
         return printable_lines([says, f"came back: {came_back}"])
 
     __repr__ = __str__
@@ -65,11 +60,6 @@ def _held(owners: Sequence[Owner], prefix: str = "") -> str:
     return ", ".join(words)
 
 
-def _came_back(name: str, sizes: tuple[int, ...]) -> str:
-    device = f" (the device {rounded_mb(sizes[1])} MB)" if len(sizes) > 1 else ""
-    return f"{name} {rounded_mb(sizes[0])} MB{device}"
-
-
 _UNNAMED = "Python itself, libraries, small objects"
 _BELOW = ": ", " (autograd graph)"  # in the name of memory that a variable holds indirectly
 
@@ -86,34 +76,24 @@ def holders(
     `used` is what the process holds by device, None when unknown; the names in `uncounted` hold memory of
     unknown size.
     """
-    return printable_lines([*_table(owners, used).text(marks=False), *_caveats(complete, uncounted)])
+    caveats = "There was no time to look everywhere: the named hold at least this much."
+    lines = [*_table(owners, used).text(marks=False), *([] if complete else [caveats])]
+    if names := list(uncounted):
+        lines.append(f"Not counted, size unknown: {', '.join(names)}")
+    return printable_lines(lines)
 
 
 def _table(owners: Sequence[Owner], used: Mapping[str, int | None]) -> Table:
-    """Return the names that hold memory."""
+    """Return each large holder, the small ones together, the sum, and what has no name."""
     devices = sorted({*used, *(owner.device for owner in owners)}, key=lambda name: (name == CPU, name))
     columns = [Column("holder", "code"), Column("", "words")]
     columns += [Column("RAM" if device == CPU else device) for device in devices]
     table = Table([*columns, Column("", "words")])
-    for row in _rows(owners, used):
-        nothing = "0 MB" if row.is_total else ""
-        figures = (nonzero_mb(row.sizes[device]) if device in row.sizes else nothing for device in devices)
-        table.add(clipped(printable(row.name), _NAME), row.mark, *figures, row.remark)
-    return table
 
+    def add(name: str, sizes: Mapping[str, int], mark: str = "", remark: str = "", nothing: str = "") -> None:
+        figures = (nonzero_mb(sizes[device]) if device in sizes else nothing for device in devices)
+        table.add(clipped(printable(name), _NAME), mark, *figures, remark)
 
-class _Row(NamedTuple):
-    """A row of the table."""
-
-    name: str
-    mark: str  # "hidden" if no variable of the user refers to it; else nothing
-    sizes: Mapping[str, int]  # bytes by device
-    remark: str
-    is_total: bool = False  # the sum of all
-
-
-def _rows(owners: Sequence[Owner], used: Mapping[str, int | None]) -> list[_Row]:
-    """Return the rows: each large holder, the small ones together, the sum, and what has no name."""
     rows: dict[tuple[str, str], Counter[str]] = {}
     others: dict[tuple[str, str], dict[str, None]] = {}
     for owner in owners:
@@ -123,29 +103,19 @@ def _rows(owners: Sequence[Owner], used: Mapping[str, int | None]) -> list[_Row]
     large = {key: sizes for key, sizes in rows.items() if max(sizes.values()) >= MB}
     small_ones = [sizes for key, sizes in rows.items() if key not in large]
     total = sum(rows.values(), Counter[str]())
-    found = [
-        _Row(name, mark, sizes, also(list(others[name, mark])))
-        for (name, mark), sizes in sorted(large.items(), key=lambda row: -sum(row[1].values()))
-    ]
+    for (name, mark), sizes in sorted(large.items(), key=lambda row: -sum(row[1].values())):
+        add(name, sizes, mark, also(list(others[name, mark])))
     if small_ones:
         name = "1 smaller one" if len(small_ones) == 1 else f"{len(small_ones)} smaller ones"
-        found.append(_Row(name, "", sum(small_ones, Counter[str]()), ""))
-    found.append(_Row("named in all", "", total, "", is_total=True))
+        add(name, sum(small_ones, Counter[str]()))
+    add("named in all", total, nothing="0 MB")
     rest = {device: size - total.get(device, 0) for device, size in used.items() if size is not None}
-    if any(size >= 0 for size in rest.values()):
-        known = {device: size for device, size in rest.items() if size >= 0}
-        found.append(_Row("not named", "", known, "" if CPU not in known else _UNNAMED))
-    return found
-
-
-def _caveats(complete: bool, uncounted: Iterable[str]) -> Iterator[str]:
-    """Yield what the table leaves out."""
-    if not complete:
-        yield "There was no time to look everywhere: the named hold at least this much."
-    if names := list(uncounted):
-        yield f"Not counted, size unknown: {', '.join(names)}"
+    if known := {device: size for device, size in rest.items() if size >= 0}:
+        add("not named", known, remark=_UNNAMED if CPU in known else "")
+    return table
 
 
 def _mark(owner: Owner) -> str:
+    """Return "hidden" if no variable of the user refers to it; else nothing."""
     is_below = owner.kind == "variable" and any(below in owner.name for below in _BELOW)
     return "hidden" if is_below or owner.kind in ("output", "traceback") else ""

@@ -215,15 +215,12 @@ def suspect(runs: Sequence[CellRecord]) -> str:
             grown.setdefault(name, []).append(usage.consumed_bytes if usage else 0)
     every = {name: sizes for name, sizes in grown.items() if len(sizes) == len(runs) and min(sizes) >= MB}
     shown = every or dict([max(grown.items(), key=lambda item: sum(item[1]))])
-    growth = "; ".join(_growth(name, sizes) for name, sizes in shown.items())
+    growth = []
+    for name, sizes in shown.items():
+        ends = dict.fromkeys(f"{rounded_mb(size):+}" for size in (min(sizes), max(sizes)))
+        growth.append(f"{' to '.join(ends)} MB {'' if name == 'RAM' else f'on {name} '}each")
     who = ", ".join(map(shortened, growing_names(runs)[:_NAMES]))
-    return f"{named(runs[-1], ' ')}: {len(runs)} runs, {growth}{who and ': '}{who}"
-
-
-def _growth(name: str, sizes: Sequence[int]) -> str:
-    """Return how much each run of a suspect consumed: "+5 to +9 MB each"."""
-    ends = dict.fromkeys(f"{rounded_mb(size):+}" for size in (min(sizes), max(sizes)))
-    return f"{' to '.join(ends)} MB {'' if name == 'RAM' else f'on {name} '}each"
+    return f"{named(runs[-1], ' ')}: {len(runs)} runs, {'; '.join(growth)}{who and ': '}{who}"
 
 
 def named(record: CellRecord, between: str = ": ") -> str:

@@ -100,9 +100,8 @@ def _table(measurement: Measurement) -> str:
 
 def _compact(measurement: Measurement, heads: bool) -> str:
     head = " (Consumed/Peaked/Used Total)" if heads else ""
-    parts = [f"{measurement.time_s:0.3f}s", f"{measurement.title()}{head}"]
-    parts += filter(None, [measurement.outcome()])
-    return printable(" | ".join([*_row_by_row(measurement), *parts]))
+    parts = f"{measurement.time_s:0.3f}s", f"{measurement.title()}{head}", measurement.outcome()
+    return printable(" | ".join([*_row_by_row(measurement), *filter(None, parts)]))
 
 
 def _row_by_row(measurement: Measurement) -> Iterator[str]:
@@ -144,12 +143,11 @@ def _metric(metric: Metric) -> str:
 
 def peaked_remark(usage: Usage) -> str:
     """Return how uncertain the peaked figure is: "(peaked at least)", "(peaked 512-560)"; empty if exact."""
-    peak, within = usage.peak, ""
+    peak, most_bytes = usage.peak, usage.peaked_at_most_bytes
     grain = f"±{rounded_mb(peak.precision_bytes)} MB" if peak.coarse else ""
-    if peak.quality == "sampled" or peak.hi_bytes is None:
+    if peak.quality == "sampled" or most_bytes is None:
         return f"(peaked at least, {grain})" if grain else "(peaked at least)"
-    if peak.quality == "bounded":
-        within = mb_range(usage.peaked_bytes, usage.peaked_at_most_bytes or 0)
+    within = mb_range(usage.peaked_bytes, most_bytes) if peak.quality == "bounded" else ""
     says = _joined(within if "-" in within else "", grain)
     return f"(peaked {says})" if says else ""
 
@@ -176,7 +174,8 @@ def _ram_remarks(measurement: Measurement) -> Iterator[str]:
 
 
 def _children_remark(children: ChildrenUsage) -> str:
-    peak, names = children.peak, largest_children(children)
+    peak, largest = children.peak, (one for one in children.largest if moved_bytes(one) >= QUIET_RAM_BYTES)
+    names = ", ".join(map(_one_child, largest))
     said = [children_now(children, f"{rounded_mb(children.after_bytes)} MB")]
     no_more = not children.ended and peak.lo_bytes <= min(children.before_bytes, children.after_bytes)
     certain = no_more and (children.at_least or peak.hi_bytes == peak.lo_bytes)
@@ -195,16 +194,12 @@ def children_now(children: ChildrenUsage, size: str) -> str:
     return f"{now}, {ended} ended" if ended else now
 
 
-def largest_children(children: ChildrenUsage) -> str:
-    """Return the children that needed memory, if any: "python 12 215 MB, sh 13 9 MB (highest 30 MB)"."""
-    return ", ".join(_one_child(one) for one in children.largest if moved_bytes(one) >= QUIET_RAM_BYTES)
-
-
 def _child(count: int) -> str:
     return "child" if count == 1 else "children"
 
 
 def _one_child(child: ChildUsage) -> str:
+    """Return what one child has: "python 12 215 MB", "sh 13 9 MB (highest 30 MB)"."""
     name, most = f"{child.name} {child.pid}", highest(child.peak)
     if child.ended:
         return f"{name} {most.removeprefix('highest ')}"

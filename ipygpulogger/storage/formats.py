@@ -72,9 +72,6 @@ def shows_processes(cell: Mapping[str, Any]) -> bool:
     return any(GROUP_MIME in output.get("data", {}) for output in cell.get("outputs", ()))
 
 
-# -- .jsonl and .ipynb -------------------------------------------------------------------------------
-
-
 def _read_jsonl(path: Path) -> _Found:
     for number, line in enumerate(path.read_bytes().split(b"\n"), 1):
         if not line.strip(b" \t\r"):

@@ -42,8 +42,6 @@ class History(Sequenced[CellRecord]):
         others = sum(process_of(record) is not None for record in self)
         return cells_text(len(self) - others, others)
 
-    # -- which cells matter ------------------------------------------------------------------------
-
     def rank(self, by: str = "needed") -> list[CellRecord]:
         """Return the records, the highest first, without cells of this package's own magics.
 
@@ -78,14 +76,15 @@ class History(Sequenced[CellRecord]):
 
     def marked(self, record: CellRecord) -> CellRecord:
         """Return a record that is about to be appended, with a note if it makes its cell a suspect."""
-        runs = leaks.growing_runs_of(record, self)
-        if not runs:
+        cell = leaks.identity(record) if record.grown() else None
+        if cell is None:
+            return record
+        runs = leaks.growing_runs([*(one for one in self if leaks.identity(one) == cell), record])
+        if len(runs) < leaks.RUNS:
             return record
         names = ", ".join(leaks.growing_names(runs))
         note = f"grew in each of its last {len(runs)} runs{names and ': '}{names}"
         return replace(record, notes=(*record.notes, Note(NoteKind.GREW, note)))
-
-    # -- to and from elsewhere ---------------------------------------------------------------------
 
     def to_dicts(self) -> list[dict[str, Any]]:
         """Return plain values for JSON, one dict per cell: bytes, seconds, ISO 8601 times."""

@@ -16,25 +16,20 @@ from .formats import json_line
 if TYPE_CHECKING:
     from ..records.cell_record import CellRecord
 
-_ADD = os.O_RDWR | os.O_APPEND | os.O_CREAT | getattr(os, "O_BINARY", 0)
-
 
 class Log:
     """A log that grows by one line per cell. An existing log is continued: it may show why its kernel died.
 
-    Each record is one write to the end of the file, which is opened for that write only. So a killed kernel
+    What is added is one write to the end of the file, which is opened for that write only. So a killed kernel
     loses at most the running cell, several writers do not mix their lines, and a file that was moved or
     removed is created again. `History.load` leaves a partial line out.
-
-    Attributes:
-        path: The absolute path.
 
     Raises:
         ValueError: Nothing can be written there.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.path = Path(path).expanduser().absolute()  # cells may change the working directory
+        self.path = Path(path).expanduser().absolute()  # for cells may change the working directory
         if self.path.is_dir():
             raise ValueError(printable(f"{path} is a folder; name a file"))
         if not self.path.parent.is_dir():
@@ -49,20 +44,13 @@ class Log:
         Raises:
             OSError: A record cannot be written. It is lost, and so are those behind it.
         """
-        lines = (json_line(record).encode() for record in records)
-        fd = os.open(self.path, _ADD, 0o666)
-        try:
-            whole = True
-            if os.fstat(fd).st_size:
-                os.lseek(fd, -1, os.SEEK_END)
-                whole = os.read(fd, 1) == b"\n"
-            for line in lines:
-                written = line if whole else b"\n" + line
-                if os.write(fd, written) < len(written):
-                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.path))
-                whole = True
-        finally:
-            os.close(fd)
+        lines = "".join(map(json_line, records)).encode()
+        with self.path.open("ab+", buffering=0) as file:
+            if os.fstat(file.fileno()).st_size:
+                file.seek(-1, os.SEEK_END)
+                lines = lines if file.read(1) == b"\n" else b"\n" + lines
+            if file.write(lines) < len(lines):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.path))
 
 
 def load(path: Path, problems: list[str]) -> list[CellRecord]:
