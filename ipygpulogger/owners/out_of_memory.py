@@ -86,17 +86,13 @@ class OomSnapshot(NamedTuple):
 
 
 def _snapshot(
-    device: str,
-    found: WalkResult,
-    message: OomMessage,
-    figures: Any,
-    *more: Any,
-    **named: Any,
+    device: str, found: WalkResult, message: OomMessage, figures: Any, *more: Any, **named: Any
 ) -> OomSnapshot:
     """Return a snapshot; `figures`: free, live, cached and fragmented bytes of the report."""
     owners = tuple(one for one in found.owners if one.device == device and one.size_bytes >= MB)
-    hidden = (sum(one.size_bytes for one in owners if one.kind == kind) for kind in _HIDDEN)
-    report = OutOfMemory(device, message.requested_bytes, *figures, None, *hidden, owners, "")
+    held = (sum(one.size_bytes for one in owners if one.kind == kind) for kind in _HIDDEN)
+    figures = *figures, None, *held, owners, ""
+    report = OutOfMemory(device, message.requested_bytes, *figures)
     return OomSnapshot(device, report, found.complete, message, *more, **named)
 
 

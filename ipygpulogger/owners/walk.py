@@ -64,13 +64,6 @@ def _close(stack: list[tuple[Iterator[Any], Span | None, int]], found: list[Entr
             visited[ident] = None
 
 
-def _found_since(traversal: Traversal, start: int) -> Entry | None:
-    """Return what a traversal found from an index on: a span, its only entry, or None."""
-    found = traversal.found
-    count = len(found) - start
-    return Span(traversal, start, len(found)) if count > 1 else found[start] if count else None
-
-
 _NEW: Any = object()
 
 
@@ -118,17 +111,9 @@ class _Walk:
                 self._left_out.update(roots[left].name for left in order_of_visits[number:])
                 return
             self._start(roots[order], order, _TURN if order in first else 0.0, sure=is_sure)
-        while self._turn():
-            pass
-
-    def _turn(self) -> bool:
-        """Continue each traversal for a share of the time left; return whether there was one, and time."""
-        pending = [one for one in self._traversals if one.pending]
-        if not (pending and self._in_time()):
-            return False
-        for traversal in sorted(pending, key=attrgetter("rank")):
-            self._go(traversal, _TURN)
-        return True
+        while (pending := [one for one in self._traversals if one.pending]) and self._in_time():
+            for traversal in sorted(pending, key=attrgetter("rank")):
+                self._go(traversal, _TURN)
 
     def _begin(self, root: Root, rank: int, order: int) -> Traversal:
         self._traversals.append(Traversal(root, (rank, order)))
@@ -191,7 +176,10 @@ class _Walk:
                         span = visited[id(value)] = Span(traversal, start, -1)
                         stack.append((iter(children), span, id(value)))
                         break
-                    visited[id(value)] = _found_since(traversal, start)
+                    # Nothing, the one entry, or a span of several.
+                    many = len(found) > start + 1
+                    own = found[start] if len(found) > start else None
+                    visited[id(value)] = Span(traversal, start, len(found)) if many else own
                 else:
                     _close(stack, found, visited)
             except RuntimeError:  # another thread changed the container
