@@ -66,11 +66,9 @@ class Growth:
 
         def find(budget_s: float, urgent: Container[str], only: Container[str] | None = None) -> WalkResult:
             from .memory_blocks import array_readers  # 10 ms of loading, which not every process needs
-            from .roots import held_by, owners_in
+            from .roots import owners_in
 
-            if only is not None:
-                return held_by(shell, only, array_readers(), budget_s)
-            return owners_in(shell, array_readers(), budget_s=budget_s, urgent=urgent)
+            return owners_in(shell, array_readers(), budget_s=budget_s, urgent=urgent, only=only)
 
         return cls(find, _in_use, partial(bindings, shell), lambda: shell.user_ns)
 
