@@ -84,7 +84,7 @@ class LineMemories(Measuring):
         self._gauges: list[_Gauge] = []
         self._late: deque[_Gauge] = deque()
         self._open: set[LineMemory] = set()
-        self._ended: LineMemory | None = None  # the line that ended last, as long as no other has started
+        self.ended: LineMemory | None = None  # the line that ended last, as long as no other has started
 
     def start(self) -> None:
         """Open every counter; `Unavailable` where the memory of this process cannot be read."""
@@ -120,10 +120,6 @@ class LineMemories(Measuring):
                 self._lost(loss)
         self._machine.leave(self)
 
-    def ended_last(self, line: LineMemory) -> bool:
-        """Return whether this line ended and no other has started since."""
-        return self._ended is line
-
     def hold(self, holder: FrameState, line: LineMemory | None, *, continues: bool = False) -> None:
         """Read every counter; a frame's memory is this line's or none's from now on, or `continues` to be."""
         with self._lock:
@@ -141,11 +137,11 @@ class LineMemories(Measuring):
     def forget(self) -> None:
         """Leave out the open interval of each line, which then has no holders."""
         with self._lock:
-            self._ended = None
+            self.ended = None
             self._open.clear()
 
     def _begin(self, line: LineMemory, *, continues: bool = False) -> None:
-        self._ended = None
+        self.ended = None
         for gauge, one in zip(self._gauges, line.sums, strict=False):
             (one.resume if continues else one.begin)(gauge.current_bytes)
         self._fill(line)
@@ -159,7 +155,7 @@ class LineMemories(Measuring):
         was_cut_off, line.cut_off = line.cut_off, True  # in case of an interrupt
         for gauge, one in zip(self._gauges, line.sums, strict=False):
             one.end(gauge.current_bytes)
-        self._ended, line.cut_off = line, was_cut_off
+        self.ended, line.cut_off = line, was_cut_off
 
     def _read_counters(self) -> None:
         """Read every counter, and add what it read since the last time to every open line."""
