@@ -121,8 +121,7 @@ class FakeMap:
             empty = torch.empty(0, dtype=tensor.dtype, device=device)
             return empty.set_(other.untyped_storage(), offset, size, stride)
 
-        known = self._storages.get((key, device)) if key is not None else None
-        if known is not None and (other := known()) is not None:
+        if (other := self._storages.get((key, device), lambda: None)()) is not None:  # none without a key
             return within(other)
         spanned = 1 + sum((length - 1) * step for length, step in zip(size, stride, strict=True))
         if real.size is not None:

@@ -97,7 +97,10 @@ class Operators:
             out = func(*args, **kwargs)
             self._check_devices(func, args)
         except Exception as error:
-            self._explain(func, error)
+            line = user_line()
+            if why := _UNSUPPORTED.get(type(error).__name__):
+                raise EstimateError(f"{func} at {written(line)} cannot be estimated: {why}") from error
+            self.failed = error, str(func), line
             raise
         if lifts and self.all_on_device and is_called_by_user():
             out = out.to(self.device)
@@ -152,14 +155,6 @@ class Operators:
             raise self.refusal
         return found
 
-    def _explain(self, func: Any, error: Exception) -> None:
-        kind = type(error).__name__
-        if kind in _UNSUPPORTED:
-            raise EstimateError(
-                f"{func} at {written(user_line())} cannot be estimated: {_UNSUPPORTED[kind]}"
-            ) from error
-        self.failed = error, str(func), user_line()
-
     def _note(self, func: Any, args: Any, kwargs: Any, out: Any) -> None:
         if self.reporting.casts and self._differentiates(args):
             for one in self._fakes_in(out):
@@ -189,5 +184,5 @@ class Operators:
         """Return the results of an operator; on fake tensors batch norm gives one that was not wanted."""
         if isinstance(out, self._fake):
             return (out,) if func._opname != "_efficientzerotensor" else ()  # without memory
-        wanted = args[9] if func._opname == "native_batch_norm_backward" else None
-        return self._leaves(out if wanted is None or wanted[0] else out[1:])
+        is_unwanted = func._opname == "native_batch_norm_backward" and not args[9][0]
+        return self._leaves(out[1:] if is_unwanted else out)

@@ -67,8 +67,7 @@ class LineTable:
 
     def line(self, filename: str, lineno: int) -> Line:
         """Return the one entry of a line, a new one the first time."""
-        key = filename, lineno
-        return self._lines.get(key) or self._lines.setdefault(key, Line())
+        return self._lines.setdefault((filename, lineno), Line())
 
     def follow(self, code: CodeType) -> CodeFrames:
         """Measure the lines of a code object."""

@@ -175,9 +175,8 @@ class LineMemories(Measuring):
     def _read_counter(self, i: int) -> None:
         gauge = self._gauges[i]
         try:
-            segment = gauge.tracker.next_segment(
-                gauge.interval, reset=self._reset_peaks or gauge.device is not None
-            )[0]
+            reset = self._reset_peaks or gauge.device is not None
+            segment = gauge.tracker.next_segment(gauge.interval, reset=reset)[0]
         except Unavailable as reason:
             self._lost(str(reason))
             for line in self._open:
@@ -210,9 +209,8 @@ class LineMemories(Measuring):
         for _, several in sorted(found.items()):
             gauges, devices, sums = zip(*several, strict=True)
             usage = _usage(sums, sum(gauge.precision_bytes for gauge in gauges), complete=complete)
-            usages.append(
-                DeviceUsage(usage.before_bytes, usage.after_bytes, usage.peak, **asdict(devices[0]))
-            )
+            figures = usage.before_bytes, usage.after_bytes, usage.peak
+            usages.append(DeviceUsage(*figures, **asdict(devices[0])))
         return tuple(usages)
 
     def risen(self, line: LineMemory) -> Sizes:

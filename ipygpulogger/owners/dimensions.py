@@ -80,9 +80,7 @@ def dimensions_of(code: str, names: Mapping[str, Any], frameworks: Sequence[Fram
 
     None of the user's code is run.
     """
-    batches: dict[str, int] = {}
-    arrays: dict[str, int] = {}
-    calls: dict[str, int] = {}
+    batches, arrays, calls = dict[str, int](), dict[str, int](), dict[str, int]()
     for name, number in _numbers(code, names):
         (batches if _is_batch_size(name, number) else calls).setdefault(name, number)
     used = dict.fromkeys(text.partition(".")[0] for kind, text in _tokens(code) if kind == "name")

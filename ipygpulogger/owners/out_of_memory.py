@@ -114,7 +114,10 @@ def oom_snapshot(
     counter = _counter(cause, message, frameworks)
     device = counter.device.id if counter else device_id("gpu", message.device_index or 0)
     found = owners_in(shell, [framework.holding for framework in frameworks], error)
-    allocated, reserved = _allocator(counter)
+    sizes: list[int] = []
+    with suppress(Unavailable):
+        sizes = [one.current_bytes for one in counter.observe().readings[:2]] if counter else []
+    allocated, reserved = (sizes[0], sizes[-1]) if sizes else (None, None)  # of one alone, nothing is cached
     memory = counter.device_memory() if counter else None
     device_free = memory.free_bytes if memory else None
     pieces = fragmented = counter.fragmented_bytes() if counter else None
@@ -158,15 +161,6 @@ def _counter(
             if counter.device.index == index:
                 return counter
     return None
-
-
-def _allocator(counter: DeviceCounter | None) -> tuple[int | None, int | None]:
-    """Return the allocated and the reserved bytes; where only one is known, nothing is cached."""
-    with suppress(Unavailable):
-        sizes = [one.current_bytes for one in counter.observe().readings] if counter else []
-        if sizes:
-            return sizes[0], sizes[:2][-1]
-    return None, None
 
 
 # -- what is reported of it, with the one next step
@@ -228,7 +222,8 @@ class _Advice:
         missing = max(1, self._requested - (self._free or 0))
         # torch has released the rest of its cache by then.
         in_pieces = max(self._report.fragmented_bytes or 0, snapshot.message.cached_bytes or 0)
-        if setting and in_pieces >= missing > self._earlier and not _is_expandable():
+        is_set = any("expandable_segments:true" in os.environ.get(name, "").lower() for name in _SETTINGS)
+        if setting and in_pieces >= missing > self._earlier and not is_set:
             yield (
                 f"Restart the kernel and run `%env {setting}=expandable_segments:True` before torch is"
                 f" imported: {_mb(in_pieces)} lie unused in pieces between tensors."
@@ -279,10 +274,6 @@ class _Advice:
         names = [shortened(name.replace(f"{LAST}: ", "the failed call's ")) for name in held[:_HIDDEN_NAMED]]
         more = [f"{len(held) - len(names)} more"] if len(held) > len(names) else []
         return f" ({', '.join(names + more)})" if names else ""
-
-
-def _is_expandable() -> bool:
-    return any("expandable_segments:true" in os.environ.get(name, "").lower() for name in _SETTINGS)
 
 
 def _mb(size_bytes: int) -> str:

@@ -52,7 +52,7 @@ def owners_in(  # noqa: PLR0913, PLR0917 - callers name the last four
     Or from some variables `only`.
     """
     ends_s = clock.thread_s() + budget_s
-    modules = _modules()
+    modules = list(filter(_is_module, list(sys.modules.values())))
     if only is None:
         roots = [*_shells_names(shell, exception), *_modules_globals(filter(is_users_module, modules))]
     else:
@@ -143,10 +143,6 @@ def _modules_globals(modules: Iterable[ModuleType]) -> Iterator[Root]:
             # `__loader__` leads to Python's import machinery.
             if type(name) is str and not name.startswith("__"):
                 yield Root(f"{namespace.get('__name__')}.{name}", "other", value)
-
-
-def _modules() -> list[ModuleType]:
-    return [module for module in list(sys.modules.values()) if _is_module(module)]
 
 
 def _is_module(value: Any) -> TypeGuard[ModuleType]:

@@ -207,10 +207,9 @@ class _Walk:
         self._kept.append((holding, value))
         listed = isinstance(parts, (list, tuple))
         parts = worth_visiting(parts) if listed else in_pieces(iter(parts))
-        if graph is None:
-            return itertools.chain(parts, children)
-        if traversal.root.name.endswith(GRAPH):  # a graph within a graph has no name of its own
-            return itertools.chain(parts, children, (graph,))
+        # A graph within a graph has no name of its own.
+        if graph is None or traversal.root.name.endswith(GRAPH):
+            return itertools.chain(parts, children, () if graph is None else (graph,))
         if traversal.graph is None:  # which has a name of its own
             traversal.graph = self._branch_off(traversal, traversal.label + GRAPH)
         traversal.graph.push((graph,))
