@@ -79,9 +79,8 @@ class FakeMap:
         with torch.no_grad():
             fake = self._with_storage(real, self.device_of(real))
         if isinstance(tensor, torch.nn.Parameter):
-            fake = torch.nn.Parameter(fake, requires_grad=tensor.requires_grad)
-        else:
-            fake.requires_grad_(tensor.requires_grad)
+            fake = torch.nn.Parameter(fake, requires_grad=False)
+        fake.requires_grad_(tensor.requires_grad)
         self._note_device(fake)
         if tensor.is_leaf and tensor.grad is not None and real.size is None:
             fake.grad = self.of(tensor.grad)

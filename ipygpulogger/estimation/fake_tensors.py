@@ -185,7 +185,6 @@ def _deepcopy(torch: ModuleType, tensor: Any, memo: dict[int, Any]) -> Any:
         with torch.no_grad():
             made = tensor.clone()
         if isinstance(tensor, torch.nn.Parameter):
-            memo[id(tensor)] = torch.nn.Parameter(made, tensor.requires_grad)
-        else:
-            memo[id(tensor)] = made.requires_grad_(tensor.requires_grad)
+            made = torch.nn.Parameter(made, requires_grad=False)
+        memo[id(tensor)] = made.requires_grad_(tensor.requires_grad)
     return memo[id(tensor)]

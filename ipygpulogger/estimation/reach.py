@@ -141,8 +141,7 @@ class Reach:
 
     def close(self) -> None:
         """Let go of all that was reached: it is the user's to free, without a garbage collector."""
-        self.restored.forget()
-        for known in (self.held, self._seen, self._named):
+        for known in (self.restored.undo, self.held, self._seen, self._named):
             known.clear()
 
     def _add(self, value: Any, name: str) -> None:

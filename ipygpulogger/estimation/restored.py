@@ -31,10 +31,10 @@ class Restored:
 
     def __init__(self, hold: Callable[[Any], Any], real: Callable[[Any], Any]) -> None:
         self._hold, self._real = hold, real  # what stands for a value meanwhile, and the value for that
-        self._undo: list[tuple[Callable[[list[Any]], None], list[Any]]] = []
+        self.undo: list[tuple[Callable[[list[Any]], None], list[Any]]] = []
 
     def _note(self, put: Callable[[list[Any]], None], values: Any) -> None:
-        self._undo.append((put, [self._hold(one) for one in values]))
+        self.undo.append((put, [self._hold(one) for one in values]))
 
     def container(self, holder: Any) -> None:
         """Note the items of a dictionary, list, deque or set."""
@@ -67,7 +67,7 @@ class Restored:
             return
         get, put = (getattr(value, one) for one in names)
         old = get()
-        self._undo.append((lambda _: put(old), []))
+        self.undo.append((lambda _: put(old), []))
 
     def surroundings(self, torch: ModuleType) -> None:
         """Note the generators that all share."""
@@ -78,12 +78,8 @@ class Restored:
 
     def put_back(self) -> None:
         """Put everything back as it was, whatever the function changed."""
-        for put, values in reversed(self._undo):
+        for put, values in reversed(self.undo):
             put([self._real(one) for one in values])
-
-    def forget(self) -> None:
-        """Let go of all that was noted."""
-        self._undo.clear()
 
 
 def items_of(holder: Any) -> list[Any]:

@@ -84,8 +84,9 @@ def _garbage(roots: Iterable[weakref.ref[Any]], deadline_s: float) -> list[Any]:
             lower.append(place)
         one = None  # a reference of ours
         below.append(lower)
-    alone = _references([object()])[0]
-    reached = [place for place, count in enumerate(_references(nodes)) if count - alone != counts[place]]
+    alone = next(map(sys.getrefcount, [object()]))
+    now = map(sys.getrefcount, nodes)
+    reached = [place for place, count in enumerate(now) if count - alone != counts[place]]
     alive = set(reached)
     while reached:
         fresh = alive.symmetric_difference(alive.union(below[reached.pop()]))
@@ -101,10 +102,6 @@ def _referents(value: Any) -> Iterable[Any]:
         return gc.get_referents(value)
     base = numpys.base.__get__(value)
     return gc.get_referents(value) if base is None else [*gc.get_referents(value), base]
-
-
-def _references(nodes: list[Any]) -> list[int]:
-    return list(map(sys.getrefcount, nodes))
 
 
 def _is_freed_with(value: Any) -> bool:
