@@ -165,9 +165,9 @@ class FakeMap:
         fake, new = self.faked(one), self.faked(other)
         if fake.untyped_storage()._cdata == new.untyped_storage()._cdata:  # it stays where it is
             return
-        known = self._nodes.pop(id(fake), None) is not None
+        known = self._nodes.pop(id(fake), None)
         original(fake, new)
-        if known:
+        if known is not None:
             self._note_device(fake)
 
     def meeting(self, original: Callable[..., Any], module: Any, *args: Any, **kwargs: Any) -> Any:

@@ -20,8 +20,7 @@ class DeviceReporting:
     """What C++ code is told about the device of a fake tensor."""
 
     def __init__(self, torch: ModuleType) -> None:
-        self._meta = torch.device("meta")
-        self._reads_autocast = torch.is_autocast_enabled
+        self._meta, self._reads_autocast = torch.device("meta"), torch.is_autocast_enabled
         # Autograd asks the device of a result for a stream, which ends a process that has no CUDA in it.
         self._has_streams = bool(torch.backends.cuda.is_built())
         self._is_autocast_on = False

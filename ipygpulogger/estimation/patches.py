@@ -63,8 +63,7 @@ class Patches(contextlib.ExitStack):
 
     def replace(self, holder: Any, name: str, new: Callable[..., Any], *first: Any) -> None:
         """Replace a function, if there is one, for this thread: the new one is given the original first."""
-        if (old := getattr(holder, name, None)) is not None:
-            self.answer(holder, name, functools.partial(new, *first, old))
+        self.answer(holder, name, functools.partial(new, *first, getattr(holder, name, None)))
 
 
 @contextlib.contextmanager

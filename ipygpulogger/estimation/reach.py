@@ -178,8 +178,7 @@ class Reach:
 
     def _visit_tensor(self, value: Any, name: str) -> None:
         is_parameter = isinstance(value, self._torch.nn.Parameter)
-        kind = "parameters" if is_parameter else "variables"
-        size = self._sizes.get(id(value))
+        kind, size = "parameters" if is_parameter else "variables", self._sizes.get(id(value))
         self.held[id(value)] = RealTensor(value, name, kind, of_model=is_parameter, size=size)
         if value.is_leaf and value.grad is not None:
             self.of(value.grad, name)

@@ -87,8 +87,7 @@ class SysMonitoring(TracingBackend):
             self._api.set_local_events(self._tool_id, code, 0)
 
     def _on_start(self, code: CodeType, _: int) -> Any:
-        began_s = monotonic_s()
-        frame = sys._getframe(1)
+        began_s, frame = monotonic_s(), sys._getframe(1)
         try:
             followed = id(code) in self._on_def_line or (
                 self._is_followed(frame) and _starts_on_its_def_line(code)
@@ -102,8 +101,7 @@ class SysMonitoring(TracingBackend):
         return None
 
     def _on_resume(self, code: CodeType, _: int, *thrown: BaseException) -> Any:
-        began_s = monotonic_s()
-        frame = sys._getframe(1)
+        began_s, frame = monotonic_s(), sys._getframe(1)
         if id(code) in self._followed or self._is_followed(frame):
             self._report("resumed", frame, began_s)
             return None
@@ -129,8 +127,7 @@ class SysMonitoring(TracingBackend):
         self._report("ended", sys._getframe(1), began_s)
 
     def _on_unwind(self, code: CodeType, _: int, error: BaseException) -> None:
-        began_s = monotonic_s()
-        followed = self._followed.get(id(code))
+        began_s, followed = monotonic_s(), self._followed.get(id(code))
         if followed is not None:
             if isinstance(error, RecursionError):
                 # It may have been raised as one of our callbacks was entered, before anything was reported.

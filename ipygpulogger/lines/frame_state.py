@@ -110,8 +110,7 @@ class CodeFrames:
 
     def __init__(self, table: LineTable, code: CodeType) -> None:
         self._line_of, self._memory = table.line, table.memory
-        self.filename = code.co_filename
-        self._is_function = bool(code.co_flags & CO_OPTIMIZED)
+        self.filename, self._is_function = code.co_filename, bool(code.co_flags & CO_OPTIMIZED)
         self._inline = code.co_name in _INLINE or not self._is_function  # a class's body: by its first line
         self.states: dict[int, FrameState] = {}  # by the frame's id
         self._boundaries = 0  # how often the counters were read

@@ -188,8 +188,7 @@ class LineMemories(Measuring):
         hi = math.inf if segment.hi_bytes is None else segment.hi_bytes
         for line in self._open:
             one = line.sums[i]
-            one.lo = max(one.lo, segment.lo_bytes)
-            one.hi = max(one.hi, hi)
+            one.lo, one.hi = max(one.lo, segment.lo_bytes), max(one.hi, hi)
 
     # -- what each line used ---------------------------------------------------------------------
 

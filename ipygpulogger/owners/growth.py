@@ -137,9 +137,8 @@ class Growth:
         now = self._last
         if now is None or not (before.complete and now.complete):
             return {}
-        was, held = before.sizes(), now.sizes()
+        was, held, found = before.sizes(), now.sizes(), {}
         libraries = sum(owner.size_bytes for owner in record.owners if owner.is_libraries)
-        found = {}
         for device, usage in record.memories().items():
             consumed_bytes = usage.consumed_bytes
             if isinstance(usage, RamUsage):

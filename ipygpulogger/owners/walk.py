@@ -69,8 +69,7 @@ _NEW: Any = object()
 
 class _Walk:
     def __init__(self, readers: ArrayReaders, closed: Iterable[Any], budget_s: float) -> None:
-        self._readers = readers
-        self._deadline_s = clock.thread_s() + budget_s
+        self._readers, self._deadline_s = readers, clock.thread_s() + budget_s
         self._sure = _SURE if budget_s > 0 else 0
         self._more_s = min(_LATE_S, budget_s / 2)
         # What is reachable from each object that was visited, by id; None for nothing. Everything here is
@@ -147,9 +146,8 @@ class _Walk:
         stack, found, visited, kinds = traversal.pending, traversal.found, self._visited, self._kinds
         step = 0
         while stack:
-            values = stack[-1][0]
             try:
-                for value in values:
+                for value in stack[-1][0]:
                     step += 1
                     if value is TICK or not step % _LOOK_AT_CLOCK:
                         if clock.thread_s() > turn_ends_s:
