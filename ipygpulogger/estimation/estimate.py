@@ -209,11 +209,10 @@ def capacity_bytes(capacity: Any) -> int | None:
 
 def sizes_of(batch_sizes: Any) -> tuple[int, ...]:
     """Return the batch sizes that a user gave, each once, in their order."""
-    given: list[Any] = []
+    sizes: list[int] = []
     with contextlib.suppress(TypeError):
-        given = [*batch_sizes]
-    sizes = [size for one in given if (size := whole_number(one) or 0) > 0]
-    if not 0 < len(sizes) == len(given):
+        sizes = [whole_number(one) or 0 for one in batch_sizes]
+    if min(sizes, default=0) <= 0:
         raise ValueError(f"batch_sizes takes whole numbers such as [8, 16, 32], not {shown(batch_sizes)}")
     return tuple(dict.fromkeys(sizes))
 

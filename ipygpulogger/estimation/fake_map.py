@@ -25,14 +25,11 @@ class FakeMap:
     def __init__(
         self, torch: ModuleType, reach: Reach, device: Any, allocations: Allocations, *, all_on_device: bool
     ) -> None:
-        from torch._subclasses.fake_tensor import FakeTensor
-        from torch.utils import _pytree
-        from torch.utils.weak import TensorWeakRef
-
         self._torch, self._reach, self._device, self._allocations = torch, reach, device, allocations
         self.all_on_device, self.has_accelerator = all_on_device, reach.has_accelerator
-        self._fake, self._leaves, self._map = FakeTensor, _pytree.tree_leaves, _pytree.tree_map_only
-        self._weak: Callable[[Any], Callable[[], Any]] = TensorWeakRef
+        pytree, self._fake = torch.utils._pytree, torch._subclasses.FakeTensor
+        self._leaves, self._map = pytree.tree_leaves, pytree.tree_map_only
+        self._weak: Callable[[Any], Callable[[], Any]] = torch.utils.weak.TensorWeakRef
         self._of_fake: dict[int, RealTensor] = {}  # by identity of the fake
         self._loose: list[RealTensor] = []  # those that the function may let go of
         self._storages: dict[Any, Callable[[], Any]] = {}  # by storage and device: a fake that has it

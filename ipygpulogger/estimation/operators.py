@@ -52,16 +52,13 @@ class Operators:
         reporting: DeviceReporting,
         fakes: FakeMap,
     ) -> None:
-        from torch._subclasses.fake_tensor import FakeTensor
-        from torch.utils import _pytree
-
         self._torch, self.device, self._allocations, self._fakes = torch, device, allocations, fakes
         self.reporting, self.allocator = reporting, allocations.allocator
-        self._fake, self._leaves = FakeTensor, _pytree.tree_leaves
+        self._fake, self._leaves = torch._subclasses.FakeTensor, torch.utils._pytree.tree_leaves
         self.names: set[str] = set()  # the operators that were called
         self._sums = GradientSums(torch, allocations)
         self._kernels = Kernels(torch, device, allocations, self.names)
-        self.values = Values(torch, FakeTensor)
+        self.values = Values(torch, self._fake)
         self.all_on_device = fakes.all_on_device  # and what the user's lines make on the CPU is there too
         self.reads_cpu_as_device = not fakes.has_accelerator  # where a line of the user's names the CPU
         # Whether an operator has allocated memory on the device, or has had a tensor there.

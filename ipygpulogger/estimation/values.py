@@ -75,9 +75,7 @@ class Values:
     """Answers for the values of fake tensors."""
 
     def __init__(self, torch: ModuleType, fake: Any) -> None:
-        from torch.utils import _pytree
-
-        self._torch, self._fake, self._leaves = torch, fake, _pytree.tree_leaves
+        self._torch, self._fake, self._leaves = torch, fake, torch.utils._pytree.tree_leaves
         # By storage of a tensor, the value that all of its elements have.
         self._known: weakref.WeakKeyDictionary[Any, float | bool] = weakref.WeakKeyDictionary()
         self.lines: Counter[Frame] = Counter()  # how often a line asked for a value
