@@ -149,10 +149,8 @@ def limit_of(index: int, torch: ModuleType) -> MemoryLimit:
     name = device_id(BACKEND, index)
     if not torch.cuda.is_initialized() and machine().devices.all_hidden():
         return MemoryLimit(None, None, "CUDA_VISIBLE_DEVICES hides every device from this process")
-    try:
-        memory = machine().device_memory(index)
-    finally:
-        machine().close()  # the driver's library, unless something is being measured
+    with contextlib.closing(machine()) as on:  # the driver's library, unless something is being measured
+        memory = on.device_memory(index)
     if memory is None:
         return MemoryLimit(None, None, f"{name} is not a device of this machine, and no capacity was given")
     reserved_bytes = reusable_bytes = 0
@@ -212,11 +210,10 @@ def capacity_bytes(capacity: Any) -> int | None:
 
 def sizes_of(batch_sizes: Any) -> tuple[int, ...]:
     """Return the batch sizes that a user gave, each once, in their order."""
-    given: list[Any] = []
+    sizes: list[int] = []
     with contextlib.suppress(TypeError):
-        given = [*batch_sizes]
-    sizes = [size for one in given if (size := whole_number(one) or 0) > 0]
-    if not 0 < len(sizes) == len(given):
+        sizes = [whole_number(one) or 0 for one in batch_sizes]
+    if min(sizes, default=0) <= 0:
         raise ValueError(f"batch_sizes takes whole numbers such as [8, 16, 32], not {shown(batch_sizes)}")
     return tuple(dict.fromkeys(sizes))
 
@@ -248,8 +245,8 @@ def label_of(fn: Any) -> str:
     """Return the name of a function: "step", "Linear" for a module, that of the function in a partial."""
     while isinstance(fn, partial):
         fn = fn.func
-    names = ["__name__"] if inspect.isbuiltin(fn) else ["__qualname__", "__name__"]
-    name = next(filter(None, (getattr(fn, one, None) for one in names)), type(fn).__qualname__)
+    name = None if inspect.isbuiltin(fn) else getattr(fn, "__qualname__", None)
+    name = name or getattr(fn, "__name__", None) or type(fn).__qualname__
     return shortened(str(name).rpartition("<locals>.")[2])
 
 
@@ -308,6 +305,5 @@ def _leaves(value: Any, torch: ModuleType) -> Iterator[Any]:
 
 def _has_batch(value: Any, torch: ModuleType) -> bool:
     """Return whether a value is a tensor with a first dimension that a batch size can replace."""
-    if not isinstance(value, torch.Tensor) or isinstance(value, torch.nn.Parameter):
-        return False
-    return value.layout is torch.strided and not value.is_nested and value.dim() > 0
+    is_data = isinstance(value, torch.Tensor) and not isinstance(value, torch.nn.Parameter)
+    return is_data and value.layout is torch.strided and not value.is_nested and value.dim() > 0

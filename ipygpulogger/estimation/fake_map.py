@@ -25,14 +25,11 @@ class FakeMap:
     def __init__(
         self, torch: ModuleType, reach: Reach, device: Any, allocations: Allocations, *, all_on_device: bool
     ) -> None:
-        from torch._subclasses.fake_tensor import FakeTensor
-        from torch.utils import _pytree
-        from torch.utils.weak import TensorWeakRef
-
         self._torch, self._reach, self._device, self._allocations = torch, reach, device, allocations
         self.all_on_device, self.has_accelerator = all_on_device, reach.has_accelerator
-        self._fake, self._leaves, self._map = FakeTensor, _pytree.tree_leaves, _pytree.tree_map_only
-        self._weak: Callable[[Any], Callable[[], Any]] = TensorWeakRef
+        pytree, self._fake = torch.utils._pytree, torch._subclasses.FakeTensor
+        self._leaves, self._map = pytree.tree_leaves, pytree.tree_map_only
+        self._weak: Callable[[Any], Callable[[], Any]] = torch.utils.weak.TensorWeakRef
         self._of_fake: dict[int, RealTensor] = {}  # by identity of the fake
         self._loose: list[RealTensor] = []  # those that the function may let go of
         self._storages: dict[Any, Callable[[], Any]] = {}  # by storage and device: a fake that has it
@@ -79,9 +76,8 @@ class FakeMap:
         with torch.no_grad():
             fake = self._with_storage(real, self.device_of(real))
         if isinstance(tensor, torch.nn.Parameter):
-            fake = torch.nn.Parameter(fake, requires_grad=tensor.requires_grad)
-        else:
-            fake.requires_grad_(tensor.requires_grad)
+            fake = torch.nn.Parameter(fake, requires_grad=False)
+        fake.requires_grad_(tensor.requires_grad)
         self._note_device(fake)
         if tensor.is_leaf and tensor.grad is not None and real.size is None:
             fake.grad = self.of(tensor.grad)
@@ -121,8 +117,7 @@ class FakeMap:
             empty = torch.empty(0, dtype=tensor.dtype, device=device)
             return empty.set_(other.untyped_storage(), offset, size, stride)
 
-        known = self._storages.get((key, device)) if key is not None else None
-        if known is not None and (other := known()) is not None:
+        if (other := self._storages.get((key, device), lambda: None)()) is not None:  # none without a key
             return within(other)
         spanned = 1 + sum((length - 1) * step for length, step in zip(size, stride, strict=True))
         if real.size is not None:
@@ -167,9 +162,9 @@ class FakeMap:
         fake, new = self.faked(one), self.faked(other)
         if fake.untyped_storage()._cdata == new.untyped_storage()._cdata:  # it stays where it is
             return
-        known = self._nodes.pop(id(fake), None) is not None
+        known = self._nodes.pop(id(fake), None)
         original(fake, new)
-        if known:
+        if known is not None:
             self._note_device(fake)
 
     def meeting(self, original: Callable[..., Any], module: Any, *args: Any, **kwargs: Any) -> Any:

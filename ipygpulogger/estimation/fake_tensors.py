@@ -20,8 +20,7 @@ class DeviceReporting:
     """What C++ code is told about the device of a fake tensor."""
 
     def __init__(self, torch: ModuleType) -> None:
-        self._meta = torch.device("meta")
-        self._reads_autocast = torch.is_autocast_enabled
+        self._meta, self._reads_autocast = torch.device("meta"), torch.is_autocast_enabled
         # Autograd asks the device of a result for a stream, which ends a process that has no CUDA in it.
         self._has_streams = bool(torch.backends.cuda.is_built())
         self._is_autocast_on = False
@@ -185,7 +184,6 @@ def _deepcopy(torch: ModuleType, tensor: Any, memo: dict[int, Any]) -> Any:
         with torch.no_grad():
             made = tensor.clone()
         if isinstance(tensor, torch.nn.Parameter):
-            memo[id(tensor)] = torch.nn.Parameter(made, tensor.requires_grad)
-        else:
-            memo[id(tensor)] = made.requires_grad_(tensor.requires_grad)
+            made = torch.nn.Parameter(made, requires_grad=False)
+        memo[id(tensor)] = made.requires_grad_(tensor.requires_grad)
     return memo[id(tensor)]

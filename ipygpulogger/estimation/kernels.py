@@ -55,7 +55,9 @@ class Kernels:
     def __init__(self, torch: ModuleType, device: Any, allocations: Allocations, names: set[str]) -> None:
         version = tuple(map(int, re.findall(r"\d+", torch.__version__)[:2]))
         self._allocates_workspace = version < _OWN_WORKSPACE  # and has not yet
-        self._is_hopper, self._device = _is_hopper(torch, device), device
+        self._device = device
+        # Asking must not initialise CUDA.
+        self._is_hopper = torch.cuda.is_initialized() and torch.cuda.get_device_capability(device) == (9, 0)
         self._uses_cublas = {*_FACTORS, *_OTHERS_WITH_CUBLAS.split()}
         self._allocations, self._names = allocations, names
 
@@ -222,11 +224,6 @@ def _ceil(number: int, divisor: int) -> int:
 
 def _size(tensor: Any) -> int:
     return int(tensor.numel() * tensor.element_size())
-
-
-def _is_hopper(torch: ModuleType, device: Any) -> bool:
-    """Return whether a device is a Hopper, if asking does not initialise CUDA."""
-    return bool(torch.cuda.is_initialized() and torch.cuda.get_device_capability(device) == (9, 0))
 
 
 def reduction_bytes(tensor: Any, out: Any, wide: int, dims: Iterable[int] = ()) -> tuple[int, ...]:

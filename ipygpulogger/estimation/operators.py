@@ -52,16 +52,13 @@ class Operators:
         reporting: DeviceReporting,
         fakes: FakeMap,
     ) -> None:
-        from torch._subclasses.fake_tensor import FakeTensor
-        from torch.utils import _pytree
-
         self._torch, self.device, self._allocations, self._fakes = torch, device, allocations, fakes
         self.reporting, self.allocator = reporting, allocations.allocator
-        self._fake, self._leaves = FakeTensor, _pytree.tree_leaves
+        self._fake, self._leaves = torch._subclasses.FakeTensor, torch.utils._pytree.tree_leaves
         self.names: set[str] = set()  # the operators that were called
         self._sums = GradientSums(torch, allocations)
         self._kernels = Kernels(torch, device, allocations, self.names)
-        self.values = Values(torch, FakeTensor)
+        self.values = Values(torch, self._fake)
         self.all_on_device = fakes.all_on_device  # and what the user's lines make on the CPU is there too
         self.reads_cpu_as_device = not fakes.has_accelerator  # where a line of the user's names the CPU
         # Whether an operator has allocated memory on the device, or has had a tensor there.
@@ -97,7 +94,10 @@ class Operators:
             out = func(*args, **kwargs)
             self._check_devices(func, args)
         except Exception as error:
-            self._explain(func, error)
+            line = user_line()
+            if why := _UNSUPPORTED.get(type(error).__name__):
+                raise EstimateError(f"{func} at {written(line)} cannot be estimated: {why}") from error
+            self.failed = error, str(func), line
             raise
         if lifts and self.all_on_device and is_called_by_user():
             out = out.to(self.device)
@@ -152,14 +152,6 @@ class Operators:
             raise self.refusal
         return found
 
-    def _explain(self, func: Any, error: Exception) -> None:
-        kind = type(error).__name__
-        if kind in _UNSUPPORTED:
-            raise EstimateError(
-                f"{func} at {written(user_line())} cannot be estimated: {_UNSUPPORTED[kind]}"
-            ) from error
-        self.failed = error, str(func), user_line()
-
     def _note(self, func: Any, args: Any, kwargs: Any, out: Any) -> None:
         if self.reporting.casts and self._differentiates(args):
             for one in self._fakes_in(out):
@@ -189,5 +181,5 @@ class Operators:
         """Return the results of an operator; on fake tensors batch norm gives one that was not wanted."""
         if isinstance(out, self._fake):
             return (out,) if func._opname != "_efficientzerotensor" else ()  # without memory
-        wanted = args[9] if func._opname == "native_batch_norm_backward" else None
-        return self._leaves(out if wanted is None or wanted[0] else out[1:])
+        is_unwanted = func._opname == "native_batch_norm_backward" and not args[9][0]
+        return self._leaves(out[1:] if is_unwanted else out)

@@ -63,8 +63,7 @@ class Patches(contextlib.ExitStack):
 
     def replace(self, holder: Any, name: str, new: Callable[..., Any], *first: Any) -> None:
         """Replace a function, if there is one, for this thread: the new one is given the original first."""
-        if (old := getattr(holder, name, None)) is not None:
-            self.answer(holder, name, functools.partial(new, *first, old))
+        self.answer(holder, name, functools.partial(new, *first, getattr(holder, name, None)))
 
 
 @contextlib.contextmanager
@@ -157,7 +156,6 @@ def _replace_for_fakes(
 ) -> None:
     """Replace what does not ask Python before it takes a tensor."""
     from torch._functorch import eager_transforms, vmap
-    from torch._subclasses.fake_tensor import FakeTensor
     from torch.optim import optimizer
 
     patches.replace(torch.autograd, "_engine_run_backward", fakes.engine, backward)
@@ -172,7 +170,7 @@ def _replace_for_fakes(
     for name in ("_apply", "__setattr__", "__delattr__", "register_buffer", "register_parameter"):
         patches.replace(torch.nn.Module, name, fakes.meeting)
     # The lists of what can be computed together have the exact classes.
-    supported = [*optimizer._foreach_supported_types, FakeTensor]
+    supported = [*optimizer._foreach_supported_types, torch._subclasses.FakeTensor]
     patches.put(optimizer, "_foreach_supported_types", supported)
     # Fake modes keep weak references to parameters, which `Module.to` swaps.
     patches.replace(torch.utils, "swap_tensors", fakes.swapping)
@@ -209,19 +207,17 @@ class _FakeError(Exception):
 
 def _fetch(torch: ModuleType, place: Any, original: Callable[..., Any], fetcher: Any, indices: Any) -> Any:
     """Call `_MapDatasetFetcher.fetch` on real samples, as fake ones take long; the batch is a fake one."""
-    from torch._subclasses.fake_tensor import FakeTensor
-    from torch.utils import _pytree
-
     made: list[Any] = []
+    pytree, fake = torch.utils._pytree, torch._subclasses.FakeTensor
 
     def faked(one: Any) -> Any:
         return torch.empty_strided(tuple(one.size()), tuple(one.stride()), dtype=one.dtype, device=place)
 
     def on_the_cpu(func: Any, args: Any, kwargs: Any) -> Any:
-        tensors = [one for one in _pytree.tree_leaves((args, kwargs)) if isinstance(one, torch.Tensor)]
+        tensors = [one for one in pytree.tree_leaves((args, kwargs)) if isinstance(one, torch.Tensor)]
         own = {one.untyped_storage()._cdata for one in made}
         if (
-            any(isinstance(one, FakeTensor) or one.device.type != "cpu" for one in tensors)
+            any(isinstance(one, fake) or one.device.type != "cpu" for one in tensors)
             or (func._schema.is_mutable and any(one.untyped_storage()._cdata not in own for one in tensors))
             or getattr(kwargs.get("device"), "type", "cpu") != "cpu"
         ):
@@ -237,7 +233,7 @@ def _fetch(torch: ModuleType, place: Any, original: Callable[..., Any], fetcher:
             batch = original(fetcher, indices)
     except _FakeError:
         return original(fetcher, indices)
-    return _pytree.tree_map_only(torch.Tensor, faked, batch)
+    return pytree.tree_map_only(torch.Tensor, faked, batch)
 
 
 def _unsaved(*_: Any) -> Any:

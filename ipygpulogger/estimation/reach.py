@@ -7,6 +7,7 @@ figure depends on what is found from the function: torch itself shows what takes
 
 from __future__ import annotations
 
+import contextlib
 import dis
 import functools
 import gc
@@ -22,7 +23,7 @@ from typing import Any, NamedTuple
 
 from ..allocator.places import is_users
 from ..runtime.objects import is_made_in_python, nested_code
-from .restored import Restored, is_generator
+from .restored import Restored, is_generator, items_of
 
 _LEAVES = (
     *(type(None), bool, int, float, complex, str, bytes, bytearray, range, slice, type(...)),
@@ -122,11 +123,10 @@ class Reach:
 
     def of(self, tensor: Any, name: str = "") -> RealTensor:
         """Return what is known of a tensor, which need not have been reached."""
-        known = self.held.get(id(tensor))
-        if known is None:
+        if id(tensor) not in self.held:
             with self._torch._C.DisableTorchFunction():
                 self._visit_tensor(tensor, name)
-            known = self.held[id(tensor)]
+        known = self.held[id(tensor)]
         known.name = known.name or name
         return known
 
@@ -141,8 +141,7 @@ class Reach:
 
     def close(self) -> None:
         """Let go of all that was reached: it is the user's to free, without a garbage collector."""
-        self.restored.forget()
-        for known in (self.held, self._seen, self._named):
+        for known in (self.restored.undo, self.held, self._seen, self._named):
             known.clear()
 
     def _add(self, value: Any, name: str) -> None:
@@ -162,9 +161,7 @@ class Reach:
     def _visit(self, value: Any, name: str) -> None:
         kind = type(value)
         if issubclass(kind, (dict, list, deque, set)):
-            self._all(dict.values(value) if isinstance(value, dict) else value, name)
-            if isinstance(value, dict):
-                self._all(dict.keys(value), name)
+            self._all(items_of(value), name)
             self.restored.container(value)
             if kind.__module__ != "builtins":
                 self._visit_attributes(value, name)
@@ -181,20 +178,17 @@ class Reach:
 
     def _visit_tensor(self, value: Any, name: str) -> None:
         is_parameter = isinstance(value, self._torch.nn.Parameter)
-        kind = "parameters" if is_parameter else "variables"
-        self.held[id(value)] = RealTensor(
-            value, name, kind, of_model=is_parameter, size=self._sizes.get(id(value))
-        )
+        kind, size = "parameters" if is_parameter else "variables", self._sizes.get(id(value))
+        self.held[id(value)] = RealTensor(value, name, kind, of_model=is_parameter, size=size)
         if value.is_leaf and value.grad is not None:
             self.of(value.grad, name)
             if is_parameter:
                 self._are_of_model([value.grad], "gradients")
         for hooks in (value._backward_hooks, getattr(value, "_post_accumulate_grad_hooks", None)):
             self._all((hooks or {}).values(), name)
-        namespace = getattr(value, "__dict__", None)
-        if namespace is not None:
-            self._all(namespace.values(), name)
-            self.restored.container(namespace)
+        namespace = getattr(value, "__dict__", {})
+        self._all(namespace.values(), name)
+        self.restored.container(namespace)
 
     def _are_of_model(self, tensors: Iterable[Any], kind: str = "") -> None:
         for one in filter(self.is_real, tensors):
@@ -231,13 +225,13 @@ class Reach:
     def _visit_class(self, value: type, name: str) -> None:
         """Add the attributes of a class of the user's, and of those that it is made from."""
         if _is_users(_file_of(value)):
+            access = (
+                vars(value).__getitem__,
+                partial(type.__setattr__, value),
+                partial(type.__delattr__, value),
+            )
             for one in list(vars(value)):
-                at = (
-                    vars(value).__getitem__,
-                    partial(type.__setattr__, value),
-                    partial(type.__delattr__, value),
-                )
-                self._add(self.restored.place(*at, args=(one,)), name)
+                self._add(self.restored.place(*access, args=(one,)), name)
             self._all(value.__bases__, name)
 
     def _visit_object(self, value: Any, name: str) -> None:
@@ -254,12 +248,9 @@ class Reach:
         self._visit_attributes(value, name or kind.__name__)
 
     def _visit_attributes(self, value: Any, name: str) -> None:
-        try:
+        with contextlib.suppress(AttributeError):
             namespace = object.__getattribute__(value, "__dict__")
-        except AttributeError:
-            namespace = None
-        if type(namespace) is dict:
-            self._add(namespace, name)
+            self._add(namespace if type(namespace) is dict else None, name)
         for base in type(value).__mro__:
             for descriptor in list(vars(base).values()):
                 if isinstance(descriptor, types.MemberDescriptorType):
@@ -297,21 +288,13 @@ def _globals_in(code: types.CodeType) -> Iterator[str]:
 
 
 def named_arguments(fn: Callable[..., Any], arguments: Arguments) -> Iterator[tuple[int | str, str, Any]]:
-    """Yield the position or key of each argument, the name of its parameter, and its value."""
-    signature = _signature_of(fn)
-    parameters = () if signature is None else signature.parameters.values()
-    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    names = [parameter.name for parameter in parameters if parameter.kind in positional]
+    """Yield each position or key, the name of the parameter (a module's are of `forward`), and the value."""
+    forward = None if inspect.isroutine(fn) or isinstance(fn, type) else getattr(fn, "forward", None)
+    names: list[str] = []
+    with contextlib.suppress(TypeError, ValueError):  # no signature is known
+        parameters = inspect.signature(forward if callable(forward) else fn).parameters.values()
+        names = [one.name for one in parameters if one.kind <= one.POSITIONAL_OR_KEYWORD]
     for place, value in enumerate(arguments.args):
         yield place, names[place] if place < len(names) else f"argument {place + 1}", value
     for name, value in arguments.kwargs.items():
         yield name, name, value
-
-
-def _signature_of(fn: Any) -> inspect.Signature | None:
-    """Return the signature of a function, for a module that of its ``forward``; None if unknown."""
-    forward = None if inspect.isroutine(fn) or isinstance(fn, type) else getattr(fn, "forward", None)
-    try:
-        return inspect.signature(forward if callable(forward) else fn)
-    except (TypeError, ValueError):
-        return None

@@ -23,7 +23,6 @@ from ..runtime.objects import walk_stack
 
 _OURS = __name__.partition(".")[0]
 _MISSING = object()  # nothing is there, or it cannot be read
-State = tuple["Callable[[], Any]", "Callable[[Any], Any]"]  # what reads it, and what sets it
 _GENERATORS = frozenset((("numpy", "Generator"), ("numpy", "RandomState"), ("torch", "Generator")))
 
 
@@ -32,14 +31,14 @@ class Restored:
 
     def __init__(self, hold: Callable[[Any], Any], real: Callable[[Any], Any]) -> None:
         self._hold, self._real = hold, real  # what stands for a value meanwhile, and the value for that
-        self._undo: list[tuple[Callable[[list[Any]], None], list[Any]]] = []
+        self.undo: list[tuple[Callable[[list[Any]], None], list[Any]]] = []
 
     def _note(self, put: Callable[[list[Any]], None], values: Any) -> None:
-        self._undo.append((put, [self._hold(one) for one in values]))
+        self.undo.append((put, [self._hold(one) for one in values]))
 
     def container(self, holder: Any) -> None:
         """Note the items of a dictionary, list, deque or set."""
-        self._note(partial(_fill, holder), _items(holder))
+        self._note(partial(_fill, holder), items_of(holder))
 
     def place(self, *access: Callable[..., Any], args: tuple[Any, ...] = ()) -> Any:
         """Note what one place holds, and return it; None if there is nothing.
@@ -48,14 +47,27 @@ class Restored:
         """
         get, put, remove = (partial(one, *args) for one in access)
         value = _read(get)
-        self._note(partial(_put_at, get, put, remove), [value])
+
+        def put_back(values: list[Any]) -> None:
+            if _read(get) is not values[0]:
+                with contextlib.suppress(AttributeError, TypeError):  # a slot that cannot be written
+                    remove() if values[0] is _MISSING else put(values[0])
+
+        self._note(put_back, [value])
         return None if value is _MISSING else value
 
     def generator(self, value: Any) -> None:
         """Note the state of a generator of random numbers."""
-        get, put = _state_of(value)
+        if hasattr(value, "getstate"):
+            names = "getstate", "setstate"
+        elif hasattr(value, "get_state"):
+            names = "get_state", "set_state"
+        else:  # numpy's newer ones
+            self.place(getattr, setattr, delattr, args=(value.bit_generator, "state"))
+            return
+        get, put = (getattr(value, one) for one in names)
         old = get()
-        self._undo.append((lambda _: put(old), []))
+        self.undo.append((lambda _: put(old), []))
 
     def surroundings(self, torch: ModuleType) -> None:
         """Note the generators that all share."""
@@ -66,15 +78,11 @@ class Restored:
 
     def put_back(self) -> None:
         """Put everything back as it was, whatever the function changed."""
-        for put, values in reversed(self._undo):
+        for put, values in reversed(self.undo):
             put([self._real(one) for one in values])
 
-    def forget(self) -> None:
-        """Let go of all that was noted."""
-        self._undo.clear()
 
-
-def _items(holder: Any) -> list[Any]:
+def items_of(holder: Any) -> list[Any]:
     """Return the items of a container, of a dictionary its keys and values in turn."""
     if isinstance(holder, dict):
         return [one for item in list(dict.items(holder)) for one in item]
@@ -83,7 +91,7 @@ def _items(holder: Any) -> list[Any]:
 
 def _fill(holder: Any, values: list[Any]) -> None:
     """Give a container its items again, with no method of the user's."""
-    now = _items(holder)
+    now = items_of(holder)
     if len(now) == len(values) and all(map(is_, now, values)):
         return
     kind: Any = next(one for one in (OrderedDict, dict, list, deque, set) if isinstance(holder, one))
@@ -102,27 +110,11 @@ def _read(get: Callable[[], Any]) -> Any:
         return _MISSING
 
 
-def _put_at(
-    get: Callable[[], Any], put: Callable[[Any], Any], remove: Callable[[], Any], values: list[Any]
-) -> None:
-    if _read(get) is not values[0]:
-        with contextlib.suppress(AttributeError, TypeError):  # a slot that cannot be written
-            remove() if values[0] is _MISSING else put(values[0])
-
-
 def is_generator(value: Any) -> bool:
     """Return whether an object is a generator of random numbers: of Python's, of numpy's or of torch's."""
     kind = type(value)
     named = kind.__module__.partition(".")[0], kind.__name__
     return isinstance(value, random.Random) or named in _GENERATORS
-
-
-def _state_of(generator: Any) -> State:
-    for get, put in (("getstate", "setstate"), ("get_state", "set_state")):
-        if hasattr(generator, get):
-            return getattr(generator, get), getattr(generator, put)
-    bits = generator.bit_generator  # of numpy's newer ones
-    return lambda: bits.state, lambda state: setattr(bits, "state", state)
 
 
 class Interrupts:

@@ -75,24 +75,18 @@ class Values:
     """Answers for the values of fake tensors."""
 
     def __init__(self, torch: ModuleType, fake: Any) -> None:
-        from torch.utils import _pytree
-
-        self._torch, self._fake, self._leaves = torch, fake, _pytree.tree_leaves
+        self._torch, self._fake, self._leaves = torch, fake, torch.utils._pytree.tree_leaves
         # By storage of a tensor, the value that all of its elements have.
         self._known: weakref.WeakKeyDictionary[Any, float | bool] = weakref.WeakKeyDictionary()
         self.lines: Counter[Frame] = Counter()  # how often a line asked for a value
 
     def item(self, tensor: Any) -> Any:
         """Return what stands for the value of a tensor with one element, as `Tensor.item` is called."""
-        is_int = not (tensor.dtype.is_floating_point or tensor.dtype.is_complex)
-        if (
-            not is_int
-            or tensor.dtype is self._torch.bool
-            or tensor.numel() != 1
-            or self._value_of(tensor) is not None
-        ):
-            return self._torch._C.TensorBase.item(tensor)
-        return _Count(self._read())  # what takes it as a size or an index fails
+        kind = tensor.dtype
+        is_int = not (kind.is_floating_point or kind.is_complex or kind is self._torch.bool)
+        if is_int and tensor.numel() == 1 and self._value_of(tensor) is None:
+            return _Count(self._read())  # what takes it as a size or an index fails
+        return self._torch._C.TensorBase.item(tensor)
 
     def scalar(self, func: Any, tensor: Any) -> Any:
         """Return what stands for a value that an operator needs."""

@@ -43,7 +43,7 @@ class SysMonitoring(TracingBackend):
             events.PY_YIELD: self._on_yield,
             events.PY_RETURN: self._on_return,
             events.PY_UNWIND: self._on_unwind,
-            events.PY_THROW: self._on_throw,
+            events.PY_THROW: self._on_resume,
         }
 
     def _begin(self) -> str | None:
@@ -87,8 +87,7 @@ class SysMonitoring(TracingBackend):
             self._api.set_local_events(self._tool_id, code, 0)
 
     def _on_start(self, code: CodeType, _: int) -> Any:
-        began_s = monotonic_s()
-        frame = sys._getframe(1)
+        began_s, frame = monotonic_s(), sys._getframe(1)
         try:
             followed = id(code) in self._on_def_line or (
                 self._is_followed(frame) and _starts_on_its_def_line(code)
@@ -101,13 +100,12 @@ class SysMonitoring(TracingBackend):
         self._report("line", frame, monotonic_s(), frame.f_lineno)
         return None
 
-    def _on_resume(self, code: CodeType, _: int) -> Any:
-        began_s = monotonic_s()
-        frame = sys._getframe(1)
-        if id(code) not in self._followed and not self._is_followed(frame):
-            return self._api.DISABLE
-        self._report("resumed", frame, began_s)
-        return None
+    def _on_resume(self, code: CodeType, _: int, *thrown: BaseException) -> Any:
+        began_s, frame = monotonic_s(), sys._getframe(1)
+        if id(code) in self._followed or self._is_followed(frame):
+            self._report("resumed", frame, began_s)
+            return None
+        return None if thrown else self._api.DISABLE
 
     def _on_line(self, code: CodeType, lineno: int) -> Any:
         began_s = monotonic_s()
@@ -129,20 +127,13 @@ class SysMonitoring(TracingBackend):
         self._report("ended", sys._getframe(1), began_s)
 
     def _on_unwind(self, code: CodeType, _: int, error: BaseException) -> None:
-        began_s = monotonic_s()
-        followed = self._followed.get(id(code))
+        began_s, followed = monotonic_s(), self._followed.get(id(code))
         if followed is not None:
             if isinstance(error, RecursionError):
                 # It may have been raised as one of our callbacks was entered, before anything was reported.
                 for pair in followed.followers:
                     pair[0].stack_was_full = True
             self._report("ended", sys._getframe(1), began_s)
-
-    def _on_throw(self, code: CodeType, _: int, __: BaseException) -> None:
-        began_s = monotonic_s()
-        frame = sys._getframe(1)
-        if id(code) in self._followed or self._is_followed(frame):
-            self._report("resumed", frame, began_s)
 
 
 def _starts_on_its_def_line(code: CodeType) -> bool:

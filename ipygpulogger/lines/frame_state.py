@@ -67,8 +67,7 @@ class LineTable:
 
     def line(self, filename: str, lineno: int) -> Line:
         """Return the one entry of a line, a new one the first time."""
-        key = filename, lineno
-        return self._lines.get(key) or self._lines.setdefault(key, Line())
+        return self._lines.setdefault((filename, lineno), Line())
 
     def follow(self, code: CodeType) -> CodeFrames:
         """Measure the lines of a code object."""
@@ -111,8 +110,7 @@ class CodeFrames:
 
     def __init__(self, table: LineTable, code: CodeType) -> None:
         self._line_of, self._memory = table.line, table.memory
-        self.filename = code.co_filename
-        self._is_function = bool(code.co_flags & CO_OPTIMIZED)
+        self.filename, self._is_function = code.co_filename, bool(code.co_flags & CO_OPTIMIZED)
         self._inline = code.co_name in _INLINE or not self._is_function  # a class's body: by its first line
         self.states: dict[int, FrameState] = {}  # by the frame's id
         self._boundaries = 0  # how often the counters were read
@@ -132,7 +130,7 @@ class CodeFrames:
             return
         # No hit: an expression with a frame of its own, on the line that runs it; nor a cell's next statement
         # on the same line, which IPython runs as a code object of its own.
-        continues = not self._is_function and state is None and self._memory.ended_last(line.memory)
+        continues = not self._is_function and state is None and self._memory.ended is line.memory
         # It is counted before anything is called: that may fail where the user's stack is full.
         line.hits += not (continues or (self._inline and line.running))
         if state is None or state.suspended:  # suspended, and not resumed: another frame that has its id
@@ -143,14 +141,7 @@ class CodeFrames:
             if old is not None:
                 old.leave(now_s)
             line.enter(now_s)
-        if self._measured or line.boundaries < RARE:
-            self._count(frame.f_code)
-            self._attribute(state, line, continues=continues)
-            return
-        first = self._first
-        self._skip(state, line, first)
-        if state.held is not (first and first.memory):
-            self._attribute(state, first)
+        self._count(state, line, frame.f_code, continues=continues)
 
     def resumed(self, frame: FrameType, now_s: float) -> None:
         """Resume a line, which is not a new hit."""
@@ -163,11 +154,7 @@ class CodeFrames:
         line = self._lines.get(lineno) or self._add(lineno)
         state.line = line
         line.enter(now_s)
-        if self._measured or line.boundaries < RARE:
-            self._count(frame.f_code)
-            self._attribute(state, line)
-        else:
-            self._skip(state, line, None)
+        self._count(state, line, frame.f_code)
 
     def suspended(self, frame: FrameType, now_s: float) -> None:
         """Suspend a generator's line."""
@@ -193,29 +180,34 @@ class CodeFrames:
             self._attribute(state, None)
 
     def _add(self, lineno: int) -> Line:
-        found = self._lines[lineno] = self._line_of(self.filename, lineno)
-        return found
+        return self._lines.setdefault(lineno, self._line_of(self.filename, lineno))
 
-    def _skip(self, state: FrameState, line: Line, first: Line | None) -> None:
-        """Note that a line is only counted; within a line that is measured as a whole nothing is missed."""
+    def _count(self, state: FrameState, line: Line, code: CodeType, *, continues: bool = False) -> None:
+        """Count one more boundary, and read the counters for a line, unless it is only counted by now."""
+        if self._measured or line.boundaries < RARE:
+            self._boundaries += 1
+            if self._measured and self._boundaries >= MEASURED:
+                self._measured = False
+                if (
+                    code.co_name.startswith("<") and not self._is_function
+                ):  # IPython runs a statement as a module
+                    self._first_lineno = min(self._lines)
+                    self._first = self._line_of(self.filename, self._first_lineno)
+            self._attribute(state, line, continues=continues)
+            return
+        first = self._first
         by_others = line.memory.holders > (state.held is line.memory)
+        # Within a line that is measured as a whole nothing is missed.
         if line is not first and not (self._inline and by_others):
             line.skipped = True
+        if state.held is not (first and first.memory):
+            self._attribute(state, first)
 
     def _attribute(self, state: FrameState, line: Line | None, *, continues: bool = False) -> None:
         """Read the counters, and attribute what the frame uses from here on to a line; None for none."""
         if line is not None:
             line.boundaries += 1
         self._memory.hold(state, None if line is None else line.memory, continues=continues)
-
-    def _count(self, code: CodeType) -> None:
-        """Count one more boundary; after the last the lines are only counted."""
-        self._boundaries += 1
-        if self._measured and self._boundaries >= MEASURED:
-            self._measured = False
-            if code.co_name.startswith("<") and not self._is_function:  # IPython runs a statement as a module
-                self._first_lineno = min(self._lines)
-                self._first = self._line_of(self.filename, self._first_lineno)
 
     def notes(self, place: str, offset: int) -> Iterator[str]:
         """Yield a sentence about the lines that were only counted; as `LineTable.notes`."""

@@ -84,7 +84,7 @@ class LineMemories(Measuring):
         self._gauges: list[_Gauge] = []
         self._late: deque[_Gauge] = deque()
         self._open: set[LineMemory] = set()
-        self._ended: LineMemory | None = None  # the line that ended last, as long as no other has started
+        self.ended: LineMemory | None = None  # the line that ended last, as long as no other has started
 
     def start(self) -> None:
         """Open every counter; `Unavailable` where the memory of this process cannot be read."""
@@ -120,10 +120,6 @@ class LineMemories(Measuring):
                 self._lost(loss)
         self._machine.leave(self)
 
-    def ended_last(self, line: LineMemory) -> bool:
-        """Return whether this line ended and no other has started since."""
-        return self._ended is line
-
     def hold(self, holder: FrameState, line: LineMemory | None, *, continues: bool = False) -> None:
         """Read every counter; a frame's memory is this line's or none's from now on, or `continues` to be."""
         with self._lock:
@@ -141,11 +137,11 @@ class LineMemories(Measuring):
     def forget(self) -> None:
         """Leave out the open interval of each line, which then has no holders."""
         with self._lock:
-            self._ended = None
+            self.ended = None
             self._open.clear()
 
     def _begin(self, line: LineMemory, *, continues: bool = False) -> None:
-        self._ended = None
+        self.ended = None
         for gauge, one in zip(self._gauges, line.sums, strict=False):
             (one.resume if continues else one.begin)(gauge.current_bytes)
         self._fill(line)
@@ -159,7 +155,7 @@ class LineMemories(Measuring):
         was_cut_off, line.cut_off = line.cut_off, True  # in case of an interrupt
         for gauge, one in zip(self._gauges, line.sums, strict=False):
             one.end(gauge.current_bytes)
-        self._ended, line.cut_off = line, was_cut_off
+        self.ended, line.cut_off = line, was_cut_off
 
     def _read_counters(self) -> None:
         """Read every counter, and add what it read since the last time to every open line."""
@@ -179,9 +175,8 @@ class LineMemories(Measuring):
     def _read_counter(self, i: int) -> None:
         gauge = self._gauges[i]
         try:
-            segment = gauge.tracker.next_segment(
-                gauge.interval, reset=self._reset_peaks or gauge.device is not None
-            )[0]
+            reset = self._reset_peaks or gauge.device is not None
+            segment = gauge.tracker.next_segment(gauge.interval, reset=reset)[0]
         except Unavailable as reason:
             self._lost(str(reason))
             for line in self._open:
@@ -193,8 +188,7 @@ class LineMemories(Measuring):
         hi = math.inf if segment.hi_bytes is None else segment.hi_bytes
         for line in self._open:
             one = line.sums[i]
-            one.lo = max(one.lo, segment.lo_bytes)
-            one.hi = max(one.hi, hi)
+            one.lo, one.hi = max(one.lo, segment.lo_bytes), max(one.hi, hi)
 
     # -- what each line used ---------------------------------------------------------------------
 
@@ -214,9 +208,8 @@ class LineMemories(Measuring):
         for _, several in sorted(found.items()):
             gauges, devices, sums = zip(*several, strict=True)
             usage = _usage(sums, sum(gauge.precision_bytes for gauge in gauges), complete=complete)
-            usages.append(
-                DeviceUsage(usage.before_bytes, usage.after_bytes, usage.peak, **asdict(devices[0]))
-            )
+            figures = usage.before_bytes, usage.after_bytes, usage.peak
+            usages.append(DeviceUsage(*figures, **asdict(devices[0])))
         return tuple(usages)
 
     def risen(self, line: LineMemory) -> Sizes:

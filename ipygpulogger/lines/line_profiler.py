@@ -84,19 +84,12 @@ class LineProfiler:
         found = []
         for filename, lineno, line in self._table.ran():
             place, offset = place_of(filename)
-            found.append(
-                LineUsage(
-                    lineno + offset,
-                    linecache.getline(filename, lineno).strip(),
-                    line.hits,
-                    line.time_s,
-                    self._memory.gen(line.memory, complete=line.complete),
-                    self._memory.gpus(line.memory, complete=line.complete),
-                    place,
-                    line.complete,
-                    self._memory.risen(line.memory),
-                )
-            )
+            memory, complete = line.memory, line.complete
+            source = linecache.getline(filename, lineno).strip()
+            gen = self._memory.gen(memory, complete=complete)
+            figures = line.hits, line.time_s, gen, self._memory.gpus(memory, complete=complete)
+            risen = self._memory.risen(memory)
+            found.append(LineUsage(lineno + offset, source, *figures, place, complete, risen))
         return tuple(sorted(found, key=lambda line: (line.place, line.lineno)))
 
     # -- what the tracing back end asks and reports ------------------------------------------

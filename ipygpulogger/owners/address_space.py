@@ -85,11 +85,6 @@ def resident_bytes(start: int, end: int) -> int:
     return _count(pages) * PAGE_BYTES - outside + end - last
 
 
-def page_table_bytes(ranges: Iterable[tuple[int, int]]) -> int:
-    """Return how many bytes of these ranges are in the page table, files included; 0 where there is none."""
-    return PAGE_BYTES * sum(_count(page_table(start, end)) for start, end in ranges)
-
-
 def _count(pages: bytes) -> int:
     return len(pages) - len(pages.translate(None, PRESENT))
 
@@ -139,7 +134,8 @@ def libraries_since(before: LibrariesNow) -> tuple[tuple[str, ...], int]:
     now = libraries()
     packages = Counter(name.partition(".")[0] for name in now.modules - before.modules)
     del packages[OUR_PACKAGE]
-    mapped_bytes = sum(page_table_bytes(now.files[file]) for file in now.files.keys() - before.files.keys())
+    ranges = [one for file in now.files.keys() - before.files.keys() for one in now.files[file]]
+    mapped_bytes = PAGE_BYTES * sum(_count(page_table(*one)) for one in ranges)  # 0 without a page table
     ranked = sorted(packages, key=lambda name: (name in sys.stdlib_module_names, -packages[name]))
     named = [name for name in ranked[:_NAMED] if packages[name] >= _NAMED_SHARE * packages.total()]
     most_bytes = packages.total() * _PER_MODULE_BYTES + _PER_MAPPED_BYTE * mapped_bytes

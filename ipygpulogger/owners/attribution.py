@@ -112,15 +112,9 @@ class Attribution:
             for number, names in self._sharers.items()
             if (owner := self._first[number])
         }
-        return WalkResult(
-            tuple(sorted(owners, key=lambda owner: -owner.size_bytes)),
-            in_time and not cut,
-            self._sizes,
-            cut,
-            tuple(uncounted),
-            self._blocks.alive,
-            shared,
-        )
+        owners.sort(key=lambda owner: -owner.size_bytes)
+        found = tuple(owners), in_time and not cut, self._sizes, cut, tuple(uncounted)
+        return WalkResult(*found, self._blocks.alive, shared)
 
     def _attribute(self, root: Root, reachable: list[int]) -> None:
         """Attribute the blocks that have no owner yet to this name, which shares the others."""

@@ -45,25 +45,21 @@ def fingerprint(code: str, sizes: Mapping[str, int]) -> str:
     """
     settings = {(name.rpartition(".")[2], size) for name, size in sizes.items()}
     tokens = _tokens(code)
-    parts: list[str] = []
-    others: list[int] = []  # where whole numbers are that are not said to be a size
+    numbers = {at: _whole(text) for at, (kind, text) in enumerate(tokens) if kind == "number"}
+    said = {
+        at
+        for at, size in numbers.items()
+        if tokens[at - 1][1] == "=" and (tokens[at - 2][1].rpartition(".")[2], size) in settings
+    }
+    parts = []
     for at, (kind, text) in enumerate(tokens):
-        size = _whole(text) if kind == "number" else None
-        if kind == "indent":
-            parts.append(f"\n{text}")
-        elif kind == "text":
-            parts.append(_DIGITS.sub("0", text))
-        elif kind != "number":
-            parts.append(text)
-        elif tokens[at - 1][1] == "=" and (tokens[at - 2][1].rpartition(".")[2], size) in settings:
-            parts.append("0")
+        if kind == "number":
+            size = numbers[at] if said and at not in said else None
+            parts.append(str(size or 0))
         else:
-            others += [] if size is None else [at]
-            parts.append("0" if size is None else str(size))
-    numbers = sum(kind == "number" and _whole(text) is not None for kind, text in tokens)
-    if len(others) == numbers:  # no size is said
-        for at in others:
-            parts[at] = "0"
+            parts.append(
+                f"\n{text}" if kind == "indent" else _DIGITS.sub("0", text) if kind == "text" else text
+            )
     text = "\0".join(parts).rstrip("\n\0 \t")
     return blake2b(text.encode(errors="surrogatepass"), digest_size=4).hexdigest()
 
@@ -84,9 +80,7 @@ def dimensions_of(code: str, names: Mapping[str, Any], frameworks: Sequence[Fram
 
     None of the user's code is run.
     """
-    batches: dict[str, int] = {}
-    arrays: dict[str, int] = {}
-    calls: dict[str, int] = {}
+    batches, arrays, calls = dict[str, int](), dict[str, int](), dict[str, int]()
     for name, number in _numbers(code, names):
         (batches if _is_batch_size(name, number) else calls).setdefault(name, number)
     used = dict.fromkeys(text.partition(".")[0] for kind, text in _tokens(code) if kind == "name")

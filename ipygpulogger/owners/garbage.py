@@ -127,8 +127,7 @@ class Garbage:
         ]
         if not suspects and not unknown:
             return {}
-        unexplained = self._growth.unexplained(record, before)
-        held = self._growth.held()
+        unexplained, held = self._growth.unexplained(record, before), self._growth.held()
         found = {device: unexplained.get(device, 0) for device in unknown}
         for device in {one.device for one in suspects.values()}:
             lost = [one for key, one in suspects.items() if one.device == device and key not in held]

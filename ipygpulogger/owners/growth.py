@@ -66,11 +66,9 @@ class Growth:
 
         def find(budget_s: float, urgent: Container[str], only: Container[str] | None = None) -> WalkResult:
             from .memory_blocks import array_readers  # 10 ms of loading, which not every process needs
-            from .roots import held_by, owners_in
+            from .roots import owners_in
 
-            if only is not None:
-                return held_by(shell, only, array_readers(), budget_s)
-            return owners_in(shell, array_readers(), budget_s=budget_s, urgent=urgent)
+            return owners_in(shell, array_readers(), budget_s=budget_s, urgent=urgent, only=only)
 
         return cls(find, _in_use, partial(bindings, shell), lambda: shell.user_ns)
 
@@ -83,8 +81,8 @@ class Growth:
         """Walk again, in this context, before a cell begins, if notable memory has changed since the last."""
         used, last = self._used(), self._last
         if last is None or self._is_stale(last, used):
-            with around(), undisturbed():
-                last = self._last = self._take(used)
+            with around():
+                last = self._take(used)
         return last
 
     def begin(self) -> Before:
@@ -101,7 +99,7 @@ class Growth:
             self._filled |= record.gen.newly_in_use_bytes >= MB
             return record
         with undisturbed():
-            after = self._last = self._take(self._used())
+            after = self._take(self._used())
             anew = set() if before.snapshot.complete else _bound_anew(before.bound, after.bound)
             owners, gone_bytes = growth(before.snapshot, after, anew, record.grown())
             complete = before.snapshot.complete and after.complete
@@ -115,10 +113,8 @@ class Growth:
 
     def since(self, before: Snapshot) -> Snapshot:
         """Return the last walk after this one; if there was none, walk now."""
-        if self._last is None or self._last is before:
-            with undisturbed():
-                self._last = self._take(self._used())
-        return self._last
+        last = self._last
+        return self._take(self._used()) if last is None or last is before else last
 
     def rebound(self, before: Snapshot) -> set[str]:
         """Return the names of large blocks that are bound to something else than before, or to nothing."""
@@ -137,14 +133,12 @@ class Growth:
     def unexplained(self, record: CellRecord, before: Snapshot) -> dict[str, int]:
         """Return by device, after `end`, what names do not explain; nothing if the search was cut short."""
         if not record.grown():  # else `end` has walked
-            with undisturbed():
-                self._last = self._take(self._used(), whole=True)
+            self._take(self._used(), whole=True)
         now = self._last
         if now is None or not (before.complete and now.complete):
             return {}
-        was, held = before.sizes(), now.sizes()
+        was, held, found = before.sizes(), now.sizes(), {}
         libraries = sum(owner.size_bytes for owner in record.owners if owner.is_libraries)
-        found = {}
         for device, usage in record.memories().items():
             consumed_bytes = usage.consumed_bytes
             if isinstance(usage, RamUsage):
@@ -180,15 +174,17 @@ class Growth:
 
     def _take(self, used: dict[str, int], *, whole: bool = False) -> Snapshot:
         """Walk with the time budget that is in proportion; with the `whole` of it, if so said."""
-        bound, last = self._bound(), self._last
-        share, urgent = 1.0, set[str]()
-        if last is not None:
-            changed_bytes = sum(abs(size - last.used.get(device, 0)) for device, size in used.items())
-            share = min(1.0, _LEAST + _PER_S * self._ran_s + _PER_BYTE * changed_bytes)
-            urgent = _bound_anew(last.bound, bound)
-        found = self._find(BUDGET_S if whole else BUDGET_S * share, urgent)
-        self._ran_s, self._filled = 0.0, False
-        return snapshot_of(found, used, bound, self._values())
+        with undisturbed():
+            bound, last = self._bound(), self._last
+            share, urgent = 1.0, set[str]()
+            if last is not None:
+                changed_bytes = sum(abs(size - last.used.get(device, 0)) for device, size in used.items())
+                share = min(1.0, _LEAST + _PER_S * self._ran_s + _PER_BYTE * changed_bytes)
+                urgent = _bound_anew(last.bound, bound)
+            found = self._find(BUDGET_S if whole else BUDGET_S * share, urgent)
+            self._ran_s, self._filled = 0.0, False
+            self._last = snapshot_of(found, used, bound, self._values())
+            return self._last
 
 
 def _bound_anew(before: Mapping[str, int], after: Mapping[str, int]) -> set[str]:

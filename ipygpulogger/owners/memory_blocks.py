@@ -167,14 +167,11 @@ def readers_of(kind: type, readers: ArrayReaders) -> ArrayReaders:
     """Return the readers that may know values of a class; a framework decides that by the class alone."""
     found = []
     for reader in readers:
-        if reader is host_holding:
-            of_kind = _reader_of(kind)
-            found += [] if of_kind is None else [of_kind]
-            continue
         may_hold = getattr(getattr(reader, "__self__", None), "may_hold", None)
         with contextlib.suppress(Exception):  # a framework in pieces
-            if may_hold is None or may_hold(kind):
-                found.append(reader)
+            one = _reader_of(kind) if reader is host_holding else reader
+            if one is not None and (may_hold is None or may_hold(kind)):
+                found.append(one)
     return found
 
 
@@ -227,7 +224,6 @@ class MemoryBlocks:
 
     def without_memory(self) -> list[int]:
         """Return the blocks that only show a file."""
-        large = [number for number in self._mapped if self.sizes[number] >= LARGE]
-        checked = {self.keys[number]: number for number in large}
+        checked = {self.keys[number]: number for number in self._mapped if self.sizes[number] >= LARGE}
         found = of_files(key[1] for key in checked if type(key) is tuple and key[0] == DEVICE)
         return [checked[DEVICE, address] for address in found]

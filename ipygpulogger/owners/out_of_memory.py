@@ -9,7 +9,7 @@ import os
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..engine.machine import machine
@@ -23,7 +23,7 @@ from .referents import FRAMEWORKS, asked_of_ram, first_word, message_of, out_of_
 from .roots import LAST, owners_in
 
 if TYPE_CHECKING:
-    from ..records import DeviceUsage, Owner
+    from ..records import DeviceUsage
     from .attribution import WalkResult
 
 _SIZE = r"(?P<number>\d[\d,]*(?:\.\d+)?)\s*(?P<unit>bytes|[KMGT]i?B)\b"
@@ -35,6 +35,7 @@ _SIZES = {  # by field of `OomMessage`, how torch, JAX and CuPy say it
 }
 _INDEX = re.compile(r"\bGPU[ _:](\d+)|\b(?:cuda|xpu|hip|mps):(\d+)")
 _SETTING = re.compile(r"(PYTORCH_\w*ALLOC_CONF)=expandable_segments")
+_HIDDEN = "traceback", "output"  # the kinds of owners that are hidden references
 _SAME_BYTES = 6 * MB  # a figure that differs by more than a message's rounding has changed since
 
 
@@ -66,21 +67,14 @@ def _size_in(found: re.Match[str]) -> int:
     return round(float(found["number"].replace(",", "")) * unit_bytes)
 
 
-@dataclass(frozen=True)
-class OomSnapshot:
+class OomSnapshot(NamedTuple):
     """One device, or general RAM, right after an allocation there failed, in bytes; None where unknown."""
 
     device: str  # "cuda:0", "cpu"
+    report: OutOfMemory  # of when the allocation failed: with all owners, and without neighbours and advice
+    complete: bool  # whether the time budget was enough to find all owners
     message: OomMessage  # what the message of the error says
-    owners: tuple[Owner, ...]  # the names that the device's arrays are attributed to, the largest first
-    complete: bool  # whether the time budget was enough to find all of them
-    # When the allocation failed: free on the device, and what of it the framework could have reserved;
-    # held by live arrays; held by the framework's allocator, unused, and in pieces between live arrays.
-    free_bytes: int | None
-    available_bytes: int | None
-    live_bytes: int | None = None
-    cached_bytes: int | None = None
-    fragmented_bytes: int | None = None
+    available_bytes: int | None  # what of the free bytes the framework could have reserved
     # As counted after the error: held by live arrays, and by the allocator; unused in pieces; free.
     allocated_bytes: int | None = None
     reserved_bytes: int | None = None
@@ -90,9 +84,16 @@ class OomSnapshot:
     batch: tuple[str, int] | None = None  # the batch size of the failed code: a variable and its value
     limit: str = ""  # of general RAM the tightest, as words
 
-    def held_bytes(self, *kinds: str) -> int:
-        """Held by owners of these kinds."""
-        return sum(owner.size_bytes for owner in self.owners if owner.kind in kinds)
+
+def _snapshot(
+    device: str, found: WalkResult, message: OomMessage, figures: Any, *more: Any, **named: Any
+) -> OomSnapshot:
+    """Return a snapshot; `figures`: free, live, cached and fragmented bytes of the report."""
+    owners = tuple(one for one in found.owners if one.device == device and one.size_bytes >= MB)
+    held = (sum(one.size_bytes for one in owners if one.kind == kind) for kind in _HIDDEN)
+    figures = *figures, None, *held, owners, ""
+    report = OutOfMemory(device, message.requested_bytes, *figures)
+    return OomSnapshot(device, report, found.complete, message, *more, **named)
 
 
 def _at_the_error(counted: int | None, said: int | None) -> int | None:
@@ -113,11 +114,15 @@ def oom_snapshot(
     counter = _counter(cause, message, frameworks)
     device = counter.device.id if counter else device_id("gpu", message.device_index or 0)
     found = owners_in(shell, [framework.holding for framework in frameworks], error)
-    allocated, reserved = _allocator(counter)
+    sizes: list[int] = []
+    with suppress(Unavailable):
+        sizes = [one.current_bytes for one in counter.observe().readings[:2]] if counter else []
+    allocated, reserved = (sizes[0], sizes[-1]) if sizes else (None, None)  # of one alone, nothing is cached
     memory = counter.device_memory() if counter else None
+    device_free = memory.free_bytes if memory else None
     pieces = fragmented = counter.fragmented_bytes() if counter else None
     limit = counter.limit_bytes() if counter else None
-    free = available = _at_the_error(memory.free_bytes if memory else None, message.free_bytes)
+    free = available = _at_the_error(device_free, message.free_bytes)
     live, cached = _at_the_error(allocated, message.live_bytes), message.cached_bytes
     if allocated is not None and reserved is not None:
         cached = _at_the_error(reserved - allocated, cached)
@@ -125,16 +130,9 @@ def oom_snapshot(
         fragmented = min(pieces, cached)
     if free is not None and limit is not None:
         available = min(free, max(0, limit - (live or 0) - (cached or 0)))
-    return OomSnapshot(
-        device,
-        message,
-        _large(found, device),
-        found.complete,
-        *(free, available, live, cached, fragmented),
-        *(allocated, reserved, pieces, memory.free_bytes if memory else None),
-        limit,
-        find_batch(error, shell),
-    )
+    counted = allocated, reserved, pieces, device_free, limit
+    figures = free, live, cached, fragmented
+    return _snapshot(device, found, message, figures, available, *counted, find_batch(error, shell))
 
 
 def _ram_snapshot(error: BaseException | None, shell: Any) -> OomSnapshot | None:
@@ -143,17 +141,13 @@ def _ram_snapshot(error: BaseException | None, shell: Any) -> OomSnapshot | None
     if cause is None:
         return None
     limit, message = machine().limits.refusing(), read_message(message_of(cause))
-    left_bytes = None if limit is None else limit.left_bytes
     if message.requested_bytes is None:
         message = OomMessage(asked_of_ram(cause))
-    found = owners_in(shell, array_readers(), error)
+    left = None if limit is None else limit.left_bytes
     said = "" if limit is None else f"the limit is {size_text(limit.limit_bytes)} ({limit.name})"
-    given = CPU, message, _large(found, CPU), found.complete
-    return OomSnapshot(*given, left_bytes, left_bytes, device_free_bytes=left_bytes, limit=said)
-
-
-def _large(found: WalkResult, device: str) -> tuple[Owner, ...]:
-    return tuple(owner for owner in found.owners if owner.device == device and owner.size_bytes >= MB)
+    found = owners_in(shell, array_readers(), error)
+    figures = left, None, None, None
+    return _snapshot(CPU, found, message, figures, left, device_free_bytes=left, limit=said)
 
 
 def _counter(
@@ -169,19 +163,9 @@ def _counter(
     return None
 
 
-def _allocator(counter: DeviceCounter | None) -> tuple[int | None, int | None]:
-    """Return the allocated and the reserved bytes; where only one is known, nothing is cached."""
-    with suppress(Unavailable):
-        sizes = [one.current_bytes for one in counter.observe().readings] if counter else []
-        if sizes:
-            return sizes[0], sizes[:2][-1]
-    return None, None
-
-
 # -- what is reported of it, with the one next step
 
 _OWNERS_NAMED, _HIDDEN_NAMED = 5, 2
-_HIDDEN = "traceback", "output"
 _ROUNDED = 4 * MB  # torch does not split off the last 1 MB of a large block: no variable holds that part
 _SETTINGS = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF")
 
@@ -190,37 +174,19 @@ def out_of_memory(snapshot: OomSnapshot, usages: Sequence[DeviceUsage]) -> OutOf
     """Return what to report of an error, now that the cell's use of its devices is known."""
     usage = next((one for one in usages if one.id == snapshot.device), None)
     neighbours = usage.neighbours_bytes if usage else None
-    return OutOfMemory(
-        snapshot.device,
-        snapshot.message.requested_bytes,
-        snapshot.free_bytes,
-        snapshot.live_bytes,
-        snapshot.cached_bytes,
-        snapshot.fragmented_bytes,
-        neighbours,
-        snapshot.held_bytes("traceback"),
-        snapshot.held_bytes("output"),
-        snapshot.owners[:_OWNERS_NAMED],
-        _Advice(snapshot, usage, neighbours or 0).text(),
-    )
+    advice = next(_Advice(snapshot, usage, neighbours or 0).steps())
+    owners = snapshot.report.owners[:_OWNERS_NAMED]
+    return replace(snapshot.report, neighbours_bytes=neighbours, owners=owners, advice=advice)
 
 
 class _Advice:
     """The one next step: the first of several that would have made the cell run."""
 
     def __init__(self, snapshot: OomSnapshot, usage: DeviceUsage | None, neighbours: int) -> None:
-        self._snapshot, self._message, self._neighbours = snapshot, snapshot.message, neighbours
-        self._requested = snapshot.message.requested_bytes or 0
-        self._free = snapshot.available_bytes
-        self._hidden = snapshot.held_bytes(*_HIDDEN)
+        self._snapshot, self._report, self._neighbours = snapshot, snapshot.report, neighbours
+        self._requested, self._free = self._report.asked_bytes or 0, snapshot.available_bytes
+        self._hidden = self._report.traceback_bytes + self._report.outputs_bytes
         self._need, self._available, self._left, self._earlier = self._if_run_again(usage)
-
-    def text(self) -> str:
-        """Return the advice, in one or two sentences."""
-        if not self._requested:
-            limit = f", and {self._snapshot.limit}" if self._snapshot.limit else ""
-            return self._less(f"Use less at once: it is not known how much was asked for{limit}.")
-        return next(self._steps())
 
     def _if_run_again(self, usage: DeviceUsage | None) -> tuple[int, int, int, int]:
         """Return what the cell needs up to the failed allocation, what is available to it, and what it left.
@@ -231,7 +197,7 @@ class _Advice:
         snapshot = self._snapshot
         allocated, reserved = snapshot.allocated_bytes or 0, snapshot.reserved_bytes or 0
         free = snapshot.device_free_bytes or 0
-        live = before = snapshot.live_bytes or 0
+        live = before = self._report.live_bytes or 0
         if usage is not None and usage.allocated_bytes is not None:
             allocated, reserved = usage.allocated_bytes, usage.reserved_bytes or usage.allocated_bytes
             free = free if usage.free_bytes is None else usage.free_bytes
@@ -247,13 +213,17 @@ class _Advice:
         need += _SAME_BYTES if self._requested >= 1024 * MB and snapshot.device != CPU else 0
         return need, free + in_one_piece + left, left, max(0, before + self._hidden - allocated)
 
-    def _steps(self) -> Iterator[str]:
-        """Yield what would have made the cell run, the easiest first."""
-        snapshot, setting = self._snapshot, self._message.setting
+    def steps(self) -> Iterator[str]:
+        """Yield what would have made the cell run, in one or two sentences, the easiest first."""
+        snapshot, setting = self._snapshot, self._snapshot.message.setting
+        if not self._requested:
+            limit = f", and {snapshot.limit}" if snapshot.limit else ""
+            yield self._less(f"Use less at once: it is not known how much was asked for{limit}.")
         missing = max(1, self._requested - (self._free or 0))
         # torch has released the rest of its cache by then.
-        in_pieces = max(snapshot.fragmented_bytes or 0, self._message.cached_bytes or 0)
-        if setting and in_pieces >= missing > self._earlier and not _is_expandable():
+        in_pieces = max(self._report.fragmented_bytes or 0, snapshot.message.cached_bytes or 0)
+        is_set = any("expandable_segments:true" in os.environ.get(name, "").lower() for name in _SETTINGS)
+        if setting and in_pieces >= missing > self._earlier and not is_set:
             yield (
                 f"Restart the kernel and run `%env {setting}=expandable_segments:True` before torch is"
                 f" imported: {_mb(in_pieces)} lie unused in pieces between tensors."
@@ -263,7 +233,7 @@ class _Advice:
                 "Run the cell again: there is room for this allocation now.",
                 "Then run the cell again: it fits.",
             )
-        if snapshot.limit_bytes is not None and (snapshot.free_bytes or 0) >= self._requested:
+        if snapshot.limit_bytes is not None and (self._report.free_bytes or 0) >= self._requested:
             limit = f"the limit that this process set itself, {_mb(snapshot.limit_bytes)}"
             yield f"Raise {limit}: the device has room."
         if self._free is not None:
@@ -273,17 +243,14 @@ class _Advice:
                     f" {_mb(self._neighbours)} it would have fit."
                 )
             if snapshot.batch is not None and snapshot.batch[1] > 1:
-                yield self._less(self._smaller(*snapshot.batch))
+                name, size = snapshot.batch
+                if (fits := size * self._available // self._need) >= 1:
+                    yield self._less(
+                        f"Use a smaller batch: at most `{name} = {fits}` instead of {size} fits here, less if"
+                        " the cell needs more after this line."
+                    )
+                yield self._less(f"Use less at once: {self._missing()}, and not even a batch of 1 fits.")
         yield self._less(f"Use less at once: {self._missing()}.")
-
-    def _smaller(self, name: str, size: int) -> str:
-        fits = size * self._available // self._need
-        if fits < 1:
-            return f"Use less at once: {self._missing()}, and not even a batch of 1 fits."
-        return (
-            f"Use a smaller batch: at most `{name} = {fits}` instead of {size} fits here, less if"
-            " the cell needs more after this line."
-        )
 
     def _missing(self) -> str:
         if self._free is None or self._snapshot.limit:
@@ -303,14 +270,10 @@ class _Advice:
 
     def _whose(self) -> str:
         """Return, in parentheses, which hidden references hold the most."""
-        held = [owner.name for owner in self._snapshot.owners if owner.kind in _HIDDEN]
+        held = [owner.name for owner in self._report.owners if owner.kind in _HIDDEN]
         names = [shortened(name.replace(f"{LAST}: ", "the failed call's ")) for name in held[:_HIDDEN_NAMED]]
         more = [f"{len(held) - len(names)} more"] if len(held) > len(names) else []
         return f" ({', '.join(names + more)})" if names else ""
-
-
-def _is_expandable() -> bool:
-    return any("expandable_segments:true" in os.environ.get(name, "").lower() for name in _SETTINGS)
 
 
 def _mb(size_bytes: int) -> str:

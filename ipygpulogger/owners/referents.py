@@ -158,20 +158,18 @@ traceback_of: Callable[[Any], Any] = vars(BaseException)["__traceback__"].__get_
 
 def exception_chain(error: BaseException | None) -> list[BaseException]:
     """Return an exception, its causes, its contexts and its group's exceptions, each once, itself first."""
-    found: list[BaseException] = []
-    visited: set[int] = set()
+    found: dict[int, BaseException] = {}
     waiting = [error]
     while waiting:
         error = waiting.pop(0)
-        if error is None or id(error) in visited:
+        if error is None or id(error) in found:
             continue
-        visited.add(id(error))
-        found.append(error)
+        found[id(error)] = error
         waiting += [_cause(error), _context(error)]
         group = getattr(builtins, "BaseExceptionGroup", None)
         if group is not None and issubclass(type(error), group):
             waiting += group.exceptions.__get__(error)
-    return found
+    return list(found.values())
 
 
 def message_of(error: BaseException) -> str:
@@ -246,27 +244,23 @@ _HINTS = "memory", "exhausted", "oom", "alloc_failed"  # one of them is in whate
 
 def out_of_memory_in(error: BaseException | None) -> BaseException | None:
     """Return the out-of-memory error in an exception's chain, itself or one that led to it; else None."""
-    return next((one for one in exception_chain(error) if _is_out_of_memory(one)), None)
+    for one in exception_chain(error):
+        message = message_of(one)
+        small = message.lower()
+        if any(base.__name__ in _CLASSES and first_word(base) in FRAMEWORKS for base in type(one).__mro__):
+            return one
+        if any(hint in small for hint in _HINTS) and re.search(_WORDS, message, re.IGNORECASE):
+            return one
+    return None
 
 
 def ram_error_in(error: BaseException | None) -> BaseException | None:
     """Return the error that general RAM could not be allocated; asked where none of a device is found."""
-    return next((one for one in exception_chain(error) if _is_out_of_ram(one)), None)
-
-
-def _is_out_of_ram(error: BaseException) -> bool:
-    return isinstance(error, MemoryError) or (
-        isinstance(error, (RuntimeError, OSError)) and any(word in message_of(error) for word in _OF_RAM)
-    )
-
-
-def _is_out_of_memory(error: BaseException) -> bool:
-    bases = type(error).__mro__
-    if any(base.__name__ in _CLASSES and first_word(base) in FRAMEWORKS for base in bases):
-        return True
-    message = message_of(error)
-    small = message.lower()
-    return any(hint in small for hint in _HINTS) and re.search(_WORDS, message, re.IGNORECASE) is not None
+    for one in exception_chain(error):
+        is_system = isinstance(one, (RuntimeError, OSError))
+        if isinstance(one, MemoryError) or (is_system and any(word in message_of(one) for word in _OF_RAM)):
+            return one
+    return None
 
 
 def first_word(kind: type) -> str:

@@ -37,32 +37,29 @@ LAST = "last traceback"
 DEBUGGERS = "__pdb_convenience_variables"  # where pdb puts exceptions, from Python 3.12 on
 
 
-def owners_in(
+def owners_in(  # noqa: PLR0913, PLR0917 - callers name the last four
     shell: Any,
     readers: ArrayReaders,
     exception: BaseException | None = None,
     budget_s: float = BUDGET_S,
     urgent: Container[str] = (),
+    only: Container[str] | None = None,
 ) -> WalkResult:
     """Attribute the memory that is reachable from a shell's user namespace and its hidden references.
 
     What several names reach counts for the first of: variables, what exceptions and graphs in them keep,
     `Out`, the last traceback and that of `exception`, the user's modules; `urgent` names are visited first.
+    Or from some variables `only`.
     """
     ends_s = clock.thread_s() + budget_s
-    modules = _modules()
-    roots = [*_shells_names(shell, exception), *_modules_globals(filter(is_users_module, modules))]
+    modules = list(filter(_is_module, list(sys.modules.values())))
+    if only is None:
+        roots = [*_shells_names(shell, exception), *_modules_globals(filter(is_users_module, modules))]
+    else:
+        roots = [root for root in _variables(shell) if root.name in only]
     closed = [shell, shell.user_ns, *_shells_own(shell), *map(module_namespace, modules)]
-    return walk(
-        roots, readers, closed=closed, budget_s=max(budget_s / 3, ends_s - clock.thread_s()), urgent=urgent
-    )
-
-
-def held_by(shell: Any, names: Container[str], readers: ArrayReaders, budget_s: float) -> WalkResult:
-    """Return the memory that is reachable from these variables of a shell."""
-    roots = [root for root in _variables(shell) if root.name in names]
-    closed = [shell, shell.user_ns, *_shells_own(shell), *map(module_namespace, _modules())]
-    return walk(roots, readers, closed=closed, budget_s=budget_s)
+    left_s = max(budget_s / 3, ends_s - clock.thread_s())
+    return walk(roots, readers, closed=closed, budget_s=left_s, urgent=urgent)
 
 
 def roots_at(
@@ -146,10 +143,6 @@ def _modules_globals(modules: Iterable[ModuleType]) -> Iterator[Root]:
             # `__loader__` leads to Python's import machinery.
             if type(name) is str and not name.startswith("__"):
                 yield Root(f"{namespace.get('__name__')}.{name}", "other", value)
-
-
-def _modules() -> list[ModuleType]:
-    return [module for module in list(sys.modules.values()) if _is_module(module)]
 
 
 def _is_module(value: Any) -> TypeGuard[ModuleType]:

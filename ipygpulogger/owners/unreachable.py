@@ -18,7 +18,7 @@ from ..runtime import clock
 from ..runtime.objects import bases_of, is_made_in_python, namespace_of
 from ..runtime.shell import module_namespace
 from .address_space import resident_bytes
-from .memory_blocks import ArrayReaders, read, readers_of
+from .memory_blocks import ArrayReaders, holding_of
 
 if TYPE_CHECKING:
     import weakref
@@ -46,9 +46,7 @@ def garbage_below(
         if any(gc.is_tracked(one) and id(one) not in collected for one in objects):
             return found
     for value in objects:
-        kind = type(value)
-        reads = readers_of(kind, readers)
-        holding = read(value, reads) if reads else None
+        holding = holding_of(value, readers)
         block = None if holding is None else blocks.get(holding.key)
         if block is not None and holding is not None and _is_freed_with(value):
             size_bytes = min(block.size_bytes, holding.size_bytes)
@@ -65,11 +63,8 @@ def _garbage(roots: Iterable[weakref.ref[Any]], deadline_s: float) -> list[Any]:
     nodes = list({id(one): one for root in roots if (one := root()) is not None}.values())
     if not nodes:
         return []
-    namespaces = {
-        id(module_namespace(module))
-        for module in list(sys.modules.values())
-        if issubclass(type(module), ModuleType)
-    }
+    modules = (module for module in list(sys.modules.values()) if issubclass(type(module), ModuleType))
+    namespaces = set(map(id, map(module_namespace, modules)))
     places = {id(one): place for place, one in enumerate(nodes)}
     counts, below = [0] * len(nodes), list[list[int]]()
     one = None
@@ -89,8 +84,9 @@ def _garbage(roots: Iterable[weakref.ref[Any]], deadline_s: float) -> list[Any]:
             lower.append(place)
         one = None  # a reference of ours
         below.append(lower)
-    alone = _references([object()])[0]
-    reached = [place for place, count in enumerate(_references(nodes)) if count - alone != counts[place]]
+    alone = next(map(sys.getrefcount, [object()]))
+    now = map(sys.getrefcount, nodes)
+    reached = [place for place, count in enumerate(now) if count - alone != counts[place]]
     alive = set(reached)
     while reached:
         fresh = alive.symmetric_difference(alive.union(below[reached.pop()]))
@@ -106,10 +102,6 @@ def _referents(value: Any) -> Iterable[Any]:
         return gc.get_referents(value)
     base = numpys.base.__get__(value)
     return gc.get_referents(value) if base is None else [*gc.get_referents(value), base]
-
-
-def _references(nodes: list[Any]) -> list[int]:
-    return list(map(sys.getrefcount, nodes))
 
 
 def _is_freed_with(value: Any) -> bool:

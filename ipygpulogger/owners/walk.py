@@ -64,20 +64,12 @@ def _close(stack: list[tuple[Iterator[Any], Span | None, int]], found: list[Entr
             visited[ident] = None
 
 
-def _found_since(traversal: Traversal, start: int) -> Entry | None:
-    """Return what a traversal found from an index on: a span, its only entry, or None."""
-    found = traversal.found
-    count = len(found) - start
-    return Span(traversal, start, len(found)) if count > 1 else found[start] if count else None
-
-
 _NEW: Any = object()
 
 
 class _Walk:
     def __init__(self, readers: ArrayReaders, closed: Iterable[Any], budget_s: float) -> None:
-        self._readers = readers
-        self._deadline_s = clock.thread_s() + budget_s
+        self._readers, self._deadline_s = readers, clock.thread_s() + budget_s
         self._sure = _SURE if budget_s > 0 else 0
         self._more_s = min(_LATE_S, budget_s / 2)
         # What is reachable from each object that was visited, by id; None for nothing. Everything here is
@@ -118,17 +110,9 @@ class _Walk:
                 self._left_out.update(roots[left].name for left in order_of_visits[number:])
                 return
             self._start(roots[order], order, _TURN if order in first else 0.0, sure=is_sure)
-        while self._turn():
-            pass
-
-    def _turn(self) -> bool:
-        """Continue each traversal for a share of the time left; return whether there was one, and time."""
-        pending = [one for one in self._traversals if one.pending]
-        if not (pending and self._in_time()):
-            return False
-        for traversal in sorted(pending, key=attrgetter("rank")):
-            self._go(traversal, _TURN)
-        return True
+        while (pending := [one for one in self._traversals if one.pending]) and self._in_time():
+            for traversal in sorted(pending, key=attrgetter("rank")):
+                self._go(traversal, _TURN)
 
     def _begin(self, root: Root, rank: int, order: int) -> Traversal:
         self._traversals.append(Traversal(root, (rank, order)))
@@ -162,9 +146,8 @@ class _Walk:
         stack, found, visited, kinds = traversal.pending, traversal.found, self._visited, self._kinds
         step = 0
         while stack:
-            values = stack[-1][0]
             try:
-                for value in values:
+                for value in stack[-1][0]:
                     step += 1
                     if value is TICK or not step % _LOOK_AT_CLOCK:
                         if clock.thread_s() > turn_ends_s:
@@ -191,7 +174,10 @@ class _Walk:
                         span = visited[id(value)] = Span(traversal, start, -1)
                         stack.append((iter(children), span, id(value)))
                         break
-                    visited[id(value)] = _found_since(traversal, start)
+                    # Nothing, the one entry, or a span of several.
+                    many = len(found) > start + 1
+                    own = found[start] if len(found) > start else None
+                    visited[id(value)] = Span(traversal, start, len(found)) if many else own
                 else:
                     _close(stack, found, visited)
             except RuntimeError:  # another thread changed the container
@@ -219,10 +205,9 @@ class _Walk:
         self._kept.append((holding, value))
         listed = isinstance(parts, (list, tuple))
         parts = worth_visiting(parts) if listed else in_pieces(iter(parts))
-        if graph is None:
-            return itertools.chain(parts, children)
-        if traversal.root.name.endswith(GRAPH):  # a graph within a graph has no name of its own
-            return itertools.chain(parts, children, (graph,))
+        # A graph within a graph has no name of its own.
+        if graph is None or traversal.root.name.endswith(GRAPH):
+            return itertools.chain(parts, children, () if graph is None else (graph,))
         if traversal.graph is None:  # which has a name of its own
             traversal.graph = self._branch_off(traversal, traversal.label + GRAPH)
         traversal.graph.push((graph,))
