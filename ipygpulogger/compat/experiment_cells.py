@@ -16,7 +16,6 @@ from ..render import experiments as render
 from ..runtime.objects import walk_stack
 
 if TYPE_CHECKING:
-    from ..notebook.measured_cell import MeasuredCell
     from ..records import CellRecord, DeviceUsage, Measurement, Usage
 
 
@@ -202,7 +201,7 @@ class CellLogger(IPyGPULogger):
             torch.manual_seed(self.set_seed)  # of every device
             torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = True, False
 
-    def _show(self, record: CellRecord, _: MeasuredCell) -> None:
+    def _show(self, record: CellRecord, *_: Any, **__: Any) -> None:
         if self.report != "none":
             self._reporter.print_text(
                 render.cell(record, device_in(record, self._device), compact=self.compact)

@@ -50,24 +50,23 @@ def chosen(request: Request, namespace: dict[str, Any]) -> list[CodeType]:
 
 
 class CellLines:
-    """Measure what each line uses, from `start` to `stop`."""
+    """Measure what each line uses, from `begin` to `end`."""
 
-    def __init__(self, shell: Any, cell: Cell, *, reset_peaks: bool = True) -> None:
-        """Prepare; nothing is measured before `start`."""
+    def __init__(self, shell: Any, cell: Cell, *, reset_peaks: bool) -> None:
         self._shell = shell
         self._info, self._written = cell.info, lines_of(cell.raw)
         self._file: str | None = None  # of the cell's own code, once it has run
-        self._above = _taken_off(self._written)  # lines of the cell before the first that is compiled
+        self._above = _taken_off(self._written)
         self._files: dict[str, tuple[str, int]] = {}  # by place: its file, and the lines before that
         self._chosen = chosen(cell.request, shell.user_ns)
         self._lines = LineProfiler(self._wants, reset_peaks=reset_peaks)
 
-    def start(self) -> None:
+    def begin(self) -> None:
         """Measure from here on."""
         self._lines.start()
 
-    def stop(self) -> None:
-        """Stop measuring and tracing; stopping again changes nothing."""
+    def end(self) -> None:
+        """Stop measuring and tracing; doing it again changes nothing."""
         self._lines.stop()
         self._info = None
 

@@ -43,12 +43,11 @@ class Gap:
 
     def __init__(self, after: Scope | None = None) -> None:
         """Begin now, after the scope of a cell that ran alone."""
-        self._ended: dict[str, DeviceHolding] | None = None
         self._pid = os.getpid()
         self._own_bytes = self._context_bytes = 0  # taken by our hooks, and by the context among that
         self._context_on: int | None = None  # index of the device on which we created a context
-        if after is not None:
-            self._ended = after.held(after=True)
+        self._ended = None if after is None else after.held(after=True)
+        if self._ended is not None:
             self._ended[CPU] = DeviceHolding(CPU, self._resident_bytes())
 
     @contextmanager
@@ -137,12 +136,9 @@ class MeasuredCell:
 
     def begin(self) -> None:
         """Begin to measure the cell; its clock starts last."""
-        if self.live is not None:
-            self.live.begin()
-        if self.lines is not None:
-            self.lines.start()
-        if self.recording is not None:
-            self.recording.begin()
+        for part in self.live, self.lines, self.recording:
+            if part is not None:
+                part.begin()
         self.scope.open()
         # What tracing cost before the clock started is not in the cell's time.
         self._ours_before_s = this_thread.overhead_s
@@ -155,12 +151,9 @@ class MeasuredCell:
         if not self._ended:
             self._ended = True
             self.scope.time_s = max(0.0, self.scope.time_s - ours_s)
-        if self.lines is not None:
-            self.lines.stop()
-        if self.live is not None:
-            self.live.end()
-        if self.recording is not None:
-            self.recording.end()
+        for part in self.lines, self.live, self.recording:
+            if part is not None:
+                part.end()
 
     def settle(self) -> None:
         """Collect garbage after the cell, if nothing else decides on that."""
@@ -199,7 +192,7 @@ class MeasuredCell:
             return
         failure = None
         recording = () if self.recording is None else (self.recording.drop,)
-        lines = () if self.lines is None else (self.lines.stop,)
+        lines = () if self.lines is None else (self.lines.end,)
         for end in (*recording, *lines, self.scope.close):
             try:
                 end()
