@@ -53,10 +53,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except Exception as error:  # not 1, which would mean that a cell grew
         if os.environ.get(_DEBUG):
             raise
-        aside(
-            f"ipygpulogger failed: {type(error).__name__}: {first_line(error)};"
-            f" {_DEBUG}=1 in the environment shows where"
-        )
+        said = f"{type(error).__name__}: {first_line(error)}"
+        aside(f"ipygpulogger failed: {said}; {_DEBUG}=1 in the environment shows where")
         return 2
     if isinstance(ended, BaseException):  # of a script
         raise ended

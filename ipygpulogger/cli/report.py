@@ -100,8 +100,7 @@ def write_page(
     """Write the page, whole or not at all, and say where it is."""
     from ..render.page import page
 
-    ranked = summary.html(cells)
-    write_file(path, page(title, cells, source=source, ranked=ranked, said=said))
+    write_file(path, page(title, cells, source=source, ranked=summary.html(cells), said=said))
     aside(f"page: {path}")
 
 
@@ -136,8 +135,5 @@ def doctor(options: argparse.Namespace) -> int:
             raise BadRequest(f"--{name} belongs to --verify: ipygpulogger doctor --verify --{name}")
     machine().load()  # imports frameworks and creates contexts: this process exists for nothing else
     found = machine().diagnose()
-    if options.json:
-        say(json.dumps([one._asdict() for one in found], indent=2))
-    else:
-        say(diagnoses(found))
+    say(json.dumps([one._asdict() for one in found], indent=2) if options.json else diagnoses(found))
     return 0
