@@ -62,10 +62,7 @@ class DaskWatch(Watch):
 
     def _uninstall(self) -> None:
         self.client.unsubscribe_topic(self._topic)
-        self.client.sync(self._remove)
-
-    async def _remove(self) -> None:
-        await self.client.unregister_worker_plugin(self._topic)
+        self.client.unregister_worker_plugin(self._topic)
 
     def _event(self, event: Any) -> None:
         """Take what a worker sent, on the thread of the client's event loop: its process, or a record."""
@@ -73,12 +70,9 @@ class DaskWatch(Watch):
             try:
                 _, message = event
                 if "unable" in message:
-                    reason = shortened(str(message["unable"]))
-                    self.say_once(
-                        f"ipygpulogger cannot measure the tasks of some workers: {reason}. {_INSTALL}"
-                    )
-                    return
-                if "record" not in message:
+                    reason = f"{shortened(str(message['unable']))}. {_INSTALL}"
+                    self.say_once(f"ipygpulogger cannot measure the tasks of some workers: {reason}")
+                elif "record" not in message:
                     self.spare(message["host"], int(message["pid"]))
                 elif message["record"]:
                     self.arrivals.take(message["record"])

@@ -28,7 +28,6 @@ from .arrivals import Arrivals
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-    from ..records.process import ProcessRecord
 
 _WATCHES = {  # by the package that the client's class is of: the file, and the class in it
     "ipyparallel": (".ipyparallel", "IPyParallelWatch"),
@@ -62,10 +61,8 @@ def watch(client: Any, *, report: bool = True) -> Watch:
     packages = (name.partition(".")[0] for name in names if isinstance(name, str))
     package = next((package for package in packages if package in _WATCHES), None)
     if package is None:
-        raise TypeError(
-            "watch() takes an ipyparallel.Client, the module ray, or a distributed.Client of Dask, "
-            f"not {client!r}"
-        )
+        kinds = "an ipyparallel.Client, the module ray, or a distributed.Client of Dask"
+        raise TypeError(f"watch() takes {kinds}, not {client!r}")
     file, name = _WATCHES[package]
     kind: type[Watch] = getattr(import_module(file, __package__), name)
     client = kind.client_of(client)
@@ -196,7 +193,12 @@ class Watch(ABC):
 
     def keep(self, group: Group) -> Group:
         """Add the records of a cell that has ended, here and to every logger; return them with its notes."""
-        kept = Group(group.label, keep(group), group.missing, group.notes)
+        found = list(group)
+        loggers: tuple[Any, ...] = tuple(machine().scopes.loggers)
+        for logger in loggers:
+            pairs = zip(found, logger._keep(list(group)), strict=True)
+            found = [max(pair, key=lambda record: len(record.notes)) for pair in pairs]
+        kept = Group(group.label, found, group.missing, group.notes)
         self._groups.append(kept)
         self.history.extend(kept)
         for record in kept if self.is_running else ():
@@ -228,17 +230,6 @@ class Watch(ABC):
                 shell.display_pub.publish({kind: found for kind, found in bundle.items() if found})
             except Exception as error:
                 self.say_once(f"ipygpulogger cannot show its tables and goes on measuring: {why(error)}")
-
-
-def keep(records: Iterable[ProcessRecord]) -> list[ProcessRecord]:
-    """Hand the records of other processes to every running logger; return them with its notes."""
-    given = list(records)
-    found = list(given)
-    loggers: tuple[Any, ...] = tuple(machine().scopes.loggers)
-    for logger in loggers:
-        kept = logger._keep(given)
-        found = [max(pair, key=lambda record: len(record.notes)) for pair in zip(found, kept, strict=True)]
-    return found
 
 
 def label_here() -> str | None:
