@@ -79,17 +79,12 @@ class IPyExperiments:
             raise TypeError("IPyExperiments is a base class: use IPyExperimentsCPU or IPyExperimentsPytorch")
         shell = current_shell()
         if shell is None:
-            raise RuntimeError(
-                f"{type(self).__name__} works inside IPython; outside it, measure a block of code with"
-                " ipygpulogger.measure."
-            )
+            why = "works inside IPython; outside it, measure a block of code with ipygpulogger.measure."
+            raise RuntimeError(f"{type(self).__name__} {why}")
         self._shell, self._enabled, self._pid = shell, exp_enable, os.getpid()
         self._device = self._wake()
-        self.cl = (
-            CellLogger(self._device, compact=cl_compact, gc_collect=cl_gc_collect, set_seed=cl_set_seed)
-            if cl_enable
-            else None
-        )
+        how = {"compact": cl_compact, "gc_collect": cl_gc_collect}
+        self.cl = CellLogger(self._device, set_seed=cl_set_seed, **how) if cl_enable else None
         machine().nvml.devices()  # importing pynvml leaves garbage, which is not the user's
         gc.collect()
         self._settle()
@@ -108,11 +103,7 @@ class IPyExperiments:
             print("\n")  # ipyexperiments printed two empty lines
         gc.collect(1)  # initialising NVML leaves reference cycles, which are not the user's
         if self.cl is not None:
-            try:
-                self.cl.start()
-            except BaseException:
-                self.cl.abandon()
-                raise
+            self.cl.start()
             self._scope = open_baseline()  # again: what the cell logger loaded is not the experiment's memory
         self._running = True
         _unfinished.add(self)
@@ -153,14 +144,10 @@ class IPyExperiments:
 
     def get_var_names(self) -> list[str]:
         """Return the names of the variables made since the experiment began, including those to be kept."""
-        newer = [other._names_before for other in self._newer()]
-        return sorted(
-            name
-            for name, value in variables(self._shell)
-            if name not in self._names_before
-            and all(name in before for before in newer)
-            and not issubclass(type(value), IPyExperiments)
-        )
+        theirs = [other._names_before for other in self._newer()]
+        ours = [name for name, value in variables(self._shell) if not issubclass(type(value), IPyExperiments)]
+        earlier = self._names_before
+        return sorted(n for n in ours if n not in earlier and all(n in before for before in theirs))
 
     def print_state(self) -> None:
         """Print how much memory is used and free now; empties torch's cache, as in ipyexperiments."""
@@ -209,10 +196,8 @@ class IPyExperiments:
             for other, before in newer:
                 other._elsewhere = other._elsewhere.plus(before.plus(other._consumed(other._now()), -1))
                 other._names_before.difference_update(deleted)  # made again, they are the newer one's
-            rows: dict[str, tuple[int | None, int | None]] = {"CPU": (consumed.cpu, reclaimed.cpu)}
-            if self._device is not None:
-                rows["GPU"] = consumed.gpu, reclaimed.gpu
-            print(render.memory(rows))
+            gpu = {} if self._device is None else {"GPU": (consumed.gpu, reclaimed.gpu)}
+            print(render.memory({"CPU": (consumed.cpu, reclaimed.cpu)} | gpu))
             self.print_state()
             print("\n")
         return self._data(self._now(), consumed, reclaimed)

@@ -201,8 +201,7 @@ class CellLogger(IPyGPULogger):
             torch.manual_seed(self.set_seed)  # of every device
             torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = True, False
 
-    def _show(self, record: CellRecord, *_: Any, **__: Any) -> None:
+    def _show(self, record: CellRecord, _: object) -> None:
         if self.report != "none":
-            self._reporter.print_text(
-                render.cell(record, device_in(record, self._device), compact=self.compact)
-            )
+            gpu = device_in(record, self._device)
+            self._reporter.print_text(render.cell(record, gpu, compact=self.compact))

@@ -16,6 +16,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 from ..records.cell_record import main_line_of
@@ -166,8 +167,7 @@ class Cell:
         if self.execution_count is None:
             self.execution_count = getattr(result, "execution_count", None)
         self.info = None
-        error = error_of(result)
-        if error is not None:
+        if (error := error_of(result)) is not None:
             self.status = "interrupted" if was_interrupted(error) else "error"
             self.error = type(error).__name__
             self.exception = error
@@ -224,10 +224,8 @@ class CellEvents:
         self._running.clear()
         collector.restore()
         for event, callback in self._callbacks():
-            try:
+            with suppress(ValueError):  # the shell's events were reset
                 shell.events.unregister(event, callback)
-            except ValueError:  # the shell's events were reset
-                pass
 
     def running_here(self) -> Cell | None:
         """Return the cell that runs on this thread."""
@@ -300,8 +298,6 @@ class CellEvents:
                 getattr(subscriber, step)(*args)
             except BaseException as error:
                 succeeded = False
-                try:
+                with suppress(BaseException):  # there is nowhere left to report it
                     subscriber._failed(error, *args)
-                except BaseException:  # there is nowhere left to report it
-                    pass
         return succeeded

@@ -337,7 +337,7 @@ class IPyGPULogger(Options):
             self._reporter.write(self._log, record)
         shown: list[Callable[[], object]] = []
         if not measured.cell.measures and is_reported(record, self._threshold, requested=request.explicit):
-            shown.append(partial(self._show, record, publisher, beside_peak=bool(request.peak)))
+            shown.append(partial(self._show, record, measured))
         if request.lines and measured.lines is not None:
             shown.append(partial(self._reporter.show_lines, measured.lines.indented(record.lines), publisher))
         if request.peak:
@@ -345,8 +345,8 @@ class IPyGPULogger(Options):
         for show in shown if self.report == "text" else reversed(shown):  # a rich report comes last
             show()
 
-    def _show(self, record: CellRecord, publisher: Any, *, beside_peak: bool) -> None:
-        self._reporter.show(record, publisher, beside_peak=beside_peak)
+    def _show(self, record: CellRecord, cell: MeasuredCell) -> None:
+        self._reporter.show(record, cell.publisher, beside_peak=bool(cell.cell.request.peak))
 
     def _keep(self, records: Sequence[ProcessRecord]) -> list[ProcessRecord]:
         """Keep the records of other processes as a cell's own is kept; `cluster.watcher` has the contract."""

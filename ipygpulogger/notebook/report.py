@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
     from ..storage.log import Log
 
 
-_RICH = f"{__package__.rpartition('.')[0]}.render.html"  # whether a rich report was loaded
 NOT_KEPT = (
     "report='metadata': no front end lets a kernel write a cell's metadata;"
     " `ipygpulogger run NOTEBOOK` writes it, and `il.history` has the records."
@@ -31,10 +29,9 @@ NOT_KEPT = (
 
 def load_rich() -> None:
     """Import what a rich report needs, so that no cell waits for it or holds its memory."""
-    if _RICH not in sys.modules:
-        with importing():
-            from ..render import html  # noqa: F401
-            from ..storage import embed  # noqa: F401
+    with importing():
+        from ..render import html  # noqa: F401
+        from ..storage import embed  # noqa: F401
 
 
 class Reporter:
@@ -129,18 +126,14 @@ class Reporter:
 
     def say_what_options_lack(self, peak: object) -> None:
         """Say once what is asked for and is not there, before it is missed."""
-        report = self._options.report
+        report, lacks = self._options.report, []
         if peak and report != "none":
             with importing():
                 from ..sources.system.memray import ABSENT, installed
             in_ram = peak == "all" or machine().frameworks.current_index() is None
-            if in_ram and not installed():
-                self._say_new(ABSENT)
-        if report == "metadata" and not self.keeps_metadata:
-            self._say_new(NOT_KEPT)
-
-    def _say_new(self, sentence: str) -> None:
-        if machine().notes.is_new(sentence):
+            lacks += [ABSENT] if in_ram and not installed() else []
+        lacks += [NOT_KEPT] if report == "metadata" and not self.keeps_metadata else []
+        for sentence in filter(machine().notes.is_new, lacks):
             say(sentence)
 
     def say_what_is_missing(self) -> None:
@@ -156,25 +149,22 @@ class Reporter:
             return
         try:
             with importing():  # which processes were killed, such as an earlier kernel; each is said once
-                news = machine().limits.new_oom_kills()
+                if news := machine().limits.new_oom_kills():
+                    say(printable(news))
         except Exception as error:
             self.cannot_explain("tell what was killed for lack of memory", error)
-        else:
-            if news:
-                say(printable(news))
 
     def say_if_no_gpu(self) -> None:
         """Say once that there is no GPU, and why, unless nothing is to be reported."""
         seen = machine().nvml.devices()  # always: NVML's library is loaded now, not by the first cell's hook
         if self._options.report == "none" or machine().frameworks.current_index() is not None:
             return
-        if not seen:
-            why_not = machine().nvml.diagnose().says
-        elif machine().devices.all_hidden() and self._options.devices != "all":
+        why_not = "" if seen else machine().nvml.diagnose().says
+        if seen and machine().devices.all_hidden() and self._options.devices != "all":
             why_not = "CUDA_VISIBLE_DEVICES hides them all"
-        else:
-            return
-        self._say_new(printable(f"No GPU here ({why_not}): RAM only."))
+        sentence = printable(f"No GPU here ({why_not}): RAM only.")
+        if why_not and machine().notes.is_new(sentence):
+            say(sentence)
 
     def _display(self, bundle: dict[str, Any], publisher: Any) -> None:
         try:
