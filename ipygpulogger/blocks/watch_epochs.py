@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator, Sized
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import count
@@ -166,8 +166,7 @@ class WatchedEpochs(Generic[T]):
         self._items, self._report, self._device = items, report, device
 
     def __len__(self) -> int:
-        items: Sized = self._items  # type: ignore[assignment] # without a length, this raises its own error
-        return len(items)
+        return len(self._items)  # type: ignore[arg-type] # without a length, this raises its own error
 
     def __iter__(self) -> Iterator[T]:
         scope, items, rows = EpochScope(self.history), iter(self._items), 0

@@ -63,16 +63,10 @@ def run_script(options: argparse.Namespace) -> int | BaseException:
         profiler.stop()
         if recording is not None:
             recording.end()
-        known: dict[str, Any] = {
-            "execution_count": None,
-            "cell_id": None,
-            "source": path.name,
-            "status": "ok",
-        }
-        if ended is not None:
-            known |= {"status": failed, "error": type(ended).__name__}
-        used = profiler.result(lambda _: ("", 0))
-        record = scope.result(CellRecord, path.name, lines=used, **known)
+        known: dict[str, Any] = {"execution_count": None, "cell_id": None, "source": path.name}
+        known |= {"status": "ok"} if ended is None else {"status": failed, "error": type(ended).__name__}
+        known["lines"] = profiler.result(lambda _: ("", 0))
+        record = scope.result(CellRecord, path.name, **known)
         if recording is not None:
             record = recording.result(record)
         record = replace(record, notes=(*record.notes, *profiler.notes(lambda _: (path.name, 0))))

@@ -192,19 +192,13 @@ def _noticed(original: Callable[..., Any]) -> Callable[..., Any]:
     """Wrap ``execute`` of a view, so that the watch of its client expects the records of the request."""
 
     def execute(
-        view: Any,
-        code: str,
-        silent: bool = True,
-        targets: Any = None,
-        block: Any = None,
-        *more: Any,
-        **kw: Any,
+        view: Any, code: str, silent: bool = True, targets: Any = None, block: Any = None, **more: Any
     ) -> Any:
         __tracebackhide__ = True  # the user's traceback shows the library's own frames
         watch = None if silent or not code.strip() else watch_of(view.client)
         if not isinstance(watch, IPyParallelWatch):
-            return original(view, code, silent, targets, block, *more, **kw)
-        answer = original(view, code, silent, targets, False, *more, **kw)
+            return original(view, code, silent, targets, block, **more)
+        answer = original(view, code, silent, targets, False, **more)
         watch.expect(answer, code)
         if view.block if block is None else block:
             with suppress(KeyboardInterrupt):  # as the original waits, which would raise without an answer

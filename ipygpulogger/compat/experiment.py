@@ -22,18 +22,8 @@ from ..render import experiments as render
 from ..runtime import clock
 from ..runtime.errors import named, say
 from ..runtime.shell import current_shell
-from .experiment_cells import (
-    CellLogger,
-    Consumed,
-    IPyExperimentData,
-    IPyExperimentMemory,
-    device_in,
-    forget,
-    is_being_reset,
-    machine_ram_bytes,
-    open_baseline,
-    variables,
-)
+from . import experiment_cells as cells
+from .experiment_cells import CellLogger, Consumed, IPyExperimentData, IPyExperimentMemory
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -94,7 +84,7 @@ class IPyExperiments:
         self._notes: list[str] = []
         self._elsewhere = Consumed(0, 0)  # what older experiments gave back since we began
         self._final: IPyExperimentData | None = None
-        self._scope = open_baseline()
+        self._scope = cells.open_baseline()
         self._began_s = clock.monotonic_s()
         print(render.started(self._backend_name))
         self._print_device()
@@ -104,7 +94,9 @@ class IPyExperiments:
         gc.collect(1)  # initialising NVML leaves reference cycles, which are not the user's
         if self.cl is not None:
             self.cl.start()
-            self._scope = open_baseline()  # again: what the cell logger loaded is not the experiment's memory
+            self._scope = (
+                cells.open_baseline()
+            )  # again: what the cell logger loaded is not the experiment's memory
         self._running = True
         _unfinished.add(self)
 
@@ -117,7 +109,7 @@ class IPyExperiments:
     def __del__(self) -> None:
         if self._running and os.getpid() == self._pid:  # a forked child finishes nothing
             try:
-                if sys.is_finalizing() or is_being_reset():
+                if sys.is_finalizing() or cells.is_being_reset():
                     self._abandon()
                 else:
                     self.finish()
@@ -145,7 +137,11 @@ class IPyExperiments:
     def get_var_names(self) -> list[str]:
         """Return the names of the variables made since the experiment began, including those to be kept."""
         theirs = [other._names_before for other in self._newer()]
-        ours = [name for name, value in variables(self._shell) if not issubclass(type(value), IPyExperiments)]
+        ours = [
+            name
+            for name, value in cells.variables(self._shell)
+            if not issubclass(type(value), IPyExperiments)
+        ]
         earlier = self._names_before
         return sorted(n for n in ours if n not in earlier and all(n in before for before in theirs))
 
@@ -154,9 +150,9 @@ class IPyExperiments:
         self._settle()
         now = self._now()
         rows: dict[str, tuple[int | None, int | None, int | None]] = {
-            "CPU": (now.gen.after_bytes, *machine_ram_bytes())
+            "CPU": (now.gen.after_bytes, *cells.machine_ram_bytes())
         }
-        if gpu := device_in(now, self._device):
+        if gpu := cells.device_in(now, self._device):
             rows["GPU"] = render.taken_bytes(gpu), gpu.free_bytes, gpu.total_bytes
         print(render.state(rows, self._notes))
         self._notes.clear()
@@ -224,15 +220,15 @@ class IPyExperiments:
         return now
 
     def _consumed(self, now: Measurement) -> Consumed:
-        gpu = device_in(now, self._device)
+        gpu = cells.device_in(now, self._device)
         known = gpu.consumed_bytes if gpu and gpu.attributed else None
         return Consumed(now.gen.consumed_bytes, known).plus(self._elsewhere)
 
     def _data(self, now: Measurement, consumed: Consumed, reclaimed: Consumed) -> IPyExperimentData:
-        gpu = device_in(now, self._device)
+        gpu = cells.device_in(now, self._device)
         available_bytes = (gpu.headroom_bytes if gpu else None) or 0
         return IPyExperimentData(
-            IPyExperimentMemory(consumed.cpu, reclaimed.cpu, machine_ram_bytes()[0]),
+            IPyExperimentMemory(consumed.cpu, reclaimed.cpu, cells.machine_ram_bytes()[0]),
             IPyExperimentMemory(consumed.gpu or 0, reclaimed.gpu or 0, available_bytes),
         )
 
@@ -259,7 +255,7 @@ class IPyExperiments:
                 failed.append(name)
             else:
                 deleted.append(name)
-        forget(self._shell, values, self._names_before)
+        cells.forget(self._shell, values, self._names_before)
         return deleted, failed, kept
 
 
@@ -277,7 +273,7 @@ class IPyExperimentsGPU(IPyExperimentsCPU, ABC):
     def _wake(self) -> int | None: ...
 
     def _print_device(self) -> None:
-        print(f"{render.device(device_in(self._now(), self._device))}\n")
+        print(f"{render.device(cells.device_in(self._now(), self._device))}\n")
 
 
 class IPyExperimentsPytorch(IPyExperimentsGPU):

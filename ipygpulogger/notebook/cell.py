@@ -72,10 +72,8 @@ def request_in(options: str) -> Request:
             raise ValueError(f"write --lines={word}, not --lines {word}")
         else:
             near = did_you_mean(name, ("--lines", "--peak", "--label"))
-            raise ValueError(
-                f"unknown option {word!r}{near}; the options are --lines, --lines=NAMES, --peak,"
-                " --peak=all and --label TEXT"
-            )
+            known = "the options are --lines, --lines=NAMES, --peak, --peak=all and --label TEXT"
+            raise ValueError(f"unknown option {word!r}{near}; {known}")
     return Request(**found)
 
 

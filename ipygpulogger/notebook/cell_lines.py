@@ -38,13 +38,11 @@ def chosen(request: Request, namespace: dict[str, Any]) -> list[CodeType]:
         try:
             code = code_of(operator.attrgetter(name)(SimpleNamespace(**vars(builtins) | namespace)))
         except Exception:  # a property of the user's may raise anything
-            raise ValueError(
-                f"there is no {name} yet; --lines={name} needs it before the cell runs"
-            ) from None
+            why = f"there is no {name} yet; --lines={name} needs it before the cell runs"
+            raise ValueError(why) from None
         if code is None:
-            raise ValueError(
-                f"--lines measures functions and methods written in Python, and {name} is not one"
-            )
+            kinds = "functions and methods written in Python"
+            raise ValueError(f"--lines measures {kinds}, and {name} is not one")
         found.append(code)
     return found
 
