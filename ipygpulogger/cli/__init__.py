@@ -1,15 +1,8 @@
 """The command line: ``ipygpulogger run``, ``report``, ``compare`` and ``doctor``.
 
-======  ====================================================================================
-status  meaning
-======  ====================================================================================
-0       success
-1       a cell failed, went over its budget or grew
-2       the request cannot be carried out: one sentence on stderr, and nothing was written
-130     interrupted
-======  ====================================================================================
-
-A script ends as it does without us, but with 1 where it succeeded and went over its budget.
+It exits with 0; with 1 if a cell failed, went over its budget or grew; with 2 if the request cannot be
+carried out: one sentence on stderr, and nothing was written; with 130 if it was interrupted. A script ends as
+it does without us, but with 1 where it succeeded and went over its budget.
 """
 
 from __future__ import annotations

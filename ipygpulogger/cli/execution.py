@@ -98,12 +98,7 @@ class Execution:
             raise BadRequest(f"the kernel {name!r} speaks {language}; only Python can be measured")
 
     def execute(self, results: Results, transcript: Transcript) -> str | None:
-        """Execute the cells in turn, and return why that ended early, if it did.
-
-        Raises:
-            BadRequest: The kernel did not start, or cannot load this package.
-            KeyboardInterrupt: The user pressed Ctrl-C.
-        """
+        """Execute the cells in turn, and return why that ended early; raise what came before the first."""
         self._results, self._transcript = results, transcript
         for cell in self._notebook.cells:  # outputs of an earlier execution must not be taken for this one's
             if cell.cell_type == "code":

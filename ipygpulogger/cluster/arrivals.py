@@ -30,13 +30,9 @@ def unpacked(payload: bytes) -> ProcessRecord | None:
 
 
 class Arrivals:
-    """The records that have arrived; of more than `most`, those that needed the most memory.
+    """The records that have arrived, of more than `most` those that needed the most memory.
 
     One thread at a time may use it.
-
-    Attributes:
-        unsent: The number of tasks of which no record will come.
-        refused: The number of what arrived and is not a valid record.
     """
 
     def __init__(self, most: int | None = None) -> None:
@@ -44,7 +40,7 @@ class Arrivals:
         self._numbers = itertools.count()
         self._records: list[tuple[int, int, ProcessRecord]] = []  # a heap: what it needed, its number, itself
         self._more = self._more_bytes = 0  # how many were left out, and what the largest of them needed
-        self.refused = self.unsent = 0
+        self.refused = self.unsent = 0  # how much was no valid record, and how many tasks will send none
 
     def __bool__(self) -> bool:
         return bool(self._records or self.unsent)

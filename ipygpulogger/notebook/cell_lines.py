@@ -28,11 +28,7 @@ if TYPE_CHECKING:
 
 
 def chosen(request: Request, namespace: dict[str, Any]) -> list[CodeType]:
-    """Return the code of the functions whose lines a cell asks for; empty if it asks for none by name.
-
-    Raises:
-        ValueError: A name is none of the user's, or of something that has no Python code.
-    """
+    """Return the code of the functions that a cell names; a `ValueError` says which name has none."""
     found = []
     for name in () if isinstance(request.lines, bool) else request.lines:
         try:

@@ -105,11 +105,7 @@ class Threshold(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Threshold:
-        """Return what a text means: a size as a budget has it, "10MB", a time, "1s", or both, "10MB 1s".
-
-        Raises:
-            ValueError: A part of the text is neither, has no unit, is zero, or comes twice.
-        """
+        """Return what a text means, such as "10MB 1s"; a part without a unit, zero or twice is refused."""
         parts = _BETWEEN.split(text.strip())
         times_s = [float(m[1]) * _SECONDS[m[2].lower()] for m in map(_TIME.fullmatch, parts) if m]
         with suppress(ValueError):

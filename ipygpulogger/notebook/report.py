@@ -59,15 +59,14 @@ class Reporter:
         told = replace(record, at_peak=()) if beside_peak else record
         plain = text.report(told, compact=compact, heads=self._heads)
         self._heads = self._heads and not compact
-        if report == "rich":
-            from ..render import html  # `load_rich` imported both
-            from ..storage.embed import embedded
-
-            ram_bytes = machine().limits.total_bytes
-            markup = html.report(told, compact=compact, ram_total_bytes=ram_bytes)
-            self._display({"text/plain": plain, "text/html": markup, MIME: embedded(record)}, publisher)
-        else:
+        if report != "rich":
             self.print_text(plain)
+            return
+        from ..render import html  # `load_rich` imported both
+        from ..storage.embed import embedded
+
+        markup = html.report(told, compact=compact, ram_total_bytes=machine().limits.total_bytes)
+        self._display({"text/plain": plain, "text/html": markup, MIME: embedded(record)}, publisher)
 
     def show_lines(self, lines: Sequence[LineUsage], publisher: Any) -> None:
         """Show the whole table of a cell's lines; notes about them stand in the report."""
@@ -108,11 +107,9 @@ class Reporter:
 
     def cannot_measure(self, error: BaseException) -> None:
         """Say once why a cell could not be measured."""
-        if isinstance(error, Unavailable):
-            self.warn_once(f"ipygpulogger measures nothing for now: {error}")
-        else:
-            reason = "interrupted" if isinstance(error, KeyboardInterrupt) else why(error)
-            self.warn_once(f"ipygpulogger could not measure a cell: {reason}")
+        reason = "interrupted" if isinstance(error, KeyboardInterrupt) else why(error)
+        nothing = isinstance(error, Unavailable) and f"measures nothing for now: {error}"
+        self.warn_once(f"ipygpulogger {nothing or f'could not measure a cell: {reason}'}")
 
     def cannot_explain(self, what: str, error: Exception) -> None:
         """Say once why something could not be done; of an unavailable figure the record speaks itself."""
@@ -192,11 +189,8 @@ def _moved_bytes(record: CellRecord) -> Iterator[int]:
             yield abs(usage.consumed_bytes)
             yield usage.needed_bytes
     for gpu in record.gpus:
-        yield gpu.context_bytes
-        yield abs(gpu.unattributed_bytes)
-        yield gpu.unknown_rise_bytes
-    for _, size_bytes in record.between:
-        yield abs(size_bytes)
+        yield from (gpu.context_bytes, abs(gpu.unattributed_bytes), gpu.unknown_rise_bytes)
+    yield from (abs(size_bytes) for _, size_bytes in record.between)
 
 
 def is_reported(record: CellRecord, quiet: Threshold | None, *, requested: bool) -> bool:
@@ -205,8 +199,6 @@ def is_reported(record: CellRecord, quiet: Threshold | None, *, requested: bool)
         return requested
     if quiet is None or record.status != "ok" or of_kind(record.notes, *WARNINGS):
         return True
-    if quiet.time_s is not None and record.time_s >= quiet.time_s:
-        return True
-    if quiet.size_bytes is not None and max(_moved_bytes(record)) >= quiet.size_bytes:
-        return True
-    return any(map(nearly_full, record.gpus))
+    is_long = quiet.time_s is not None and record.time_s >= quiet.time_s
+    is_large = quiet.size_bytes is not None and max(_moved_bytes(record)) >= quiet.size_bytes
+    return is_long or is_large or any(map(nearly_full, record.gpus))
