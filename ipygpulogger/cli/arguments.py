@@ -48,8 +48,8 @@ def check(targets: Mapping[str, Path | None], source: Path, name: str) -> None:
         if one.resolve() == other.resolve():
             raise BadRequest(f"{one} cannot be both {what} and {other_what}")
     for what, one in wanted:  # it may be another's; a device or a pipe may have any name
-        suffix = _SUFFIXES.get(what)
-        if suffix and one.suffix.lower() != suffix and (one.is_file() or not one.exists()):
+        suffix = _SUFFIXES.get(what, one.suffix.lower())
+        if one.suffix.lower() != suffix and (one.is_file() or not one.exists()):
             raise BadRequest(f"{what} {one} must be named {suffix}")
 
 
@@ -59,7 +59,7 @@ DEFAULTS, INJECTED = "parameters", "injected-parameters"  # tags
 def typed(text: str) -> Any:
     """Return a value from the command line as None, a bool, an int, a float, or else as the text itself."""
     if text in ("True", "False", "None"):
-        return {"True": True, "False": False}.get(text)
+        return ast.literal_eval(text)
     for kind in int, float:
         with contextlib.suppress(ValueError):
             return kind(text)

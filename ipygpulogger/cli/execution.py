@@ -182,11 +182,10 @@ class Execution:
         reply = execute_reply["content"]
         failed = reply["status"] == "error"
         self.cells_failed += failed and "raises-exception" not in cell.metadata.get("tags", ())
-        traceback = reply.get("traceback", ()) if failed else ()
         if record is not None:
             self._results.keep([record], cell.source)
         with self._results.failure("stdout"):
-            self._transcript.end(record, traceback)
+            self._transcript.end(record, reply.get("traceback", ()) if failed else ())
         if failed or cell_index == self._codes[-1] or shows_processes(cell):
             await self._ask_for_processes()
         if self._late:
@@ -230,8 +229,9 @@ class Execution:
             if asyncio.iscoroutine(identity):
                 identity = await identity
             reply = await self._client.async_wait_for_reply(identity)
-            no_answer: dict[str, Any] = {"status": "error", "evalue": "no answer"}
-            content = reply["content"] if reply else no_answer
+            content: dict[str, Any] = (
+                reply["content"] if reply else {"status": "error", "evalue": "no answer"}
+            )
             if content["status"] != "aborted":  # as a request is that comes just after a cell failed
                 break
         return content

@@ -58,11 +58,10 @@ class Results:
 
     def started(self) -> None:
         """Begin the log; before this moment a refused request leaves an older log as it is."""
-        if self._log_path is None:
-            return
         try:
-            self._log_path.write_text("", encoding="utf-8")
-            self._log = Log(self._log_path)
+            if self._log_path is not None:
+                self._log_path.write_text("", encoding="utf-8")
+                self._log = Log(self._log_path)
         except (OSError, ValueError) as error:
             raise BadRequest(f"{self._log_path} cannot be written: {first_line(error)}") from error
 

@@ -92,11 +92,8 @@ class RayWatch(Watch):
 
     def _report_declared_before(self) -> None:
         kinds = self._ray.remote_function.RemoteFunction, self._ray.actor.ActorClass
-        found = [
-            name
-            for name, value in list(vars(sys.modules["__main__"]).items())
-            if not name.startswith("_") and issubclass(type(value), kinds) and MARK not in vars(value)
-        ]
+        users = {k: v for k, v in list(vars(sys.modules["__main__"]).items()) if not k.startswith("_")}
+        found = [k for k, v in users.items() if issubclass(type(v), kinds) and MARK not in vars(v)]
         if found:
             names = shortened(", ".join(found))
             self.say_once(f"Declared before watch(ray), and so not measured: {names}. Run their cells again.")

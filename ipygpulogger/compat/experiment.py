@@ -226,11 +226,9 @@ class IPyExperiments:
 
     def _data(self, now: Measurement, consumed: Consumed, reclaimed: Consumed) -> IPyExperimentData:
         gpu = cells.device_in(now, self._device)
-        available_bytes = (gpu.headroom_bytes if gpu else None) or 0
-        return IPyExperimentData(
-            IPyExperimentMemory(consumed.cpu, reclaimed.cpu, cells.machine_ram_bytes()[0]),
-            IPyExperimentMemory(consumed.gpu or 0, reclaimed.gpu or 0, available_bytes),
-        )
+        left_bytes = (gpu.headroom_bytes if gpu else None) or 0
+        ram = IPyExperimentMemory(consumed.cpu, reclaimed.cpu, cells.machine_ram_bytes()[0])
+        return IPyExperimentData(ram, IPyExperimentMemory(consumed.gpu or 0, reclaimed.gpu or 0, left_bytes))
 
     def _newer(self) -> list[IPyExperiments]:
         return [e for e in _unfinished if e._shell is self._shell and e._number > self._number]

@@ -46,10 +46,8 @@ def forget(shell: Any, values: list[Any], names_before: set[str]) -> None:
 
 def is_being_reset() -> bool:
     """Return whether IPython is wiping its namespace: that fails if a name vanishes meanwhile."""
-    return any(
-        frame.f_code.co_name == "reset" and frame.f_globals.get("__name__") == "IPython.core.interactiveshell"
-        for frame in walk_stack(sys._getframe())
-    )
+    frames = (frame for frame in walk_stack(sys._getframe()) if frame.f_code.co_name == "reset")
+    return any(one.f_globals.get("__name__") == "IPython.core.interactiveshell" for one in frames)
 
 
 class IPyExperimentMemory(NamedTuple):

@@ -127,14 +127,6 @@ class CellLines:
 
 def _taken_off(lines: list[str]) -> int:
     """Return how many lines come before the first that is compiled."""
-    first = _filled(lines, 0)
-    if first < len(lines) and options_of(lines[first]) is not None:
-        after = _filled(lines, first + 1)
-        if after < len(lines) and lines[after].startswith("%%"):
-            return after
-    return first
-
-
-def _filled(lines: list[str], at: int) -> int:
-    """Return the index of the first line from here on that is not empty."""
-    return next((i for i in range(at, len(lines)) if lines[i].strip()), len(lines))
+    first, after = [*(i for i, line in enumerate(lines) if line.strip()), len(lines), len(lines)][:2]
+    is_magic_below = after < len(lines) and lines[after].startswith("%%")
+    return after if is_magic_below and options_of(lines[first]) is not None else first

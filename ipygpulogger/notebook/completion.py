@@ -100,9 +100,10 @@ def _of_a_line(words: Sequence[str], current: str) -> Iterable[str]:
     if command == "start":
         before = {word.partition("=")[0] for word in given}
         return [f"{name}=" for name in Options.in_order() if "=" not in current and name not in before]
-    if command == "summary":
-        return RANKED_BY if given == ["--by"] else () if given else ("--by",)
-    return (FAILED,) if command == "snapshot" and current.startswith("-") and not given else ()
+    if command == "summary" and given == ["--by"]:
+        return RANKED_BY
+    offered = {"summary": "--by", "snapshot": current.startswith("-") and FAILED}.get(command)
+    return (offered,) if offered and not given else ()
 
 
 # -- what the words of a command mean ---------------------------------------------------------------------

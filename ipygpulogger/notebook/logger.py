@@ -312,8 +312,7 @@ class IPyGPULogger(Options):
         try:
             return step(*args)
         except Exception as error:
-            self._reporter.cannot_explain(what, error)
-            return None
+            return self._reporter.cannot_explain(what, error)
 
     def _forget(self, cell: Cell) -> None:
         self._cells.pop(cell, None)

@@ -200,12 +200,12 @@ class Text(_Option, traitlets.Unicode):  # type: ignore[type-arg, misc, unused-i
         return value
 
 
-def _log(path: str | Path) -> None:
+def _log(path: str | Path) -> Log:
     if Path(path).suffix.lower() != ".jsonl":
         raise ValueError(f"a log is a .jsonl file, not {str(path)!r}")
     from ..storage.log import Log
 
-    Log(path)
+    return Log(path)
 
 
 class Options(Configurable):
@@ -273,12 +273,10 @@ class Options(Configurable):
     @traitlets.observe("log", "quiet")
     def _understand(self, option: Any) -> None:
         """Make what an option stands for, now that it was set."""
-        if option.name == "log":
-            from ..storage.log import Log
-
-            self._log = None if self.log is None else Log(self.log)
-        else:
+        if option.name == "quiet":
             self._threshold = None if self.quiet is None else Threshold.parse(self.quiet)
+        else:
+            self._log = None if self.log is None else _log(self.log)
 
     def __dir__(self) -> list[str]:
         """Return what users need; traitlets' own names work, and are not completed."""
