@@ -28,6 +28,8 @@ from .arrivals import Arrivals
 if TYPE_CHECKING:
     from typing_extensions import Self
 
+    from ..records.process import ProcessRecord
+
 
 _WATCHES = {  # by the package that the client's class is of: the file, and the class in it
     "ipyparallel": (".ipyparallel", "IPyParallelWatch"),
@@ -193,12 +195,7 @@ class Watch(ABC):
 
     def keep(self, group: Group) -> Group:
         """Add the records of a cell that has ended, here and to every logger; return them with its notes."""
-        found = list(group)
-        loggers: tuple[Any, ...] = tuple(machine().scopes.loggers)
-        for logger in loggers:
-            pairs = zip(found, logger._keep(list(group)), strict=True)
-            found = [max(pair, key=lambda record: len(record.notes)) for pair in pairs]
-        kept = Group(group.label, found, group.missing, group.notes)
+        kept = Group(group.label, keep(group), group.missing, group.notes)
         self._groups.append(kept)
         self.history.extend(kept)
         for record in kept if self.is_running else ():
@@ -230,6 +227,16 @@ class Watch(ABC):
                 shell.display_pub.publish({kind: found for kind, found in bundle.items() if found})
             except Exception as error:
                 self.say_once(f"ipygpulogger cannot show its tables and goes on measuring: {why(error)}")
+
+
+def keep(records: Iterable[ProcessRecord]) -> list[ProcessRecord]:
+    """Hand the records of other processes to every running logger; return them with its notes."""
+    given = found = list(records)
+    loggers: tuple[Any, ...] = tuple(machine().scopes.loggers)
+    for logger in loggers:
+        pairs = zip(found, logger._keep(given), strict=True)
+        found = [max(pair, key=lambda record: len(record.notes)) for pair in pairs]
+    return found
 
 
 def label_here() -> str | None:
