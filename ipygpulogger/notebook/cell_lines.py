@@ -44,7 +44,7 @@ def chosen(request: Request, namespace: dict[str, Any]) -> list[CodeType]:
 
 
 class CellLines:
-    """Measure what each line uses, from `begin` to `end`."""
+    """Measure what each line uses, from `start` to `stop`."""
 
     def __init__(self, shell: Any, cell: Cell, *, reset_peaks: bool) -> None:
         self._shell = shell
@@ -55,12 +55,12 @@ class CellLines:
         self._chosen = chosen(cell.request, shell.user_ns)
         self._lines = LineProfiler(self._wants, reset_peaks=reset_peaks)
 
-    def begin(self) -> None:
+    def start(self) -> None:
         """Measure from here on."""
         self._lines.start()
 
-    def end(self) -> None:
-        """Stop measuring and tracing; doing it again changes nothing."""
+    def stop(self) -> None:
+        """Stop measuring and tracing; stopping again changes nothing."""
         self._lines.stop()
         self._info = None
 

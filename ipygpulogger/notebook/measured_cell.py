@@ -136,9 +136,12 @@ class MeasuredCell:
 
     def begin(self) -> None:
         """Begin to measure the cell; its clock starts last."""
-        for part in self.live, self.lines, self.recording:
-            if part is not None:
-                part.begin()
+        if self.live is not None:
+            self.live.begin()
+        if self.lines is not None:
+            self.lines.start()
+        if self.recording is not None:
+            self.recording.begin()
         self.scope.open()
         # What tracing cost before the clock started is not in the cell's time.
         self._ours_before_s = this_thread.overhead_s
@@ -151,7 +154,9 @@ class MeasuredCell:
         if not self._ended:
             self._ended = True
             self.scope.time_s = max(0.0, self.scope.time_s - ours_s)
-        for part in self.lines, self.live, self.recording:
+        if self.lines is not None:
+            self.lines.stop()
+        for part in self.live, self.recording:
             if part is not None:
                 part.end()
 
@@ -185,7 +190,7 @@ class MeasuredCell:
             return
         failure = None
         recording = () if self.recording is None else (self.recording.drop,)
-        lines = () if self.lines is None else (self.lines.end,)
+        lines = () if self.lines is None else (self.lines.stop,)
         for end in (*recording, *lines, self.scope.close):
             try:
                 end()
