@@ -221,7 +221,7 @@ class Measure:
     @property
     def last(self) -> Measurement | None:
         """Return the last finished block or call; None if it could not be measured, an error before it."""
-        self._check_ended()
+        _ = self.time_s  # an error before the first
         return self._last
 
     @property
@@ -247,13 +247,9 @@ class Measure:
     @property
     def time_s(self) -> float:
         """Return the seconds from start to end of the last block or call, measured or not."""
-        return self._check_ended()
-
-    def _check_ended(self) -> float:
         if self._time_s is None:
-            raise RuntimeError(
-                "nothing measured yet: the block has not ended, or the function was not called"
-            )
+            why = "the block has not ended, or the function was not called"
+            raise RuntimeError(f"nothing measured yet: {why}")
         return self._time_s
 
     def _repr_html_(self) -> str | None:

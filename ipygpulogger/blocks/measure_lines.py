@@ -92,10 +92,9 @@ class LineTrace(functools.partial, Generic[P, R]):  # type: ignore[type-arg]
         Raises:
             AttributeError: No call has ended yet.
         """
-        if self._last is None:
-            raise AttributeError(  # not RuntimeError, so that `hasattr` and inspection tools work
-                f"no line of {self.__name__} is measured yet: it was not called, or its call has not ended"
-            )
+        if self._last is None:  # no RuntimeError, so that `hasattr` and inspection tools work
+            why = "it was not called, or its call has not ended"
+            raise AttributeError(f"no line of {self.__name__} is measured yet: {why}")
         return self._last
 
     def _begin(self, call: _Call) -> None:
@@ -136,8 +135,7 @@ class LineTrace(functools.partial, Generic[P, R]):  # type: ignore[type-arg]
 
 def _code_of(function: Any) -> CodeType:
     """Return the code that the user wrote, below any other decorators; `TypeError` if it is not Python."""
-    code = code_of(function)
-    if code is None:
+    if (code := code_of(function)) is None:
         raise TypeError(f"measure_lines takes a function written in Python, not {function!r}")
     return code
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator, Sized
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import count
@@ -60,13 +60,9 @@ class EpochRecord(Measurement):
 
     def memory(self) -> EpochMemory:
         """Return the four figures of the epoch, in whole megabytes."""
-        gpu = self.trained_on()
-        return EpochMemory(
-            truncated_mb(self.gen.consumed_bytes),
-            truncated_mb(self.gen.peaked_bytes),
-            truncated_mb(gpu.consumed_bytes) if gpu else 0,
-            truncated_mb(gpu.peaked_bytes) if gpu else 0,
-        )
+        gen, gpu = self.gen, self.trained_on()
+        of_gpu = (gpu.consumed_bytes, gpu.peaked_bytes) if gpu else (0, 0)
+        return EpochMemory(*map(truncated_mb, (gen.consumed_bytes, gen.peaked_bytes, *of_gpu)))
 
 
 def caveats(record: EpochRecord) -> Iterator[str]:
@@ -121,12 +117,9 @@ class EpochScope:
                 return None
             kind, _, index = str(device or "").partition(":")
             current = machine().frameworks.current_index() if kind else None
-            record = scope.result(
-                EpochRecord,
-                label,
-                on_cpu=kind == "cpu",
-                gpu_index=int(index) if index.isdecimal() else current,
-            )
+            on: dict[str, Any] = {"on_cpu": kind == "cpu"}
+            on["gpu_index"] = int(index) if index.isdecimal() else current
+            record = scope.result(EpochRecord, label, **on)
         except Exception as reason:
             self._scope = None
             warn(f"{label} is not measured: {reason}")
@@ -173,8 +166,7 @@ class WatchedEpochs(Generic[T]):
         self._items, self._report, self._device = items, report, device
 
     def __len__(self) -> int:
-        items: Sized = self._items  # type: ignore[assignment] # without a length, this raises its own error
-        return len(items)
+        return len(self._items)  # type: ignore[arg-type] # without a length, this raises its own error
 
     def __iter__(self) -> Iterator[T]:
         scope, items, rows = EpochScope(self.history), iter(self._items), 0

@@ -1,15 +1,8 @@
 """The command line: ``ipygpulogger run``, ``report``, ``compare`` and ``doctor``.
 
-======  ====================================================================================
-status  meaning
-======  ====================================================================================
-0       success
-1       a cell failed, went over its budget or grew
-2       the request cannot be carried out: one sentence on stderr, and nothing was written
-130     interrupted
-======  ====================================================================================
-
-A script ends as it does without us, but with 1 where it succeeded and went over its budget.
+It exits with 0; with 1 if a cell failed, went over its budget or grew; with 2 if the request cannot be
+carried out: one sentence on stderr, and nothing was written; with 130 if it was interrupted. A script ends as
+it does without us, but with 1 where it succeeded and went over its budget.
 """
 
 from __future__ import annotations
@@ -53,10 +46,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except Exception as error:  # not 1, which would mean that a cell grew
         if os.environ.get(_DEBUG):
             raise
-        aside(
-            f"ipygpulogger failed: {type(error).__name__}: {first_line(error)};"
-            f" {_DEBUG}=1 in the environment shows where"
-        )
+        said = f"{type(error).__name__}: {first_line(error)}"
+        aside(f"ipygpulogger failed: {said}; {_DEBUG}=1 in the environment shows where")
         return 2
     if isinstance(ended, BaseException):  # of a script
         raise ended

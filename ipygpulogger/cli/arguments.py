@@ -24,7 +24,7 @@ from .streams import say
 _SUFFIXES = {"the log": ".jsonl", "the executed notebook": ".ipynb"}
 
 
-class BadRequest(Exception):  # noqa: N818 - the user's mistake, reported in one sentence
+class BadRequest(ValueError):  # noqa: N818 - the user's mistake, reported in one sentence
     """The request is invalid; the message says why."""
 
 
@@ -48,8 +48,8 @@ def check(targets: Mapping[str, Path | None], source: Path, name: str) -> None:
         if one.resolve() == other.resolve():
             raise BadRequest(f"{one} cannot be both {what} and {other_what}")
     for what, one in wanted:  # it may be another's; a device or a pipe may have any name
-        suffix = _SUFFIXES.get(what)
-        if suffix and one.suffix.lower() != suffix and (one.is_file() or not one.exists()):
+        suffix = _SUFFIXES.get(what, one.suffix.lower())
+        if one.suffix.lower() != suffix and (one.is_file() or not one.exists()):
             raise BadRequest(f"{what} {one} must be named {suffix}")
 
 
@@ -59,33 +59,37 @@ DEFAULTS, INJECTED = "parameters", "injected-parameters"  # tags
 def typed(text: str) -> Any:
     """Return a value from the command line as None, a bool, an int, a float, or else as the text itself."""
     if text in ("True", "False", "None"):
-        return {"True": True, "False": False}.get(text)
+        return ast.literal_eval(text)
     for kind in int, float:
         with contextlib.suppress(ValueError):
             return kind(text)
     return text
 
 
-def read(path: Path) -> dict[str, Any]:
-    """Return the parameters in a file of JSON, or of YAML; a `ValueError` says in one sentence why not."""
+def _text(path: Path, name: str) -> str:
     try:
-        source = path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise ValueError(f"the file of parameters {path} cannot be read: {why(error)}") from error
+        raise BadRequest(f"{name} cannot be read: {why(error)}") from error
+
+
+def read(path: Path) -> dict[str, Any]:
+    """Return the parameters in a file of JSON, or of YAML."""
+    source = _text(path, f"the file of parameters {path}")
     try:
         found = json.loads(source)
     except (ValueError, RecursionError) as problem:
         try:
             import yaml
         except ImportError as error:
-            raise ValueError(f"{path} is not JSON ({problem}); to read YAML: pip install pyyaml") from error
+            raise BadRequest(f"{path} is not JSON ({problem}); to read YAML: pip install pyyaml") from error
         try:
             found = yaml.safe_load(source)
         except (yaml.YAMLError, ValueError, RecursionError) as error:
             said = " ".join(str(error).split())
-            raise ValueError(f"{path} is neither JSON nor YAML: {said}") from error
+            raise BadRequest(f"{path} is neither JSON nor YAML: {said}") from error
     if not isinstance(found, dict):
-        raise ValueError(f"{path} holds no parameters: write them as name: value, one a line")  # noqa: TRY004 - as above
+        raise BadRequest(f"{path} holds no parameters: write them as name: value, one a line")
     return found
 
 
@@ -103,11 +107,11 @@ def inject(notebook: Any, parameters: Mapping[Any, Any]) -> bool:
     """Put the parameters where papermill does, and return whether the notebook has a cell of either tag.
 
     That is in place of a cell tagged ``injected-parameters``, else after the first tagged ``parameters``,
-    else at the top. Raises `ValueError` for a name that is not an identifier.
+    else at the top.
     """
     for name in parameters:
         if not isinstance(name, str) or not name.isidentifier() or keyword.iskeyword(name):
-            raise ValueError(f"{name!r} is not a valid name of a variable")
+            raise BadRequest(f"{name!r} is not a valid name of a variable")
     from nbformat.v4 import new_code_cell
 
     lines = [f"{name} = {_code(value)}" for name, value in parameters.items()]
@@ -148,10 +152,7 @@ def read_notebook(path: Path) -> Any:
     nbformat = installed("nbformat")
     if path.suffix.lower() != ".ipynb":
         raise BadRequest(f"{path} is neither a notebook (.ipynb) nor a script (.py)")
-    try:
-        source = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise BadRequest(f"{path} cannot be read: {why(error)}") from error
+    source = _text(path, str(path))
     try:
         raw = json.loads(source)
     except (ValueError, RecursionError) as error:
@@ -231,98 +232,80 @@ def _divided(
     return ours, parameters, None
 
 
-def _parsers() -> tuple[argparse.ArgumentParser, argparse.ArgumentParser]:
-    parser = _Parser(
-        prog="ipygpulogger",
-        description="What each cell of a notebook, or a script, costs in RAM, GPU RAM and time.",
-    )
-    parser.add_argument("--version", action="store_true", help="print the version and exit")
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+_FLAG: dict[str, Any] = {"action": "store_true"}
+_FILE: dict[str, Any] = {"type": Path}
+_PAGE: dict[str, Any] = {"type": Path, "metavar": "PAGE"}
+_ONE_PAGE = "also write one self-contained HTML page"
 
-    run = commands.add_parser(
-        "run",
-        help="execute a notebook and report every cell, or a script and report it",
-        usage="%(prog)s [OPTION]... NOTEBOOK.ipynb [OPTION]...\n"
-        "       %(prog)s [OPTION]... SCRIPT.py [ARGUMENT]...",
+
+def _add(parser: argparse.ArgumentParser, options: Mapping[str, tuple[str, dict[str, Any]]]) -> None:
+    """Add options: the help of each, and what else argparse is told, by its names."""
+    for names, (says, how) in options.items():
+        parser.add_argument(*names.split(), help=says, **how)
+
+
+def _parsers() -> tuple[argparse.ArgumentParser, argparse.ArgumentParser]:
+    what = "What each cell of a notebook, or a script, costs in RAM, GPU RAM and time."
+    parser = _Parser(prog="ipygpulogger", description=what)
+    _add(parser, {"--version": ("print the version and exit", _FLAG)})
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    size: dict[str, Any] = {"type": _size, "metavar": "SIZE"}
+
+    what = "execute a notebook and report every cell, or a script and report it"
+    usage = (
+        "%(prog)s [OPTION]... NOTEBOOK.ipynb [OPTION]...\n       %(prog)s [OPTION]... SCRIPT.py [ARGUMENT]..."
     )
-    run.add_argument(
-        "program",
-        type=Path,
-        metavar="NOTEBOOK.ipynb | SCRIPT.py",
-        help="the notebook, which is not changed; or the script, which gets every word after its name",
-    )
-    run.add_argument(
-        "-o", "--output", type=Path, help="the executed notebook (default: NAME.executed.ipynb beside it)"
-    )
-    run.add_argument("--show-output", action="store_true", help="also print what the cells print")
-    run.add_argument(
-        "--allow-errors", action="store_true", help="go on after a cell that fails, and exit 0 all the same"
-    )
-    run.add_argument("--log", type=Path, help="also write the records to this file, one line of JSON a cell")
-    run.add_argument("--lines", action="store_true", help="measure each line")
-    run.add_argument(
-        "--peak", action="store_true", help="list what was alive at the peak; of RAM where no GPU is"
-    )
-    run.add_argument("--peak=all", action="store_const", const="all", dest="peak", help="on GPUs and in RAM")
-    run.add_argument("--html", type=Path, metavar="PAGE", help="also write one self-contained HTML page")
-    run.add_argument(
-        "--max-gpu", type=_size, metavar="SIZE", help="exit 1 if a cell goes above this on a GPU"
-    )
-    run.add_argument("--max-ram", type=_size, metavar="SIZE", help="exit 1 if a cell goes above this in RAM")
-    run.add_argument("--timeout", type=_seconds, metavar="SECONDS", help="stop at a cell that runs longer")
-    run.add_argument("--kernel", metavar="NAME", help="use this kernel, not the notebook's own")
-    run.add_argument(
-        "-p",
-        "--parameters",
-        nargs=2,
-        action="append",
-        default=[],
-        metavar=("NAME", "VALUE"),
-        help="set a parameter, as papermill does; may be repeated",
-    )
-    run.add_argument(
-        "-f", "--parameters-file", type=Path, metavar="FILE", help="parameters from a JSON or YAML file"
-    )
+    run = commands.add_parser("run", help=what, usage=usage)
+    what = "the notebook, which is not changed; or the script, which gets every word after its name"
+    pair = {"nargs": 2, "action": "append", "default": [], "metavar": ("NAME", "VALUE")}
+    options = {
+        "program": (what, {"type": Path, "metavar": "NOTEBOOK.ipynb | SCRIPT.py"}),
+        "-o --output": ("the executed notebook (default: NAME.executed.ipynb beside it)", _FILE),
+        "--show-output": ("also print what the cells print", _FLAG),
+        "--allow-errors": ("go on after a cell that fails, and exit 0 all the same", _FLAG),
+        "--log": ("also write the records to this file, one line of JSON a cell", _FILE),
+        "--lines": ("measure each line", _FLAG),
+        "--peak": ("list what was alive at the peak; of RAM where no GPU is", _FLAG),
+        "--peak=all": ("on GPUs and in RAM", {"action": "store_const", "const": "all", "dest": "peak"}),
+        "--html": (_ONE_PAGE, _PAGE),
+        "--max-gpu": ("exit 1 if a cell goes above this on a GPU", size),
+        "--max-ram": ("exit 1 if a cell goes above this in RAM", size),
+        "--timeout": ("stop at a cell that runs longer", {"type": _seconds, "metavar": "SECONDS"}),
+        "--kernel": ("use this kernel, not the notebook's own", {"metavar": "NAME"}),
+        "-p --parameters": ("set a parameter, as papermill does; may be repeated", pair),
+        "-f --parameters-file": ("parameters from a JSON or YAML file", {"type": Path, "metavar": "FILE"}),
+    }
+    _add(run, options)
 
     report = commands.add_parser("report", help="rank the cells of a log or of a saved notebook")
-    report.add_argument("path", type=Path, help="a log (.jsonl, .csv, .parquet) or a saved notebook (.ipynb)")
-    report.add_argument(
-        "--by",
-        type=lambda word: "needed" if word == "peak" else word,
-        choices=("needed", "consumed", "highest", "time"),
-        default="needed",
-        help="rank by this (default: needed)",
-    )
-    report.add_argument("--html", type=Path, metavar="PAGE", help="also write one self-contained HTML page")
+    ranked: dict[str, Any] = {"choices": ("needed", "consumed", "highest", "time"), "default": "needed"}
+    ranked["type"] = lambda word: "needed" if word == "peak" else word
+    options = {
+        "path": ("a log (.jsonl, .csv, .parquet) or a saved notebook (.ipynb)", _FILE),
+        "--by": ("rank by this (default: needed)", ranked),
+        "--html": (_ONE_PAGE, _PAGE),
+    }
+    _add(report, options)
 
     compared = commands.add_parser("compare", help="exit 1 if a cell goes higher than before, or newly fails")
-    compared.add_argument("base", type=Path, help="the run before: a log or a saved notebook")
-    compared.add_argument("new", type=Path, help="the run now")
-    compared.add_argument(
-        "--tolerance",
-        type=_percentage,
-        default=TOLERANCE,
-        metavar="PERCENT",
-        help="how much higher a cell may go, relative to what it was (default: 5%%)",
-    )
-    compared.add_argument(
-        "--floor",
-        type=_size,
-        default=FLOOR_BYTES,
-        metavar="SIZE",
-        help="how much higher it may always go (default: 1MB)",
-    )
-    compared.add_argument("--all", action="store_true", help="show the unchanged cells, too")
+    percent: dict[str, Any] = {"type": _percentage, "default": TOLERANCE, "metavar": "PERCENT"}
+    options = {
+        "base": ("the run before: a log or a saved notebook", _FILE),
+        "new": ("the run now", _FILE),
+        "--tolerance": ("how much higher a cell may go, relative to what it was (default: 5%%)", percent),
+        "--floor": ("how much higher it may always go (default: 1MB)", size | {"default": FLOOR_BYTES}),
+        "--all": ("show the unchanged cells, too", _FLAG),
+    }
+    _add(compared, options)
 
     doctor = commands.add_parser("doctor", help="say what can be measured here, and how to get the rest")
-    doctor.add_argument("--json", action="store_true", help="as JSON")
-    doctor.add_argument(
-        "--verify",
-        action="store_true",
-        help="let known amounts of memory come and go, and exit 1 if a figure is wrong",
-    )
-    doctor.add_argument("--quick", action="store_true", help="with --verify: in 3 s, without a device")
-    doctor.add_argument("--estimate", action="store_true", help="with --verify: estimates of small models")
+    options = {
+        "--json": ("as JSON", _FLAG),
+        "--verify": ("let known amounts of memory come and go, and exit 1 if a figure is wrong", _FLAG),
+        "--quick": ("with --verify: in 3 s, without a device", _FLAG),
+        "--estimate": ("with --verify: estimates of small models", _FLAG),
+    }
+    _add(doctor, options)
     return parser, run
 
 

@@ -25,6 +25,8 @@ from .arguments import BadRequest, installed
 from .streams import aside, without_colours
 
 if TYPE_CHECKING:
+    import argparse
+
     from ..records import CellRecord
     from .progress import Transcript
     from .report import Results
@@ -52,22 +54,14 @@ class Execution:
     Its outputs are filled in. `cell` is the one that runs, or ran last: "cell 3 of 12".
     """
 
-    def __init__(
-        self,
-        notebook: Any,
-        path: Path,
-        *,
-        kernel: str | None,
-        timeout_s: float | None,
-        allow_errors: bool = False,
-    ) -> None:
+    def __init__(self, notebook: Any, path: Path, options: argparse.Namespace) -> None:
         self.started = False  # the kernel, and the logger in it
         self.cells_without_record = self.cells_failed = 0  # failed, and not tagged "raises-exception"
         self._seen: set[datetime] = set()  # when the recorded cells began
         self._since = 0  # in the history of the kernel's logger
         self._notebook = notebook
-        self.options: dict[str, Any] = {}  # of the logger
-        self._timeout_s = timeout_s
+        self._options = {"lines": options.lines, "peak": options.peak}  # of the logger
+        self._timeout_s: float | None = options.timeout
         self._interrupted = self._late = self._is_ending = False
         self._alarm: asyncio.TimerHandle | None = None  # when the cell has run too long
         cells = enumerate(notebook.cells)
@@ -75,15 +69,15 @@ class Execution:
         self.has_code = bool(self._codes)  # if not, no kernel is started
         self.cell = ""
         kernelspec = notebook.metadata.get("kernelspec", {})
-        if kernel is None:
+        if options.kernel is None:
             language = str(kernelspec.get("language") or "")
             if language.lower() not in ("python", ""):
                 raise BadRequest(f"{path} is written in {language}; only Python notebooks can be measured")
-        name = kernel or kernelspec.get("name", "python3")
+        name = options.kernel or kernelspec.get("name", "python3")
         self._client: Any = installed("nbclient").NotebookClient(
             notebook,
             timeout=None,
-            allow_errors=allow_errors,
+            allow_errors=options.allow_errors,
             kernel_name=name,
             resources={"metadata": {"path": str(path.parent.resolve())}},
             on_cell_start=self._on_cell_start,
@@ -94,7 +88,9 @@ class Execution:
         self._manager = self._client.create_kernel_manager()
         kernels = self._manager.kernel_spec_manager
         if name not in kernels.find_kernel_specs():
-            lacks = f"the kernel {name!r}" if kernel else f"{path} asks for the kernel {name!r}, which"
+            lacks = (
+                f"the kernel {name!r}" if options.kernel else f"{path} asks for the kernel {name!r}, which"
+            )
             choose = "choose one of jupyter kernelspec list with --kernel"
             raise BadRequest(f"{lacks} is not installed here; {choose}")
         language = kernels.get_kernel_spec(name).language
@@ -102,12 +98,7 @@ class Execution:
             raise BadRequest(f"the kernel {name!r} speaks {language}; only Python can be measured")
 
     def execute(self, results: Results, transcript: Transcript) -> str | None:
-        """Execute the cells in turn, and return why that ended early, if it did.
-
-        Raises:
-            BadRequest: The kernel did not start, or cannot load this package.
-            KeyboardInterrupt: The user pressed Ctrl-C.
-        """
+        """Execute the cells in turn, and return why that ended early; raise what came before the first."""
         self._results, self._transcript = results, transcript
         for cell in self._notebook.cells:  # outputs of an earlier execution must not be taken for this one's
             if cell.cell_type == "code":
@@ -160,10 +151,8 @@ class Execution:
             news = machine().limits.new_oom_kills()
             return f"the kernel died while it ran {self.cell or 'no cell'}{f': {news}' if news else ''}"
         if isinstance(error, RuntimeError) and not self.started:
-            last = f" ({said[-1]})" if said else ""
-            raise BadRequest(
-                f"the kernel {self._client.kernel_name!r} did not start: {error}{last}"
-            ) from error
+            reason = f"{error} ({said[-1]})" if said else error
+            raise BadRequest(f"the kernel {self._client.kernel_name!r} did not start: {reason}") from error
         raise error
 
     async def _on_cell_start(self, cell: Any, cell_index: int) -> None:
@@ -193,11 +182,10 @@ class Execution:
         reply = execute_reply["content"]
         failed = reply["status"] == "error"
         self.cells_failed += failed and "raises-exception" not in cell.metadata.get("tags", ())
-        traceback = reply.get("traceback", ()) if failed else ()
         if record is not None:
             self._results.keep([record], cell.source)
         with self._results.failure("stdout"):
-            self._transcript.end(record, traceback)
+            self._transcript.end(record, reply.get("traceback", ()) if failed else ())
         if failed or cell_index == self._codes[-1] or shows_processes(cell):
             await self._ask_for_processes()
         if self._late:
@@ -241,21 +229,21 @@ class Execution:
             if asyncio.iscoroutine(identity):
                 identity = await identity
             reply = await self._client.async_wait_for_reply(identity)
-            no_answer: dict[str, Any] = {"status": "error", "evalue": "no answer"}
-            content = reply["content"] if reply else no_answer
+            content: dict[str, Any] = (
+                reply["content"] if reply else {"status": "error", "evalue": "no answer"}
+            )
             if content["status"] != "aborted":  # as a request is that comes just after a cell failed
                 break
         return content
 
     async def _start(self) -> None:
         client = self._client
-        set_options = (f"; {_LOGGER}.{name} = {value!r}" for name, value in self.options.items() if value)
+        set_options = (f"; {_LOGGER}.{name} = {value!r}" for name, value in self._options.items() if value)
         content = await self._request("".join((_START, *set_options)))
         if content["status"] != "ok":
-            raise BadRequest(
-                f"the kernel {client.kernel_name!r} cannot load ipygpulogger"
-                f" ({_first_line(content.get('evalue', ''))}): install it there with pip install ipygpulogger"
-            )
+            lacks = f"cannot load ipygpulogger ({_first_line(content.get('evalue', ''))})"
+            cure = "install it there with pip install ipygpulogger"
+            raise BadRequest(f"the kernel {client.kernel_name!r} {lacks}: {cure}")
         self._results.started()
         self.started = True
 
@@ -305,14 +293,11 @@ class Execution:
 
 def _displayed_record(cell: Any) -> CellRecord | None:
     """Return the record in the cell's own report."""
-    values = own_record(cell)
-    try:
-        return None if values is None else record_from(values)
-    except (TypeError, ValueError):  # an output that the cell made itself
-        return None
+    with contextlib.suppress(TypeError, ValueError):  # it may be an output that the cell made itself
+        return None if (values := own_record(cell)) is None else record_from(values)
+    return None
 
 
 def _first_line(evalue: str) -> str:
     """Return the first line of an error's message in the kernel, without colours; empty without one."""
-    lines = without_colours(evalue).strip().splitlines()
-    return lines[0] if lines else ""
+    return without_colours(evalue).strip().partition("\n")[0]

@@ -134,10 +134,8 @@ class Transcript:
         line = self._columns.line(self._number, time_text(time_s), moved(record), source, failed=failed)
         if is_terminal(sys.stdout):
             line = clipped(line, shutil.get_terminal_size().columns)
-        style = ""
-        if record is not None:
-            style = "failed" if record.outcome() else "faint" if is_quiet(record) else ""
-        return styled(line, style, sys.stdout)
+        quiet = record is not None and is_quiet(record)
+        return styled(line, "failed" if failed else "faint" if quiet else "", sys.stdout)
 
     def _print_begun(self) -> None:
         for name, line in self._begun.items():

@@ -58,11 +58,10 @@ class Results:
 
     def started(self) -> None:
         """Begin the log; before this moment a refused request leaves an older log as it is."""
-        if self._log_path is None:
-            return
         try:
-            self._log_path.write_text("", encoding="utf-8")
-            self._log = Log(self._log_path)
+            if self._log_path is not None:
+                self._log_path.write_text("", encoding="utf-8")
+                self._log = Log(self._log_path)
         except (OSError, ValueError) as error:
             raise BadRequest(f"{self._log_path} cannot be written: {first_line(error)}") from error
 
@@ -100,8 +99,7 @@ def write_page(
     """Write the page, whole or not at all, and say where it is."""
     from ..render.page import page
 
-    ranked = summary.html(cells)
-    write_file(path, page(title, cells, source=source, ranked=ranked, said=said))
+    write_file(path, page(title, cells, source=source, ranked=summary.html(cells), said=said))
     aside(f"page: {path}")
 
 
@@ -136,8 +134,5 @@ def doctor(options: argparse.Namespace) -> int:
             raise BadRequest(f"--{name} belongs to --verify: ipygpulogger doctor --verify --{name}")
     machine().load()  # imports frameworks and creates contexts: this process exists for nothing else
     found = machine().diagnose()
-    if options.json:
-        say(json.dumps([one._asdict() for one in found], indent=2))
-    else:
-        say(diagnoses(found))
+    say(json.dumps([one._asdict() for one in found], indent=2) if options.json else diagnoses(found))
     return 0

@@ -14,7 +14,7 @@ from ..records.units import MB, cells_text, rounded_mb, shortened, time_text
 from ..render import summary
 from ..runtime.errors import write_file
 from . import arguments
-from .arguments import BadRequest, check
+from .arguments import check
 from .execution import Execution
 from .progress import Progress, Transcript
 from .report import Results, write_page
@@ -38,21 +38,12 @@ def run(options: argparse.Namespace) -> int:
     if options.parameters_file:
         check(targets, options.parameters_file, "the file of parameters")
     remarks = [*_set_parameters(notebook, options)]
-    with contextlib.ExitStack() as stack:
-        progress = Progress()
-        stack.callback(progress.close)
+    with contextlib.closing(Progress()) as progress:
         progress.show("starting the kernel")
         results = Results(options.log)
         execution: Execution | None = None
         try:
-            execution = Execution(
-                notebook,
-                path,
-                kernel=options.kernel,
-                timeout_s=options.timeout,
-                allow_errors=options.allow_errors,
-            )
-            execution.options = {"lines": options.lines, "peak": options.peak}
+            execution = Execution(notebook, path, options)
             if not execution.has_code:
                 remarks.append(f"{path} has no cell with code, so there is nothing to measure")
             # The logger in the kernel would say it too, but what its start prints is not shown.
@@ -88,9 +79,8 @@ def _judge(execution: Execution, results: Results, options: argparse.Namespace) 
     """Add what fails the run as a whole to its problems, and return remarks on the rest."""
     remarks = []
     if options.allow_errors and execution.cells_failed:
-        remarks.append(
-            f"{cells_text(execution.cells_failed, 0)} failed; the run went on, because of --allow-errors"
-        )
+        failed = f"{cells_text(execution.cells_failed, 0)} failed"
+        remarks.append(f"{failed}; the run went on, because of --allow-errors")
     judge(results, options)
     if execution.cells_without_record:
         cells = cells_text(execution.cells_without_record, 0)
@@ -108,13 +98,9 @@ def _conclude(results: Results) -> None:
     """Print the totals of the run, the cells that failed and those that went over a budget, on one line."""
     records = results.history
     if records:
-        cells = outer(records)
-        time = time_text(sum(record.time_s for record in cells))
-        parts = [f"{cells_text(len(cells), 0)} in {time}"]
-        parts += [
-            f"highest {one.name} {one.size} in {shortened(one.by.title())}"
-            for one in summary.highest(records)
-        ]
+        cells, highest = outer(records), summary.highest(records)
+        parts = [f"{cells_text(len(cells), 0)} in {time_text(sum(record.time_s for record in cells))}"]
+        parts += [f"highest {one.name} {one.size} in {shortened(one.by.title())}" for one in highest]
         failed = [record for record in records if record.outcome()]
         named = {"failed": failed, "over budget": results.over}
         parts += [f"{what}: {_few(found)}" for what, found in named.items() if found]
@@ -130,17 +116,14 @@ def _few(records: Sequence[CellRecord]) -> str:
 
 def _set_parameters(notebook: Any, options: argparse.Namespace) -> Iterator[str]:
     """Put the parameters into the notebook, and yield what the user should know about that."""
-    try:
-        found = arguments.read(options.parameters_file) if options.parameters_file else {}
-        for name, value in options.parameters:
-            found[name] = arguments.typed(value)
-        known = arguments.default_parameters(notebook)
-        if found and not arguments.inject(notebook, found):
-            yield "no cell is tagged 'parameters', so the parameters stand on top"
-        elif known and (unknown := [name for name in found if name not in known]):
-            yield f"the notebook's cell of parameters does not set {', '.join(unknown)}"
-    except ValueError as error:
-        raise BadRequest(str(error)) from error
+    found = arguments.read(options.parameters_file) if options.parameters_file else {}
+    for name, value in options.parameters:
+        found[name] = arguments.typed(value)
+    known = arguments.default_parameters(notebook)
+    if found and not arguments.inject(notebook, found):
+        yield "no cell is tagged 'parameters', so the parameters stand on top"
+    elif known and (unknown := [name for name in found if name not in known]):
+        yield f"the notebook's cell of parameters does not set {', '.join(unknown)}"
 
 
 def judge(results: Results, options: argparse.Namespace) -> None:

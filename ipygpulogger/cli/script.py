@@ -63,16 +63,10 @@ def run_script(options: argparse.Namespace) -> int | BaseException:
         profiler.stop()
         if recording is not None:
             recording.end()
-        record = scope.result(
-            CellRecord,
-            path.name,
-            execution_count=None,
-            cell_id=None,
-            source=path.name,
-            status="ok" if ended is None else failed,
-            error=None if ended is None else type(ended).__name__,
-            lines=profiler.result(lambda _: ("", 0)),
-        )
+        known: dict[str, Any] = {"execution_count": None, "cell_id": None, "source": path.name}
+        known |= {"status": "ok"} if ended is None else {"status": failed, "error": type(ended).__name__}
+        known["lines"] = profiler.result(lambda _: ("", 0))
+        record = scope.result(CellRecord, path.name, **known)
         if recording is not None:
             record = recording.result(record)
         record = replace(record, notes=(*record.notes, *profiler.notes(lambda _: (path.name, 0))))

@@ -105,7 +105,6 @@ def _listed(head: str, items: list[str], width: int, style: str = "") -> list[tu
 
 
 def _cells(one: Figure) -> tuple[str, ...]:
-    """Return a row of the table."""
     scale, digits, unit = {"B": (MB, 2, ""), "s": (1, 4, " s"), "": (1, 0, "")}[one.unit]
 
     def text(value: float) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 import itertools
 import json
+from contextlib import suppress
 
 from ..analysis.group import Group
 from ..records.process import ProcessRecord
@@ -22,33 +23,24 @@ def packed(record: ProcessRecord) -> bytes:
 
 def unpacked(payload: bytes) -> ProcessRecord | None:
     """Return the record that was packed; None if it is invalid or too large."""
-    if len(payload) > MOST_BYTES:
-        return None
-    try:
-        record = record_from(from_json(payload))
-    except (ValueError, RecursionError):
-        return None
-    return record if isinstance(record, ProcessRecord) else None
+    with suppress(ValueError, RecursionError):
+        record = record_from(from_json(payload)) if len(payload) <= MOST_BYTES else None
+        return record if isinstance(record, ProcessRecord) else None
+    return None
 
 
 class Arrivals:
-    """The records that have arrived; of more than `most`, those that needed the most memory.
+    """The records that have arrived, of more than `most` those that needed the most memory.
 
     One thread at a time may use it.
-
-    Attributes:
-        unsent: The number of tasks of which no record will come.
-        refused: The number of what arrived and is not a valid record.
     """
 
     def __init__(self, most: int | None = None) -> None:
         self._most = most
         self._numbers = itertools.count()
-        self._records: list[
-            tuple[int, int, ProcessRecord]
-        ] = []  # a heap: what it needed, its number, the record
+        self._records: list[tuple[int, int, ProcessRecord]] = []  # a heap: what it needed, its number, itself
         self._more = self._more_bytes = 0  # how many were left out, and what the largest of them needed
-        self.refused = self.unsent = 0
+        self.refused = self.unsent = 0  # how much was no valid record, and how many tasks will send none
 
     def __bool__(self) -> bool:
         return bool(self._records or self.unsent)

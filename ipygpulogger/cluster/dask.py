@@ -73,12 +73,9 @@ class DaskWatch(Watch):
             try:
                 _, message = event
                 if "unable" in message:
-                    reason = shortened(str(message["unable"]))
-                    self.say_once(
-                        f"ipygpulogger cannot measure the tasks of some workers: {reason}. {_INSTALL}"
-                    )
-                    return
-                if "record" not in message:
+                    reason = f"{shortened(str(message['unable']))}. {_INSTALL}"
+                    self.say_once(f"ipygpulogger cannot measure the tasks of some workers: {reason}")
+                elif "record" not in message:
                     self.spare(message["host"], int(message["pid"]))
                 elif message["record"]:
                     self.arrivals.take(message["record"])

@@ -35,10 +35,8 @@ class Tasks:
         """Begin to log events under the topic; the notebook is its host and process id."""
         self._worker, self._topic = worker, topic
         self._here = socket.gethostname(), os.getpid()
-        self._notes: tuple[str, ...] = ()
-        if self._here == notebook:
-            said = "shared with the notebook: the worker is a thread of its process"
-            self._notes = (Note(NoteKind.SHARED_WITH_NOTEBOOK, said),)
+        shared = "shared with the notebook: the worker is a thread of its process"
+        self._notes = (Note(NoteKind.SHARED_WITH_NOTEBOOK, shared),) if self._here == notebook else ()
         name = str(worker.name)
         self._name = f"worker {name}" if name.isdigit() else name[:_NAME]  # as a reader calls it
         self._open: dict[Any, tuple[Measure, Context]] = {}  # the context in which each was entered

@@ -48,13 +48,9 @@ def end() -> None:
 
 
 class EngineCells:
-    """Measures the cells of an engine.
+    """Measures the cells of an engine."""
 
-    Attributes:
-        here: The one of this process; None while no client watches.
-    """
-
-    here: ClassVar[EngineCells | None] = None
+    here: ClassVar[EngineCells | None] = None  # the one of this process, while a client watches
 
     def __init__(self, shell: Any) -> None:
         self._shell = shell
@@ -75,35 +71,27 @@ class EngineCells:
         self._shell.data_pub.publish_data({KEY: data})
 
     def _pre_run_cell(self, info: Any) -> None:
-        try:
-            if not info.store_history:  # a cell within a cell, as `%%capture` makes one
-                return
-            self._drop()
-            running = Measure(f"In [{self._shell.execution_count}]")
-            running.__enter__()
-            self._running = running
-        except BaseException:  # interrupted, or no descriptors are left: the cell runs unmeasured
-            pass
+        with suppress(BaseException):  # interrupted, or no descriptors are left: the cell runs unmeasured
+            if info.store_history:  # if not, it is a cell within a cell, as `%%capture` makes one
+                self._drop()
+                running = Measure(f"In [{self._shell.execution_count}]")
+                running.__enter__()
+                self._running = running
 
     def _post_run_cell(self, result: Any) -> None:
-        try:
-            info = getattr(result, "info", None)
-            running = self._running
-            if running is None or not getattr(info, "store_history", True):
+        with suppress(BaseException):  # as above; the client says that this engine sent no record
+            if not getattr(getattr(result, "info", None), "store_history", True):
                 return
-            self._running = None
-            running.__exit__(None, None, None)
-            if running.last is not None:
+            if (running := self._drop()) is not None and running.last is not None:
                 record = ProcessRecord.of(running.last, Process(socket.gethostname(), os.getpid()))
                 self.publish(packed(_with_outcome(record, result)))
-        except BaseException:  # as above; the client says that this engine sent no record
-            pass
 
-    def _drop(self) -> None:
-        """Close a measurement whose end no event reported."""
+    def _drop(self) -> Measure | None:
+        """Close the open measurement; that of an earlier cell is one whose end no event reported."""
         running, self._running = self._running, None
         if running is not None:
             running.__exit__(None, None, None)
+        return running
 
 
 def _with_outcome(record: ProcessRecord, result: Any) -> ProcessRecord:

@@ -35,7 +35,6 @@ _PATIENCE_S = 1.0  # at the start and the stop, for engines that answer; busy on
 _OUTPUT_S = 0.5  # after a cell, for output that is still on its way behind the result
 _LACKS = "ipygpulogger is not installed there"
 _CURE = "; to install it: %px %pip install ipygpulogger; then stop() this watch and begin another one"
-_LEFT = "it died, or left the cluster"
 _JOINED = "it joined later; to measure it, stop() this watch and begin another one"
 
 
@@ -139,7 +138,7 @@ class IPyParallelWatch(Watch):
 
     def _why_missing(self, engine: int, metadata: Any) -> str:
         if engine not in self.client.ids:
-            return _LEFT
+            return "it died, or left the cluster"
         if metadata["status"] == "aborted":
             return "it did not run this"
         return self._engines.get(engine, _JOINED) or "it sent no record"
@@ -193,19 +192,13 @@ def _noticed(original: Callable[..., Any]) -> Callable[..., Any]:
     """Wrap ``execute`` of a view, so that the watch of its client expects the records of the request."""
 
     def execute(
-        view: Any,
-        code: str,
-        silent: bool = True,
-        targets: Any = None,
-        block: Any = None,
-        *more: Any,
-        **others: Any,
+        view: Any, code: str, silent: bool = True, targets: Any = None, block: Any = None, **more: Any
     ) -> Any:
         __tracebackhide__ = True  # the user's traceback shows the library's own frames
         watch = None if silent or not code.strip() else watch_of(view.client)
         if not isinstance(watch, IPyParallelWatch):
-            return original(view, code, silent, targets, block, *more, **others)
-        answer = original(view, code, silent, targets, False, *more, **others)
+            return original(view, code, silent, targets, block, **more)
+        answer = original(view, code, silent, targets, False, **more)
         watch.expect(answer, code)
         if view.block if block is None else block:
             with suppress(KeyboardInterrupt):  # as the original waits, which would raise without an answer

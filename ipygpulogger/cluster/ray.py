@@ -68,10 +68,9 @@ class RayWatch(Watch):
         if self._mailbox is None:
             return False
         try:
-            # To ask the mailbox would start Ray.
-            found = self._ray.is_initialized() and self._ray.get(
-                self._mailbox.empty.remote(), timeout=_CALL_S
-            )
+            found = None
+            if self._ray.is_initialized():  # if not, to ask the mailbox would start Ray
+                found = self._ray.get(self._mailbox.empty.remote(), timeout=_CALL_S)
             why = "it was shut down; after ray.init(), call watch(ray) again"
         except Exception as error:  # it was killed, as for lack of memory, or Ray does not answer
             found, why = None, first_line(error)
@@ -86,20 +85,15 @@ class RayWatch(Watch):
         self.arrivals.unsent += lost
         if unable and not self._lacking:
             self._lacking = True
-            self.say_once(
-                f"Tasks on {unable}. "
-                f"Install it there with: pip install ipygpulogger=={version('ipygpulogger')}, "
-                'or start with: ray.init(runtime_env={"pip": ["ipygpulogger"]})'
-            )
+            cure = f"Install it there with: pip install ipygpulogger=={version('ipygpulogger')}"
+            other = 'or start with: ray.init(runtime_env={"pip": ["ipygpulogger"]})'
+            self.say_once(f"Tasks on {unable}. {cure}, {other}")
         return bool(records)
 
     def _report_declared_before(self) -> None:
         kinds = self._ray.remote_function.RemoteFunction, self._ray.actor.ActorClass
-        found = [
-            name
-            for name, value in list(vars(sys.modules["__main__"]).items())
-            if not name.startswith("_") and issubclass(type(value), kinds) and MARK not in vars(value)
-        ]
+        users = {k: v for k, v in list(vars(sys.modules["__main__"]).items()) if not k.startswith("_")}
+        found = [k for k, v in users.items() if issubclass(type(v), kinds) and MARK not in vars(v)]
         if found:
             names = shortened(", ".join(found))
             self.say_once(f"Declared before watch(ray), and so not measured: {names}. Run their cells again.")
@@ -141,10 +135,8 @@ class _Remote:
         try:
             declared = measured(declared)
         except Exception as error:  # such as a metaclass that takes other arguments
-            name = getattr(declared, "__qualname__", declared)
-            self._watch.say_once(
-                f"ipygpulogger does not measure {name}, since it cannot wrap it: {named(error)}"
-            )
+            what = f"{getattr(declared, '__qualname__', declared)}, since it cannot wrap it: {named(error)}"
+            self._watch.say_once(f"ipygpulogger does not measure {what}")
         remote = declare(declared)
         vars(remote)[MARK] = True
         return remote

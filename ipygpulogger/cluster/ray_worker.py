@@ -38,9 +38,11 @@ def measured(declared: Any) -> Any:
         return declared
     if inspect.isclass(declared):
         return _measured_class(declared)
-    if _can_be_measured(declared):
-        return _measured_function(declared, declared.__name__)
-    return declared
+    if not _can_be_measured(declared):
+        return declared
+    wrapper = around_calls(declared, task_context(declared.__name__), "watch")
+    setattr(wrapper, MARK, True)
+    return wrapper
 
 
 def _can_be_measured(function: Any) -> bool:
@@ -54,16 +56,10 @@ def _measured_class(declared: type) -> type:
         method = inspect.getattr_static(declared, name)
         function = getattr(method, "__func__", method)  # of a class or static method
         if _can_be_measured(function) and (name in _SPECIAL or not name.startswith("__")):
-            wrapped = _measured_function(function, f"{declared.__name__}.{name}")
+            wrapped = around_calls(function, task_context(f"{declared.__name__}.{name}"), "watch")
             methods[name] = wrapped if function is method else type(method)(wrapped)
     kept = {name: getattr(declared, name) for name in ("__module__", "__qualname__", "__doc__")}
     return type(declared)(declared.__name__, (declared,), {**methods, **kept, MARK: True})
-
-
-def _measured_function(function: Any, name: str) -> Any:
-    wrapper = around_calls(function, task_context(name), "watch")
-    setattr(wrapper, MARK, True)
-    return wrapper
 
 
 _HOST = socket.gethostname()

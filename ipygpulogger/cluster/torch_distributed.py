@@ -117,40 +117,35 @@ class Job:
             return None
 
 
-_current: tuple[int, Any, Job] | None = None  # the process, its process group, and its place in that
+_current: tuple[Any, Job] | None = None  # the process group, and the place of this process in it
 _making = threading.Lock()
 
 
 def _job() -> Job:
     """Return this process's place in its job; the same until another process group is set up."""
     global _current  # noqa: PLW0603 - one for the process, as the process group is
-    distributed, pid = _distributed(), os.getpid()
-    if distributed is None:
-        size = os.environ.get("WORLD_SIZE", "")
-        if size.isdecimal() and int(size) > 1:
-            raise RuntimeError(
-                "gather() needs the process group of this job: call it between "
-                "torch.distributed.init_process_group() and destroy_process_group()"
-            )
-        group, place = None, (0, 1)
-    else:
+    distributed, group, place = _distributed(), None, (0, 1)
+    if distributed is not None:
         # A weak reference: the group ends when it is destroyed.
         group = weakref.ref(distributed.group.WORLD)
         place = distributed.get_rank(), distributed.get_world_size()
+    elif (size := os.environ.get("WORLD_SIZE", "")).isdecimal() and int(size) > 1:
+        between = "torch.distributed.init_process_group() and destroy_process_group()"
+        raise RuntimeError(f"gather() needs the process group of this job: call it between {between}")
     with _making:
-        known_pid, known_group, job = _current or (None, None, None)
-        if job is None or (known_pid, known_group) != (pid, group):  # a forked child has its own connection
+        known_group, job = _current or (None, None)
+        is_ours = job is not None and job.process.pid == os.getpid()  # a forked child has its own connection
+        if job is None or not is_ours or known_group != group:
             # Calls before there was a group, or before a fork, have no counterpart on the other ranks.
-            calls = job.calls if job and known_pid == pid and known_group is not None else None
+            calls = job.calls if job and is_ours and known_group is not None else None
             job = Job(*place, calls=calls)
-            _current = pid, group, job
+            _current = group, job
         return job
 
 
 def _distributed() -> Any:
-    distributed: Any = sys.modules.get("torch.distributed")
-    there = distributed is not None and distributed.is_available() and distributed.is_initialized()
-    return distributed if there else None
+    found: Any = sys.modules.get("torch.distributed")
+    return found if found is not None and found.is_available() and found.is_initialized() else None
 
 
 def _connection() -> Any:

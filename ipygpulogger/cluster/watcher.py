@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     from ..records.process import ProcessRecord
 
+
 _WATCHES = {  # by the package that the client's class is of: the file, and the class in it
     "ipyparallel": (".ipyparallel", "IPyParallelWatch"),
     "ray": (".ray", "RayWatch"),
@@ -62,10 +63,8 @@ def watch(client: Any, *, report: bool = True) -> Watch:
     packages = (name.partition(".")[0] for name in names if isinstance(name, str))
     package = next((package for package in packages if package in _WATCHES), None)
     if package is None:
-        raise TypeError(
-            "watch() takes an ipyparallel.Client, the module ray, or a distributed.Client of Dask, "
-            f"not {client!r}"
-        )
+        kinds = "an ipyparallel.Client, the module ray, or a distributed.Client of Dask"
+        raise TypeError(f"watch() takes {kinds}, not {client!r}")
     file, name = _WATCHES[package]
     kind: type[Watch] = getattr(import_module(file, __package__), name)
     client = kind.client_of(client)
@@ -232,12 +231,11 @@ class Watch(ABC):
 
 def keep(records: Iterable[ProcessRecord]) -> list[ProcessRecord]:
     """Hand the records of other processes to every running logger; return them with its notes."""
-    given = list(records)
-    found = list(given)
+    given = found = list(records)
     loggers: tuple[Any, ...] = tuple(machine().scopes.loggers)
     for logger in loggers:
-        kept = logger._keep(given)
-        found = [max(pair, key=lambda record: len(record.notes)) for pair in zip(found, kept, strict=True)]
+        pairs = zip(found, logger._keep(given), strict=True)
+        found = [max(pair, key=lambda record: len(record.notes)) for pair in pairs]
     return found
 
 

@@ -22,18 +22,8 @@ from ..render import experiments as render
 from ..runtime import clock
 from ..runtime.errors import named, say
 from ..runtime.shell import current_shell
-from .experiment_cells import (
-    CellLogger,
-    Consumed,
-    IPyExperimentData,
-    IPyExperimentMemory,
-    device_in,
-    forget,
-    is_being_reset,
-    machine_ram_bytes,
-    open_baseline,
-    variables,
-)
+from . import experiment_cells as cells
+from .experiment_cells import CellLogger, Consumed, IPyExperimentData, IPyExperimentMemory
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -79,17 +69,12 @@ class IPyExperiments:
             raise TypeError("IPyExperiments is a base class: use IPyExperimentsCPU or IPyExperimentsPytorch")
         shell = current_shell()
         if shell is None:
-            raise RuntimeError(
-                f"{type(self).__name__} works inside IPython; outside it, measure a block of code with"
-                " ipygpulogger.measure."
-            )
+            why = "works inside IPython; outside it, measure a block of code with ipygpulogger.measure."
+            raise RuntimeError(f"{type(self).__name__} {why}")
         self._shell, self._enabled, self._pid = shell, exp_enable, os.getpid()
         self._device = self._wake()
-        self.cl = (
-            CellLogger(self._device, compact=cl_compact, gc_collect=cl_gc_collect, set_seed=cl_set_seed)
-            if cl_enable
-            else None
-        )
+        how = {"compact": cl_compact, "gc_collect": cl_gc_collect}
+        self.cl = CellLogger(self._device, set_seed=cl_set_seed, **how) if cl_enable else None
         machine().nvml.devices()  # importing pynvml leaves garbage, which is not the user's
         gc.collect()
         self._settle()
@@ -99,7 +84,7 @@ class IPyExperiments:
         self._notes: list[str] = []
         self._elsewhere = Consumed(0, 0)  # what older experiments gave back since we began
         self._final: IPyExperimentData | None = None
-        self._scope = open_baseline()
+        self._scope = cells.open_baseline()
         self._began_s = clock.monotonic_s()
         print(render.started(self._backend_name))
         self._print_device()
@@ -108,12 +93,10 @@ class IPyExperiments:
             print("\n")  # ipyexperiments printed two empty lines
         gc.collect(1)  # initialising NVML leaves reference cycles, which are not the user's
         if self.cl is not None:
-            try:
-                self.cl.start()
-            except BaseException:
-                self.cl.abandon()
-                raise
-            self._scope = open_baseline()  # again: what the cell logger loaded is not the experiment's memory
+            self.cl.start()
+            self._scope = (
+                cells.open_baseline()
+            )  # again: what the cell logger loaded is not the experiment's memory
         self._running = True
         _unfinished.add(self)
 
@@ -126,7 +109,7 @@ class IPyExperiments:
     def __del__(self) -> None:
         if self._running and os.getpid() == self._pid:  # a forked child finishes nothing
             try:
-                if sys.is_finalizing() or is_being_reset():
+                if sys.is_finalizing() or cells.is_being_reset():
                     self._abandon()
                 else:
                     self.finish()
@@ -153,23 +136,23 @@ class IPyExperiments:
 
     def get_var_names(self) -> list[str]:
         """Return the names of the variables made since the experiment began, including those to be kept."""
-        newer = [other._names_before for other in self._newer()]
-        return sorted(
+        theirs = [other._names_before for other in self._newer()]
+        ours = [
             name
-            for name, value in variables(self._shell)
-            if name not in self._names_before
-            and all(name in before for before in newer)
-            and not issubclass(type(value), IPyExperiments)
-        )
+            for name, value in cells.variables(self._shell)
+            if not issubclass(type(value), IPyExperiments)
+        ]
+        earlier = self._names_before
+        return sorted(n for n in ours if n not in earlier and all(n in before for before in theirs))
 
     def print_state(self) -> None:
         """Print how much memory is used and free now; empties torch's cache, as in ipyexperiments."""
         self._settle()
         now = self._now()
         rows: dict[str, tuple[int | None, int | None, int | None]] = {
-            "CPU": (now.gen.after_bytes, *machine_ram_bytes())
+            "CPU": (now.gen.after_bytes, *cells.machine_ram_bytes())
         }
-        if gpu := device_in(now, self._device):
+        if gpu := cells.device_in(now, self._device):
             rows["GPU"] = render.taken_bytes(gpu), gpu.free_bytes, gpu.total_bytes
         print(render.state(rows, self._notes))
         self._notes.clear()
@@ -209,10 +192,8 @@ class IPyExperiments:
             for other, before in newer:
                 other._elsewhere = other._elsewhere.plus(before.plus(other._consumed(other._now()), -1))
                 other._names_before.difference_update(deleted)  # made again, they are the newer one's
-            rows: dict[str, tuple[int | None, int | None]] = {"CPU": (consumed.cpu, reclaimed.cpu)}
-            if self._device is not None:
-                rows["GPU"] = consumed.gpu, reclaimed.gpu
-            print(render.memory(rows))
+            gpu = {} if self._device is None else {"GPU": (consumed.gpu, reclaimed.gpu)}
+            print(render.memory({"CPU": (consumed.cpu, reclaimed.cpu)} | gpu))
             self.print_state()
             print("\n")
         return self._data(self._now(), consumed, reclaimed)
@@ -239,17 +220,15 @@ class IPyExperiments:
         return now
 
     def _consumed(self, now: Measurement) -> Consumed:
-        gpu = device_in(now, self._device)
+        gpu = cells.device_in(now, self._device)
         known = gpu.consumed_bytes if gpu and gpu.attributed else None
         return Consumed(now.gen.consumed_bytes, known).plus(self._elsewhere)
 
     def _data(self, now: Measurement, consumed: Consumed, reclaimed: Consumed) -> IPyExperimentData:
-        gpu = device_in(now, self._device)
-        available_bytes = (gpu.headroom_bytes if gpu else None) or 0
-        return IPyExperimentData(
-            IPyExperimentMemory(consumed.cpu, reclaimed.cpu, machine_ram_bytes()[0]),
-            IPyExperimentMemory(consumed.gpu or 0, reclaimed.gpu or 0, available_bytes),
-        )
+        gpu = cells.device_in(now, self._device)
+        left_bytes = (gpu.headroom_bytes if gpu else None) or 0
+        ram = IPyExperimentMemory(consumed.cpu, reclaimed.cpu, cells.machine_ram_bytes()[0])
+        return IPyExperimentData(ram, IPyExperimentMemory(consumed.gpu or 0, reclaimed.gpu or 0, left_bytes))
 
     def _newer(self) -> list[IPyExperiments]:
         return [e for e in _unfinished if e._shell is self._shell and e._number > self._number]
@@ -274,7 +253,7 @@ class IPyExperiments:
                 failed.append(name)
             else:
                 deleted.append(name)
-        forget(self._shell, values, self._names_before)
+        cells.forget(self._shell, values, self._names_before)
         return deleted, failed, kept
 
 
@@ -292,7 +271,7 @@ class IPyExperimentsGPU(IPyExperimentsCPU, ABC):
     def _wake(self) -> int | None: ...
 
     def _print_device(self) -> None:
-        print(f"{render.device(device_in(self._now(), self._device))}\n")
+        print(f"{render.device(cells.device_in(self._now(), self._device))}\n")
 
 
 class IPyExperimentsPytorch(IPyExperimentsGPU):

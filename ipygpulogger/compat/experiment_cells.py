@@ -16,7 +16,6 @@ from ..render import experiments as render
 from ..runtime.objects import walk_stack
 
 if TYPE_CHECKING:
-    from ..notebook.measured_cell import MeasuredCell
     from ..records import CellRecord, DeviceUsage, Measurement, Usage
 
 
@@ -47,10 +46,8 @@ def forget(shell: Any, values: list[Any], names_before: set[str]) -> None:
 
 def is_being_reset() -> bool:
     """Return whether IPython is wiping its namespace: that fails if a name vanishes meanwhile."""
-    return any(
-        frame.f_code.co_name == "reset" and frame.f_globals.get("__name__") == "IPython.core.interactiveshell"
-        for frame in walk_stack(sys._getframe())
-    )
+    frames = (frame for frame in walk_stack(sys._getframe()) if frame.f_code.co_name == "reset")
+    return any(one.f_globals.get("__name__") == "IPython.core.interactiveshell" for one in frames)
 
 
 class IPyExperimentMemory(NamedTuple):
@@ -202,8 +199,7 @@ class CellLogger(IPyGPULogger):
             torch.manual_seed(self.set_seed)  # of every device
             torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = True, False
 
-    def _show(self, record: CellRecord, _: MeasuredCell) -> None:
+    def _show(self, record: CellRecord, _: object) -> None:
         if self.report != "none":
-            self._reporter.print_text(
-                render.cell(record, device_in(record, self._device), compact=self.compact)
-            )
+            gpu = device_in(record, self._device)
+            self._reporter.print_text(render.cell(record, gpu, compact=self.compact))

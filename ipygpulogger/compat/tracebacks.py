@@ -19,16 +19,8 @@ from types import FrameType, FunctionType, TracebackType
 from typing import Any, TypeVar
 
 from ..engine.machine import machine
-from ..owners.referents import (
-    LOCALS_LEAVE_A_COPY,
-    empty_if_unshared,
-    exception_chain,
-    is_function,
-    message_of,
-    out_of_memory_in,
-    traceback_of,
-    unique_frames,
-)
+from ..owners import referents
+from ..owners.referents import exception_chain, out_of_memory_in
 from ..runtime.objects import walk_tb
 from ..runtime.wrappers import around_calls
 
@@ -117,7 +109,7 @@ def _guard_of_call(*, any_exception: bool = False) -> AbstractContextManager[obj
 
 def _is_the_devices(error: BaseException) -> bool:
     """Return whether it or a cause is out of GPU memory or a failed assert; warn of the latter, once."""
-    if any(_ASSERTED in message_of(one) for one in exception_chain(error)):
+    if any(_ASSERTED in referents.message_of(one) for one in exception_chain(error)):
         with suppress(Exception):  # warnings are errors here
             warnings.warn(_RESTART, stacklevel=1)
         return True
@@ -134,8 +126,10 @@ def empty_frames(errors: list[BaseException]) -> None:
     and coroutines that may be resumed; the namespace of a module; and dicts that the user got by `locals()`.
     """
     emptied = []
-    for frame in unique_frames(entry for error in errors for entry in walk_tb(traceback_of(error))):
-        is_module_level = not is_function(frame) and frame.f_locals is frame.f_globals
+    for frame in referents.unique_frames(
+        entry for error in errors for entry in walk_tb(referents.traceback_of(error))
+    ):
+        is_module_level = not referents.is_function(frame) and frame.f_locals is frame.f_globals
         if is_module_level or _may_resume(frame):
             continue
         try:
@@ -143,12 +137,14 @@ def empty_frames(errors: list[BaseException]) -> None:
         except RuntimeError:  # still executing; from 3.13 on, also suspended
             continue
         emptied.append(frame)
-        if LOCALS_LEAVE_A_COPY:  # which `clear` leaves there, up to 3.11.7 and 3.12.1 (cpython#113939)
+        if (
+            referents.LOCALS_LEAVE_A_COPY
+        ):  # which `clear` leaves there, up to 3.11.7 and 3.12.1 (cpython#113939)
             left = gc.get_referents(frame)
             while left:
                 value = left.pop()
                 if value is not frame.f_globals and value is not frame.f_builtins:
-                    empty_if_unshared(value)
+                    referents.empty_if_unshared(value)
     for frame in emptied:
         _empty_function_of(frame)
 

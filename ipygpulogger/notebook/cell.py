@@ -16,6 +16,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 from ..records.cell_record import main_line_of
@@ -71,10 +72,8 @@ def request_in(options: str) -> Request:
             raise ValueError(f"write --lines={word}, not --lines {word}")
         else:
             near = did_you_mean(name, ("--lines", "--peak", "--label"))
-            raise ValueError(
-                f"unknown option {word!r}{near}; the options are --lines, --lines=NAMES, --peak,"
-                " --peak=all and --label TEXT"
-            )
+            known = "the options are --lines, --lines=NAMES, --peak, --peak=all and --label TEXT"
+            raise ValueError(f"unknown option {word!r}{near}; {known}")
     return Request(**found)
 
 
@@ -166,8 +165,7 @@ class Cell:
         if self.execution_count is None:
             self.execution_count = getattr(result, "execution_count", None)
         self.info = None
-        error = error_of(result)
-        if error is not None:
+        if (error := error_of(result)) is not None:
             self.status = "interrupted" if was_interrupted(error) else "error"
             self.error = type(error).__name__
             self.exception = error
@@ -224,10 +222,8 @@ class CellEvents:
         self._running.clear()
         collector.restore()
         for event, callback in self._callbacks():
-            try:
+            with suppress(ValueError):  # the shell's events were reset
                 shell.events.unregister(event, callback)
-            except ValueError:  # the shell's events were reset
-                pass
 
     def running_here(self) -> Cell | None:
         """Return the cell that runs on this thread."""
@@ -300,8 +296,6 @@ class CellEvents:
                 getattr(subscriber, step)(*args)
             except BaseException as error:
                 succeeded = False
-                try:
+                with suppress(BaseException):  # there is nowhere left to report it
                     subscriber._failed(error, *args)
-                except BaseException:  # there is nowhere left to report it
-                    pass
         return succeeded

@@ -28,23 +28,17 @@ if TYPE_CHECKING:
 
 
 def chosen(request: Request, namespace: dict[str, Any]) -> list[CodeType]:
-    """Return the code of the functions whose lines a cell asks for; empty if it asks for none by name.
-
-    Raises:
-        ValueError: A name is none of the user's, or of something that has no Python code.
-    """
+    """Return the code of the functions that a cell names; a `ValueError` says which name has none."""
     found = []
     for name in () if isinstance(request.lines, bool) else request.lines:
         try:
             code = code_of(operator.attrgetter(name)(SimpleNamespace(**vars(builtins) | namespace)))
         except Exception:  # a property of the user's may raise anything
-            raise ValueError(
-                f"there is no {name} yet; --lines={name} needs it before the cell runs"
-            ) from None
+            why = f"there is no {name} yet; --lines={name} needs it before the cell runs"
+            raise ValueError(why) from None
         if code is None:
-            raise ValueError(
-                f"--lines measures functions and methods written in Python, and {name} is not one"
-            )
+            kinds = "functions and methods written in Python"
+            raise ValueError(f"--lines measures {kinds}, and {name} is not one")
         found.append(code)
     return found
 
@@ -52,12 +46,11 @@ def chosen(request: Request, namespace: dict[str, Any]) -> list[CodeType]:
 class CellLines:
     """Measure what each line uses, from `start` to `stop`."""
 
-    def __init__(self, shell: Any, cell: Cell, *, reset_peaks: bool = True) -> None:
-        """Prepare; nothing is measured before `start`."""
+    def __init__(self, shell: Any, cell: Cell, *, reset_peaks: bool) -> None:
         self._shell = shell
         self._info, self._written = cell.info, lines_of(cell.raw)
         self._file: str | None = None  # of the cell's own code, once it has run
-        self._above = _taken_off(self._written)  # lines of the cell before the first that is compiled
+        self._above = _taken_off(self._written)
         self._files: dict[str, tuple[str, int]] = {}  # by place: its file, and the lines before that
         self._chosen = chosen(cell.request, shell.user_ns)
         self._lines = LineProfiler(self._wants, reset_peaks=reset_peaks)
@@ -134,14 +127,6 @@ class CellLines:
 
 def _taken_off(lines: list[str]) -> int:
     """Return how many lines come before the first that is compiled."""
-    first = _filled(lines, 0)
-    if first < len(lines) and options_of(lines[first]) is not None:
-        after = _filled(lines, first + 1)
-        if after < len(lines) and lines[after].startswith("%%"):
-            return after
-    return first
-
-
-def _filled(lines: list[str], at: int) -> int:
-    """Return the index of the first line from here on that is not empty."""
-    return next((i for i in range(at, len(lines)) if lines[i].strip()), len(lines))
+    first, after = [*(i for i, line in enumerate(lines) if line.strip()), len(lines), len(lines)][:2]
+    is_magic_below = after < len(lines) and lines[after].startswith("%%")
+    return after if is_magic_below and options_of(lines[first]) is not None else first

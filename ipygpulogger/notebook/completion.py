@@ -47,7 +47,6 @@ def _matchers(shell: Any) -> Any:
 
 
 def _matcher(shell: Any) -> Any:
-    """Return a matcher for `custom_matchers`."""
     from IPython.core.completer import SimpleCompletion, context_matcher
 
     def ipygpulogger_matcher(context: Any) -> dict[str, Any]:
@@ -61,8 +60,6 @@ def _matcher(shell: Any) -> Any:
 
 
 def _old_matcher(shell: Any) -> Any:
-    """Return a matcher for `magic_arg_matchers`."""
-
     def ipygpulogger_matcher(line: str) -> list[str]:
         before: str = shell.Completer.text_until_cursor
         begun, words = _offered_in(before, (), shell)
@@ -89,12 +86,9 @@ def offered(before: str) -> tuple[str, list[str]]:
         return "", []
     words = re.findall(_WORD, line["rest"])
     current = words.pop() if words and line["rest"].endswith(words[-1]) else ""
+    found = _of_a_line(words, current)
     if line["magic"].startswith("%%"):
-        found: Iterable[str] = (
-            () if words[-1:] == ["--label"] else [one for one in OPTIONS if one not in words]
-        )
-    else:
-        found = _of_a_line(words, current)
+        found = [one for one in OPTIONS if one not in words and words[-1:] != ["--label"]]
     return current, [word for word in found if word.startswith(current)]
 
 
@@ -106,9 +100,10 @@ def _of_a_line(words: Sequence[str], current: str) -> Iterable[str]:
     if command == "start":
         before = {word.partition("=")[0] for word in given}
         return [f"{name}=" for name in Options.in_order() if "=" not in current and name not in before]
-    if command == "summary":
-        return RANKED_BY if given == ["--by"] else () if given else ("--by",)
-    return (FAILED,) if command == "snapshot" and current.startswith("-") and not given else ()
+    if command == "summary" and given == ["--by"]:
+        return RANKED_BY
+    offered = {"summary": "--by", "snapshot": current.startswith("-") and FAILED}.get(command)
+    return (offered,) if offered and not given else ()
 
 
 # -- what the words of a command mean ---------------------------------------------------------------------

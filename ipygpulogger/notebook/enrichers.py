@@ -74,10 +74,8 @@ def _garbage(record: CellRecord, cell: MeasuredCell) -> CellRecord:
     if garbage is None or before is None:
         return record
     if cell.freed is None:
-        notes = garbage.dropped_notes(before.snapshot)
-    else:
-        notes = garbage.freed_notes(cell.cell.raw, record, before.snapshot, cell.freed)
-    return _noted(record, *notes) if notes else record
+        return _noted(record, *garbage.dropped_notes(before.snapshot))
+    return _noted(record, *garbage.freed_notes(cell.cell.raw, record, before.snapshot, cell.freed))
 
 
 def _freed(record: CellRecord, cell: MeasuredCell) -> CellRecord:
@@ -96,14 +94,13 @@ def _freed(record: CellRecord, cell: MeasuredCell) -> CellRecord:
 def _at_peak(record: CellRecord, cell: MeasuredCell) -> CellRecord:
     """Add what was alive at the peak, and as an allocation failed, if allocations were recorded."""
     recording: Any = cell.recording
-    record, card = recording.result(record), record.out_of_memory
+    record, oom = recording.result(record), record.out_of_memory
     if main_line := _line_at_peak(record, cell.cell.raw):
         record = replace(record, main_line=main_line)
     recording.keep_failure(cell.cell.label)
-    if card is None:
-        return record
-    alive = recording.at_failure.get(card.device, ())
-    return replace(record, out_of_memory=replace(card, alive=alive))
+    if oom is not None:
+        oom = replace(oom, alive=recording.at_failure.get(oom.device, ()))
+    return replace(record, out_of_memory=oom)
 
 
 def _line_at_peak(record: CellRecord, text: str) -> str:
@@ -129,8 +126,7 @@ def _dimensions(record: CellRecord, cell: MeasuredCell) -> CellRecord:
 def _little_left(record: CellRecord, cell: MeasuredCell) -> CellRecord:
     if cell.oom is not None and cell.oom.device == CPU:
         return record  # the report of it says what is left
-    notes = little_left(record, None if cell.live is None else cell.live.tightest)
-    return _noted(record, *notes) if notes else record
+    return _noted(record, *little_left(record, None if cell.live is None else cell.live.tightest))
 
 
 # -- the list ------------------------------------------------------------------------------------------------
@@ -150,11 +146,7 @@ _ONCE: tuple[tuple[str, str, Enricher], ...] = (
     ("tell what was alive at the peak", "recording", _at_peak),
     ("tell how large its data was", "scope", _dimensions),
     ("tell who holds memory", "history", lambda record, cell: cell.history.marked(record)),
-    (
-        "tell whether it went over its budget",
-        "budget",
-        lambda record, cell: _noted(record, *over_budget(record, cell.budget)),
-    ),
+    ("judge its budget", "budget", lambda record, cell: _noted(record, *over_budget(record, cell.budget))),
     ("tell how much RAM is left", "scope", _little_left),
 )
 
@@ -212,11 +204,11 @@ def little_left(measurement: Measurement, seen: MemoryLimit | None) -> tuple[Not
     The least was `seen` while the cell ran. Child processes live under the same limit, so what they needed
     counts, too.
     """
-    own, children = measurement.gen, measurement.children
-    need_bytes = own.needed_bytes + (0 if children is None else children.needed_bytes)
+    usages = [usage for usage in (measurement.gen, measurement.children) if usage is not None]
+    need_bytes = sum(usage.needed_bytes for usage in usages)
     if need_bytes < _SMALL_BYTES and seen is None:
         return ()
-    transient_bytes = own.peaked_bytes + (0 if children is None else children.peaked_bytes)
+    transient_bytes = sum(usage.peaked_bytes for usage in usages)
     limit = machine().limits.short(need_bytes, transient_bytes)
     if limit is not None and limit.left_bytes is not None:
         if limit.left_bytes < need_bytes:

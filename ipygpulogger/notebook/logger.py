@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Literal
 
 from traitlets import observe
@@ -32,13 +33,6 @@ if TYPE_CHECKING:
     from ..records.process import ProcessRecord
     from ..render.owners import Freed
     from .panel import Panel
-
-
-class _Last:
-    """What the last cell left; an object of its own, as setting an attribute of a logger is checked."""
-
-    record: CellRecord | None = None
-    gap: Gap | None = None  # the time since it ended
 
 
 @documented
@@ -77,7 +71,8 @@ class IPyGPULogger(Options):
         me = weakref.proxy(self)  # for our own parts: a circle would be garbage of ours in the user's process
         self._magics = GpulogMagics.of(shell)
         self._machine = machine()
-        self._last = _Last()
+        # What the last cell left, and the time since then; setting an attribute of a logger takes longer.
+        self._last: Any = SimpleNamespace(record=None, gap=None)
         self._history = History()
         self._reporter = Reporter(me)
         self._cells: dict[Cell, MeasuredCell] = {}  # that run now
@@ -180,7 +175,8 @@ class IPyGPULogger(Options):
     @property
     def record(self) -> CellRecord | None:
         """The last finished cell of this kernel, in bytes and seconds; None before the first."""
-        return self._last.record
+        record: CellRecord | None = self._last.record
+        return record
 
     @property
     def data(self) -> Data:
@@ -221,10 +217,10 @@ class IPyGPULogger(Options):
         raise TypeError("a logger belongs to its shell and cannot be copied or pickled; its history can")
 
     def __repr__(self) -> str:
-        state = "running" if self._running else "stopped"
-        return f"<{type(self).__name__}: {state}, {len(self._history)} cells>"
+        state = f"{'running' if self._running else 'stopped'}, {len(self._history)} cells"
+        return f"<{type(self).__name__}: {state}>"
 
-    # -- what the cell events call --------------------------------------------------------------
+    # -- the steps of a cell, as `CellEvents` describes them --------------------------------------
 
     def _preload(self) -> None:
         """Create the GPU context before the cell could, if `preload` is set."""
@@ -242,7 +238,6 @@ class IPyGPULogger(Options):
         machine().settling.settle(gc_collect=self.gc_collect == "full", clear_cache=self.clear_cache)
 
     def _begin(self, cell: Cell) -> None:
-        """Begin to measure a cell."""
         if not self._running:  # `stop` was interrupted
             self._halt()
             return
@@ -285,17 +280,14 @@ class IPyGPULogger(Options):
         return measured
 
     def _end(self, cell: Cell) -> None:
-        """Stop the clock and read the peaks."""
         if cell in self._cells:
             self._cells[cell].end()
 
     def _on_error(self, cell: Cell) -> None:
-        """Examine the memory as an out-of-memory error left it."""
         if cell in self._cells:
             self._attempt("explain an error", self._cells[cell].examine, self._shell)
 
     def _finish(self, cell: Cell) -> None:
-        """Make the record, keep it and show it."""
         measured = self._cells.get(cell)
         if measured is None:
             return
@@ -325,8 +317,7 @@ class IPyGPULogger(Options):
         try:
             return step(*args)
         except Exception as error:
-            self._reporter.cannot_explain(what, error)
-            return None
+            return self._reporter.cannot_explain(what, error)
 
     def _forget(self, cell: Cell) -> None:
         self._cells.pop(cell, None)
@@ -334,12 +325,9 @@ class IPyGPULogger(Options):
             self._halt()  # the one cell to be measured is over
 
     def _failed(self, error: BaseException, cell: Cell | None = None) -> None:
-        """Say once why measuring failed; the user's cell goes on."""
         if cell is not None:
-            try:
+            with suppress(BaseException):  # it could not be opened, or not be closed
                 self._drop(cell)
-            except BaseException:  # it could not be opened, or not be closed
-                pass
         self._reporter.cannot_measure(error)
 
     # -- where a record goes ----------------------------------------------------------------------

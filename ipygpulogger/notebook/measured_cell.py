@@ -34,6 +34,9 @@ if TYPE_CHECKING:
     from .live import LiveCell
 
 
+_OF_THE_CELL = "execution_count", "cell_id", "source", "status", "error"
+
+
 class Gap:
     """The time from the end of a cell, and of our work after it, to the beginning of the next.
 
@@ -43,12 +46,11 @@ class Gap:
 
     def __init__(self, after: Scope | None = None) -> None:
         """Begin now, after the scope of a cell that ran alone."""
-        self._ended: dict[str, DeviceHolding] | None = None
         self._pid = os.getpid()
         self._own_bytes = self._context_bytes = 0  # taken by our hooks, and by the context among that
         self._context_on: int | None = None  # index of the device on which we created a context
-        if after is not None:
-            self._ended = after.held(after=True)
+        self._ended = None if after is None else after.held(after=True)
+        if self._ended is not None:
             self._ended[CPU] = DeviceHolding(CPU, self._resident_bytes())
 
     @contextmanager
@@ -88,11 +90,8 @@ class Gap:
     def _notes(self, scope: Scope) -> tuple[str, ...]:
         if self._context_on is None:
             return ()
-        sizes = [
-            f"{rounded_mb(held.outside_bytes)} MB ({held.name})"
-            for held in scope.held().values()
-            if held.outside_bytes and self._has_our_context(held)
-        ]
+        ours = [(one.name, one.outside_bytes) for one in scope.held().values() if self._has_our_context(one)]
+        sizes = [f"{rounded_mb(size_bytes)} MB ({name})" for name, size_bytes in ours if size_bytes]
         sizes += [f"{rounded_mb(self._context_bytes)} MB of RAM"] if self._context_bytes >= MB else []
         return (f"before this cell: + context {', '.join(sizes)}",) if sizes else ()
 
@@ -157,10 +156,9 @@ class MeasuredCell:
             self.scope.time_s = max(0.0, self.scope.time_s - ours_s)
         if self.lines is not None:
             self.lines.stop()
-        if self.live is not None:
-            self.live.end()
-        if self.recording is not None:
-            self.recording.end()
+        for part in self.live, self.recording:
+            if part is not None:
+                part.end()
 
     def settle(self) -> None:
         """Collect garbage after the cell, if nothing else decides on that."""
@@ -180,18 +178,11 @@ class MeasuredCell:
     def record(self) -> CellRecord:
         """Return the figures of the cell, which has ended, as they are now."""
         cell = self.cell
-        return self.scope.result(
-            CellRecord,
-            cell.request.label or cell.label,
-            execution_count=cell.execution_count,
-            cell_id=cell.cell_id,
-            source=cell.source,
-            status=cell.status,
-            error=cell.error,
-            current_gpu=machine().frameworks.current_index(),
-            gpulog_only=cell.gpulog_only and not cell.measures,
-            main_line="" if cell.main_line == cell.source else cell.main_line,
-        )
+        known: dict[str, Any] = {name: getattr(cell, name) for name in _OF_THE_CELL}
+        known["current_gpu"] = machine().frameworks.current_index()
+        known["gpulog_only"] = cell.gpulog_only and not cell.measures
+        known["main_line"] = "" if cell.main_line == cell.source else cell.main_line
+        return self.scope.result(CellRecord, cell.request.label or cell.label, **known)
 
     def drop(self) -> None:
         """End everything that has not ended yet; raise at last what kept a part from ending."""

@@ -108,11 +108,7 @@ class Threshold(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Threshold:
-        """Return what a text means: a size as a budget has it, "10MB", a time, "1s", or both, "10MB 1s".
-
-        Raises:
-            ValueError: A part of the text is neither, has no unit, is zero, or comes twice.
-        """
+        """Return what a text means, such as "10MB 1s"; a part without a unit, zero or twice is refused."""
         parts = _BETWEEN.split(text.strip())
         times_s = [float(m[1]) * _SECONDS[m[2].lower()] for m in map(_TIME.fullmatch, parts) if m]
         with suppress(ValueError):
@@ -207,12 +203,12 @@ class Text(_Option, traitlets.Unicode):  # type: ignore[type-arg, misc, unused-i
         return value
 
 
-def _log(path: str | Path) -> None:
+def _log(path: str | Path) -> Log:
     if Path(path).suffix.lower() != ".jsonl":
         raise ValueError(f"a log is a .jsonl file, not {str(path)!r}")
     from ..storage.log import Log
 
-    Log(path)
+    return Log(path)
 
 
 class Options(Configurable):
@@ -280,12 +276,10 @@ class Options(Configurable):
     @traitlets.observe("log", "quiet")
     def _understand(self, option: Any) -> None:
         """Make what an option stands for, now that it was set."""
-        if option.name == "log":
-            from ..storage.log import Log
-
-            self._log = None if self.log is None else Log(self.log)
-        else:
+        if option.name == "quiet":
             self._threshold = None if self.quiet is None else Threshold.parse(self.quiet)
+        else:
+            self._log = None if self.log is None else _log(self.log)
 
     def __dir__(self) -> list[str]:
         """Return what users need; traitlets' own names work, and are not completed."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
     from ..storage.log import Log
 
 
-_RICH = f"{__package__.rpartition('.')[0]}.render.html"  # whether a rich report was loaded
 NOT_KEPT = (
     "report='metadata': no front end lets a kernel write a cell's metadata;"
     " `ipygpulogger run NOTEBOOK` writes it, and `il.history` has the records."
@@ -31,10 +29,9 @@ NOT_KEPT = (
 
 def load_rich() -> None:
     """Import what a rich report needs, so that no cell waits for it or holds its memory."""
-    if _RICH not in sys.modules:
-        with importing():
-            from ..render import html  # noqa: F401
-            from ..storage import embed  # noqa: F401
+    with importing():
+        from ..render import html  # noqa: F401
+        from ..storage import embed  # noqa: F401
 
 
 class Reporter:
@@ -62,15 +59,14 @@ class Reporter:
         told = replace(record, at_peak=()) if beside_peak else record
         plain = text.report(told, compact=compact, heads=self._heads)
         self._heads = self._heads and not compact
-        if report == "rich":
-            from ..render import html  # `load_rich` imported both
-            from ..storage.embed import embedded
-
-            ram_bytes = machine().limits.total_bytes
-            markup = html.report(told, compact=compact, ram_total_bytes=ram_bytes)
-            self._display({"text/plain": plain, "text/html": markup, MIME: embedded(record)}, publisher)
-        else:
+        if report != "rich":
             self.print_text(plain)
+            return
+        from ..render import html  # `load_rich` imported both
+        from ..storage.embed import embedded
+
+        markup = html.report(told, compact=compact, ram_total_bytes=machine().limits.total_bytes)
+        self._display({"text/plain": plain, "text/html": markup, MIME: embedded(record)}, publisher)
 
     def show_lines(self, lines: Sequence[LineUsage], publisher: Any) -> None:
         """Show the whole table of a cell's lines; notes about them stand in the report."""
@@ -112,11 +108,9 @@ class Reporter:
 
     def cannot_measure(self, error: BaseException) -> None:
         """Say once why a cell could not be measured."""
-        if isinstance(error, Unavailable):
-            self.warn_once(f"ipygpulogger measures nothing for now: {error}")
-        else:
-            reason = "interrupted" if isinstance(error, KeyboardInterrupt) else why(error)
-            self.warn_once(f"ipygpulogger could not measure a cell: {reason}")
+        reason = "interrupted" if isinstance(error, KeyboardInterrupt) else why(error)
+        nothing = isinstance(error, Unavailable) and f"measures nothing for now: {error}"
+        self.warn_once(f"ipygpulogger {nothing or f'could not measure a cell: {reason}'}")
 
     def cannot_explain(self, what: str, error: Exception) -> None:
         """Say once why something could not be done; of an unavailable figure the record speaks itself."""
@@ -130,18 +124,14 @@ class Reporter:
 
     def say_what_options_lack(self, peak: object) -> None:
         """Say once what is asked for and is not there, before it is missed."""
-        report = self._options.report
+        report, lacks = self._options.report, []
         if peak and report != "none":
             with importing():
                 from ..sources.system.memray import ABSENT, installed
             in_ram = peak == "all" or machine().frameworks.current_index() is None
-            if in_ram and not installed():
-                self._say_new(ABSENT)
-        if report == "metadata" and not self.keeps_metadata:
-            self._say_new(NOT_KEPT)
-
-    def _say_new(self, sentence: str) -> None:
-        if machine().notes.is_new(sentence):
+            lacks += [ABSENT] if in_ram and not installed() else []
+        lacks += [NOT_KEPT] if report == "metadata" and not self.keeps_metadata else []
+        for sentence in filter(machine().notes.is_new, lacks):
             say(sentence)
 
     def say_what_is_missing(self) -> None:
@@ -157,25 +147,22 @@ class Reporter:
             return
         try:
             with importing():  # which processes were killed, such as an earlier kernel; each is said once
-                news = machine().limits.new_oom_kills()
+                if news := machine().limits.new_oom_kills():
+                    say(printable(news))
         except Exception as error:
             self.cannot_explain("tell what was killed for lack of memory", error)
-        else:
-            if news:
-                say(printable(news))
 
     def say_if_no_gpu(self) -> None:
         """Say once that there is no GPU, and why, unless nothing is to be reported."""
         seen = machine().nvml.devices()  # always: NVML's library is loaded now, not by the first cell's hook
         if self._options.report == "none" or machine().frameworks.current_index() is not None:
             return
-        if not seen:
-            why_not = machine().nvml.diagnose().says
-        elif machine().devices.all_hidden() and self._options.devices != "all":
+        why_not = "" if seen else machine().nvml.diagnose().says
+        if seen and machine().devices.all_hidden() and self._options.devices != "all":
             why_not = "CUDA_VISIBLE_DEVICES hides them all"
-        else:
-            return
-        self._say_new(printable(f"No GPU here ({why_not}): RAM only."))
+        sentence = printable(f"No GPU here ({why_not}): RAM only.")
+        if why_not and machine().notes.is_new(sentence):
+            say(sentence)
 
     def _display(self, bundle: dict[str, Any], publisher: Any) -> None:
         try:
@@ -203,11 +190,8 @@ def _moved_bytes(record: CellRecord) -> Iterator[int]:
             yield abs(usage.consumed_bytes)
             yield usage.needed_bytes
     for gpu in record.gpus:
-        yield gpu.context_bytes
-        yield abs(gpu.unattributed_bytes)
-        yield gpu.unknown_rise_bytes
-    for _, size_bytes in record.between:
-        yield abs(size_bytes)
+        yield from (gpu.context_bytes, abs(gpu.unattributed_bytes), gpu.unknown_rise_bytes)
+    yield from (abs(size_bytes) for _, size_bytes in record.between)
 
 
 def is_reported(record: CellRecord, quiet: Threshold | None, *, requested: bool) -> bool:
@@ -216,8 +200,6 @@ def is_reported(record: CellRecord, quiet: Threshold | None, *, requested: bool)
         return requested
     if quiet is None or record.status != "ok" or of_kind(record.notes, *WARNINGS):
         return True
-    if quiet.time_s is not None and record.time_s >= quiet.time_s:
-        return True
-    if quiet.size_bytes is not None and max(_moved_bytes(record)) >= quiet.size_bytes:
-        return True
-    return any(map(nearly_full, record.gpus))
+    is_long = quiet.time_s is not None and record.time_s >= quiet.time_s
+    is_large = quiet.size_bytes is not None and max(_moved_bytes(record)) >= quiet.size_bytes
+    return is_long or is_large or any(map(nearly_full, record.gpus))
