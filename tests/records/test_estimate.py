@@ -55,7 +55,7 @@ def test_as_json():
     found = json.loads(json.dumps(made.to_dict()))
     assert found["at_peak"] == [
         {"device": "cuda:0", "kind": "activations", "name": "loss = step(x)", "place": "In [1]:2",
-         "size_bytes": 512, "blocks": 1}
+         "size_bytes": 512, "blocks": 1, "stacks": []}
     ]  # fmt: skip
     assert found["largest_batch"] == 8
     assert found["batches"][0]["peak_bytes"] == 8
