@@ -9,12 +9,10 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from ..records.units import MB
-
-if TYPE_CHECKING:
-    from ..sources.torch.snapshot import Event, Segment
+from ..sources.torch.snapshot import Event, Segment
 
 BLOCK_BYTES = 512  # every size is a multiple of this
 SMALL_BYTES = MB  # requests up to here are served from the small pool

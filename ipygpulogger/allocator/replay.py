@@ -11,13 +11,11 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from ..sources.torch.history import DeviceHistory
+from ..sources.torch.snapshot import AllocatorState, Position
 from .caching_allocator import Blocks, Layout, Settings, blocks_of, live, undone
-
-if TYPE_CHECKING:
-    from ..sources.torch.history import DeviceHistory
-    from ..sources.torch.snapshot import AllocatorState, Position
 
 
 @dataclass(slots=True)  # not frozen: there may be tens of thousands, and that takes three times as long

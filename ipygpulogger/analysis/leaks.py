@@ -5,13 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING
 
 from ..records.cell_record import CellRecord, process_of
 from ..records.units import MB
-
-if TYPE_CHECKING:
-    from ..records.usage import Usage
+from ..records.usage import Usage
 
 RUNS = 3  # in a row: neither a warm-up nor a coincidence
 GROWTH_BYTES = MB  # that each of them must exceed

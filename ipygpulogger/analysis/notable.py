@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-from ..records import CellRecord
+from ..records import CellRecord, DeviceUsage, Measurement, Usage
 from ..records.note import URGENT, of_kind
 from ..records.units import MB, nonzero_text, rounded_mb, size_text
-
-if TYPE_CHECKING:
-    from ..records import DeviceUsage, Measurement, Usage
 
 QUIET_RAM_BYTES = 5 * MB  # importing a small module moves as much
 _MUCH = 0.1  # of a device, or of the machine's RAM

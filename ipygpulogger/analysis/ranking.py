@@ -5,15 +5,12 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Iterable, Sequence
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from ..records.cell_record import CellRecord, process_of
 from ..records.units import MB, rounded_mb
+from ..records.usage import Usage
 from .leaks import memories
-
-if TYPE_CHECKING:
-    from ..records.usage import Usage
-
 
 Key = tuple[str, int, str | None]  # `DeviceUsage.key`
 T = TypeVar("T")

@@ -8,19 +8,16 @@ from contextlib import suppress
 from dataclasses import dataclass
 from itertools import count
 from types import FrameType
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, final
+from typing import Any, Generic, NamedTuple, TypeVar, final
 
 from ..engine.machine import machine
 from ..engine.scope import Scope
-from ..records import Measurement
+from ..records import DeviceUsage, Measurement
 from ..records.units import MB, truncated_mb
 from ..runtime.errors import say
 from ..runtime.objects import walk_stack
 from ..runtime.wrappers import Call
 from .measure import warn
-
-if TYPE_CHECKING:
-    from ..records import DeviceUsage
 
 
 class EpochMemory(NamedTuple):

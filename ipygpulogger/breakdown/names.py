@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from types import FrameType, FunctionType, ModuleType, TracebackType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from ..allocator.graph import Address, Graphs
 from ..allocator.places import is_users
@@ -29,14 +29,12 @@ from ..owners.referents import (
     referents_of,
 )
 from ..owners.roots import LAST, roots_at, users_globals
+from ..records.explained import Kind
 from ..runtime.objects import bases_of, walk_stack
 from ..runtime.shell import is_shell_code
+from ..sources import Holding
 from ..sources.torch import tensors
 from ..sources.torch.state import module
-
-if TYPE_CHECKING:
-    from ..records.explained import Kind
-    from ..sources import Holding
 
 _OBJECTS, _EACH = 1024, 16  # objects that are visited beyond the names' own values, and for each block more
 _AT_ONCE = 64  # of them from one object, or as much time, before others have their turn

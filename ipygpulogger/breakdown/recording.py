@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from ..allocator.caching_allocator import blocks_of, live
 from ..allocator.replay import Moment, Replay
 from ..engine.machine import Machine, machine
+from ..engine.peaks import Interval, PeakTracker
 from ..engine.sampler import Measuring
-from ..records import Measurement
+from ..records import AtPeak, Measurement
+from ..records.explained import KindTimeline
 from ..records.units import size_text
 from ..runtime import clock
 from ..runtime.collector import undisturbed
@@ -22,11 +24,6 @@ from .kinds import workspaces
 from .ram import RamRecording
 from .rows import Breakdown
 from .timeline import placed
-
-if TYPE_CHECKING:
-    from ..engine.peaks import Interval, PeakTracker
-    from ..records import AtPeak
-    from ..records.explained import KindTimeline
 
 M = TypeVar("M", bound=Measurement)
 

@@ -11,9 +11,9 @@ import shutil
 import sys
 import threading
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import Any, TextIO
 
-from ..records import MIME, NoteKind
+from ..records import MIME, CellRecord, NoteKind
 from ..records.cell_record import main_line_of
 from ..records.note import of_kind
 from ..records.units import clipped, printable, time_text
@@ -22,9 +22,6 @@ from ..render.headline import is_quiet, memories
 from ..runtime import clock
 from . import streams
 from .streams import aside, is_terminal, say, styled, without_colours
-
-if TYPE_CHECKING:
-    from ..records import CellRecord
 
 # Of the report of a cell that still runs, as `render.text.so_far` begins it.
 _SO_FAR = re.compile(r".*: \d+ s so far( \||$)")

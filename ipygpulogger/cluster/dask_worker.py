@@ -10,16 +10,14 @@ import os
 import socket
 from contextvars import Context, copy_context
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..blocks.measure import Measure, measure
+from ..records import Measurement
+from ..records.cell_record import Status
 from ..records.note import Note, NoteKind
 from ..records.process import Process, ProcessRecord
 from .arrivals import packed
-
-if TYPE_CHECKING:
-    from ..records import Measurement
-    from ..records.cell_record import Status
 
 _NAME = 120  # characters of a task's name, and of its label
 

@@ -11,15 +11,13 @@ import os
 import socket
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from ..blocks.measure import Measure, measure
+from ..records import Status
 from ..records.process import Process, ProcessRecord
 from ..runtime.shell import current_shell, error_of, first_line, was_interrupted
 from .arrivals import packed
-
-if TYPE_CHECKING:
-    from ..records import Status
 
 KEY = "ipygpulogger"  # of the published data; the record of one engine, as bytes
 

@@ -12,9 +12,10 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..analysis.group import Group, Missing
+from ..records.process import ProcessRecord
 from ..runtime import clock
 from ..runtime.errors import why
 from ..runtime.shell import first_line
@@ -22,9 +23,6 @@ from ..runtime.wrappers import Wrappers
 from .arrivals import unpacked
 from .engine_cells import KEY
 from .watcher import Watch, label_here, running, watch_of
-
-if TYPE_CHECKING:
-    from ..records.process import ProcessRecord
 
 # What an engine runs silently. It binds no name there, and finds a package that was installed a moment ago.
 _CALL = (

@@ -5,18 +5,15 @@ from __future__ import annotations
 import random
 import sys
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from ..engine.scope import Scope, measured_now
 from ..notebook.cell import CellEvents
 from ..notebook.logger import IPyGPULogger
 from ..owners.roots import CACHED, empty_outputs
-from ..records import DRIVER
+from ..records import DRIVER, CellRecord, DeviceUsage, Measurement, Usage
 from ..render import experiments as render
 from ..runtime.objects import walk_stack
-
-if TYPE_CHECKING:
-    from ..records import CellRecord, DeviceUsage, Measurement, Usage
 
 
 def variables(shell: Any) -> Iterator[tuple[str, Any]]:

@@ -8,17 +8,13 @@ change.
 from __future__ import annotations
 
 from datetime import datetime
-from typing import TYPE_CHECKING
 
-from ..records import DeviceUsage, Metric, Peak
+from ..records import DeviceUsage, Metric, Peak, Timeline
 from ..records.units import MB
 from ..sources import Device, Unavailable
 from ..sources.nvidia.nvml import ENERGY_RESOLVES_S, Nvml
 from .ledger import ALLOCATED, RESERVED, DeviceSnapshot
 from .peaks import Interval, PeakTracker, peak_of_sum
-
-if TYPE_CHECKING:
-    from ..records import Timeline
 
 METRICS = {"energy": "J", "utilization": "%"}  # each name, with its unit
 

@@ -9,15 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from operator import methodcaller
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
+from ..sources import Counter, Device, DeviceCounter, DeviceMemory, Framework
 from ..sources.nvidia import driver
+from ..sources.nvidia.nvml import Nvml
+from .frameworks import Frameworks
 from .peaks import PeakTracker
-
-if TYPE_CHECKING:
-    from ..sources import Counter, Device, DeviceCounter, DeviceMemory, Framework
-    from ..sources.nvidia.nvml import Nvml
-    from .frameworks import Frameworks
 
 
 class Devices:

@@ -8,16 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, NamedTuple, TypeVar, cast
+from typing import NamedTuple, TypeVar, cast
 
 from ..records import DRIVER
 from ..runtime import clock
 from ..sources import Device, DeviceCounter, DeviceMemory, Unavailable
 from ..sources.nvidia import driver
+from ..sources.nvidia.nvml import Nvml
 from .peaks import QUIET_TRIES, PeakTracker
-
-if TYPE_CHECKING:
-    from ..sources.nvidia.nvml import Nvml
 
 ALLOCATED = 0  # the first series of a device's counter: held by live arrays
 RESERVED = -1  # the last one: what the allocator took from the device

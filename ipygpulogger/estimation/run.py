@@ -6,9 +6,11 @@ import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from ..allocator.caching_allocator import fits_within
+from ..allocator.places import Frame
+from ..records import AtPeak, KindTimeline
 from ..records.units import MB, rounded_mb
 from .allocations import Allocations, Kinds
 from .fake_map import FakeMap
@@ -19,10 +21,6 @@ from .patches import patched
 from .reach import Arguments, Reach
 from .restored import Interrupts
 from .values import EstimateError, listed, written
-
-if TYPE_CHECKING:
-    from ..allocator.places import Frame
-    from ..records import AtPeak, KindTimeline
 
 _MOST_RUNS = 4
 _LINES = 3  # that a note names

@@ -12,16 +12,14 @@ import os
 import sys
 from collections.abc import Callable
 from types import CodeType, FrameType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..engine.machine import machine
 from ..records import LineUsage
 from .backends import SysMonitoring, SysSetTrace
 from .frame_state import CodeFrames, LineTable
 from .line_memory import LineMemories
-
-if TYPE_CHECKING:
-    from .tracing import TracingBackend
+from .tracing import TracingBackend
 
 backend: TracingBackend = SysMonitoring() if sys.version_info >= (3, 12) else SysSetTrace()
 if hasattr(os, "register_at_fork"):

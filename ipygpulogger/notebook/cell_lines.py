@@ -16,15 +16,13 @@ from collections.abc import Iterable
 from dataclasses import replace
 from inspect import CO_NEWLOCALS
 from types import CodeType, FrameType, SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..lines.line_profiler import LineProfiler, code_of
+from ..records import LineUsage
 from ..runtime.objects import nested_code
 from ..runtime.shell import cells_behind, is_a_cells, lines_of, place_of
 from .cell import Cell, Request, options_of
-
-if TYPE_CHECKING:
-    from ..records import LineUsage
 
 
 def chosen(request: Request, namespace: dict[str, Any]) -> list[CodeType]:

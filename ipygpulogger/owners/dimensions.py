@@ -12,10 +12,8 @@ from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 from ..runtime.shell import is_shell_code, is_users_file
+from ..sources import Framework
 from .referents import exception_chain, frames_of, locals_of, own_attribute
-
-if TYPE_CHECKING:
-    from ..sources import Framework
 
 _TOKEN = re.compile(
     r"""(?:[^\S\n]*(?:\#[^\n]*)?\n)+(?P<indent>[^\S\n]*)|[^\S\n]+|\#[^\n]*

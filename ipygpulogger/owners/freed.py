@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Hashable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from ..records import CPU, RamUsage
+from ..records import CPU, RamUsage, Usage
 from ..records.units import MB, rounded_mb, shortened, size_text
 from .dimensions import names_in
 from .growth import Snapshot, gained, gone, is_same, plain_name
 from .memory_blocks import array_readers, holding_of
-
-if TYPE_CHECKING:
-    from ..records import Usage
 
 _NAMED = 3
 

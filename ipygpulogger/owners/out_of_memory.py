@@ -10,21 +10,18 @@ import re
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from ..engine.machine import machine
-from ..records import CPU, OutOfMemory, device_id
+from ..records import CPU, DeviceUsage, OutOfMemory, device_id
 from ..records.explained import requested
 from ..records.units import MB, rounded_mb, shortened, size_text
 from ..sources import DeviceCounter, Framework, Unavailable
+from .attribution import WalkResult
 from .dimensions import find_batch
 from .memory_blocks import array_readers
 from .referents import FRAMEWORKS, asked_of_ram, first_word, message_of, out_of_memory_in, ram_error_in
 from .roots import LAST, owners_in
-
-if TYPE_CHECKING:
-    from ..records import DeviceUsage
-    from .attribution import WalkResult
 
 _SIZE = r"(?P<number>\d[\d,]*(?:\.\d+)?)\s*(?P<unit>bytes|[KMGT]i?B)\b"
 _SIZES = {  # by field of `OomMessage`, how torch, JAX and CuPy say it

@@ -13,11 +13,11 @@ from collections.abc import Callable, Container, Iterable, Iterator
 from functools import lru_cache, partial
 from itertools import compress, repeat
 from types import FrameType, ModuleType, TracebackType
-from typing import TYPE_CHECKING, Any, TypeGuard
+from typing import Any, TypeGuard
 
 from ..engine.machine import machine
 from ..engine.scope import measured_now
-from ..records import came_back
+from ..records import Owner, came_back
 from ..runtime import clock
 from ..runtime.objects import walk_tb
 from ..runtime.shell import is_users_module, module_namespace
@@ -25,9 +25,6 @@ from .attribution import Root, WalkResult
 from .memory_blocks import ArrayReaders, array_readers
 from .referents import exception_chain, is_function, locals_of, traceback_of, unique_frames, worth_visiting
 from .walk import BUDGET_S, walk
-
-if TYPE_CHECKING:
-    from ..records import Owner
 
 _SHELLS_OWN = {"In", "Out", "get_ipython", "exit", "quit", "open"}  # and names that begin with "_"
 _PARTS: tuple[str, ...] = ("user_ns", "user_ns_hidden", "user_module", "displayhook", "history_manager")

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from .explained import AtPeak, KindTimeline
 from .value import Displayed, Value, displayed_text, plain
-
-if TYPE_CHECKING:
-    from .explained import AtPeak, KindTimeline
 
 
 def fit(

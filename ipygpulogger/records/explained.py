@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from .cell_record import Owner  # noqa: TC001 - decoding evaluates the type hints
+from .cell_record import Owner
 from .device_usage import CPU, DeviceUsage, Sizes
 from .units import MB, rounded_mb, size_text
 from .usage import Usage

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from .cell_record import CellRecord
+from .measurement import Measurement
 from .units import shortened
 from .value import Value
-
-if TYPE_CHECKING:
-    from .measurement import Measurement
 
 _CELL_DEFAULTS: dict[str, Any] = {"execution_count": None, "cell_id": None, "source": "", "status": "ok"}
 

@@ -6,16 +6,13 @@ import textwrap
 from collections.abc import Iterator
 from dataclasses import replace
 from html import escape
-from typing import TYPE_CHECKING
 
+from ..records import BatchEstimate, Estimate
 from ..records.units import clipped, nonzero_mb, printable, printable_lines, rounded_mb
 from . import at_peak
 from .markup import PREFORMATTED
 from .table import Column, Table
 from .timeline import drawings
-
-if TYPE_CHECKING:
-    from ..records import BatchEstimate, Estimate
 
 _WIDTH = 80  # columns
 _LABEL = 32  # characters of the function's name

@@ -5,13 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
-from typing import TYPE_CHECKING
 
+from ..records import CellRecord, DeviceUsage
 from ..records.units import MB, printable, printable_lines, truncated_mb
 from . import out_of_memory, text
-
-if TYPE_CHECKING:
-    from ..records import CellRecord, DeviceUsage
 
 _PREFIX = "･ "  # a halfwidth dot
 

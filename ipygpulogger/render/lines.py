@@ -4,15 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import groupby, product
-from typing import TYPE_CHECKING
 
-from ..records import CPU, device_id
+from ..records import CPU, LineUsage, Usage, device_id
 from ..records.units import MB, clipped, mb_range, printable_lines, rounded_mb, time_text, without_controls
 from .markup import BLUE, GREY, Part, Strong, colours, footnote, scrolling
 from .table import Bar, Column, Table
-
-if TYPE_CHECKING:
-    from ..records import LineUsage, Usage
 
 _WIDTH = 72  # characters of a source line
 _UNKNOWN = "n/a"

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from html import escape
-from typing import TYPE_CHECKING
 
-from ..records import CPU
+from ..records import CPU, OutOfMemory, Owner
 from ..records.explained import requested
 from ..records.units import MB, clipped, nonzero_mb, printable_lines, readable_sizes, rounded_mb, size_text
 from .markup import Part, first_fitting, fitted, legend, size, small, typeset
-
-if TYPE_CHECKING:
-    from ..records import OutOfMemory, Owner
 
 _FIRST = "asked", "free"
 _RAM_FAILED = "An allocation of RAM failed"

@@ -5,15 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from ..records import CPU
+from ..records import CPU, Owner
 from ..records.units import MB, clipped, nonzero_mb, printable, printable_lines, rounded_mb
 from .growth import also
 from .table import Column, Table
-
-if TYPE_CHECKING:
-    from ..records import Owner
 
 _NOTHING = "nothing hidden: no array was in Out or in a traceback"
 _NAMED = 8  # dropped owners

@@ -10,10 +10,9 @@ from html import escape
 from operator import attrgetter
 from pathlib import Path
 from string import Template
-from typing import TYPE_CHECKING
 
 from ..analysis.ranking import outer, shown
-from ..records import DeviceUsage
+from ..records import CellRecord, DeviceUsage
 from ..records.cell_record import process_of
 from ..records.units import cells_text, size_text, time_text, without_controls
 from .html import line_and_body
@@ -21,10 +20,6 @@ from .markup import BLUE, Part, bar, small
 from .page_plot import plot
 from .plot_data import Axis
 from .summary import highest
-
-if TYPE_CHECKING:
-    from ..records import CellRecord
-
 
 # Its policy has browsers run this script alone and fetch nothing, whatever a cell's text contains.
 _TEMPLATE, _SCRIPT = (Path(__file__).with_name(name) for name in ("page.html", "page.js"))

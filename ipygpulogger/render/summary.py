@@ -6,13 +6,13 @@ import re
 import textwrap
 from collections.abc import Iterator, Sequence
 from html import escape
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from ..analysis.compare import Change, Comparison, Pair, is_test
 from ..analysis.group import Group
 from ..analysis.leaks import growing_names, suspects
 from ..analysis.ranking import SIZES, Key, raising, rank
-from ..records import Estimate, KindTimeline, Measurement, OutOfMemory
+from ..records import CellRecord, Estimate, KindTimeline, Measurement, OutOfMemory, Usage
 from ..records.cell_record import process_of
 from ..records.units import (
     MB,
@@ -32,9 +32,6 @@ from . import html as html_report
 from .growth import device_name, named_devices
 from .markup import BLUE, DOT, RED, Drawn, Strong, line, scrolling, small
 from .table import Bar, Column, Table, Words, least_sign, moved_parts
-
-if TYPE_CHECKING:
-    from ..records import CellRecord, Usage
 
 _ROWS = 20  # cells
 _SUSPECTS = 5

@@ -6,14 +6,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from html import escape
 from itertools import groupby
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
+from ..records import Usage
 from ..records.units import MB, clipped, printable, rounded_mb
 from .markup import BLUE, RED, Cell, Drawn, Part, Strong, Text, cell_bar, code
 from .markup import table as html_table
-
-if TYPE_CHECKING:
-    from ..records import Usage
 
 
 class Column(NamedTuple):

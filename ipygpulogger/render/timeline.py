@@ -7,13 +7,10 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping
 from html import escape
 from itertools import accumulate, count, pairwise
-from typing import TYPE_CHECKING
 
+from ..records.explained import KindTimeline
 from ..records.units import clipped, in_mb, nonzero_mb, nonzero_text, printable, time_text
 from .markup import RED, columns, typeset
-
-if TYPE_CHECKING:
-    from ..records.explained import KindTimeline
 
 HELD = "held before"  # what people read for "before"
 _KINDS = HELD, "parameters", "optimizer state", "variables", "gradients", "activations", "temporaries"

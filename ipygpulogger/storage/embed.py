@@ -10,13 +10,11 @@ import json
 from collections.abc import Container
 from dataclasses import MISSING
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from ..records.cell_record import CellRecord
 from ..records.usage import Peak
 from ..records.value import fields_of
-
-if TYPE_CHECKING:
-    from ..records.cell_record import CellRecord
 
 LIMIT_BYTES = 16384
 SCHEMA = Path(__file__).with_name("record.schema.json")

@@ -5,16 +5,13 @@ from __future__ import annotations
 import errno
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from ..records.cell_record import CellRecord
 from ..records.units import printable
 from ..runtime.collector import undisturbed
 from . import formats
 from .decode import ImpossibleNumberError, record_from
 from .formats import json_line
-
-if TYPE_CHECKING:
-    from ..records.cell_record import CellRecord
 
 
 class Log:

@@ -18,19 +18,15 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ..blocks.measure import measure
 from ..engine.machine import machine
-from ..records import Measurement
+from ..engine.scope import Scope
+from ..records import Measurement, RamUsage
 from ..records.units import MB, size_text
 from ..runtime.errors import why
 from ..sources.system.ram_limit import least
 from .check import Check, Figure, Found, Memory, Unchecked, figures, in_a_thread
-
-if TYPE_CHECKING:
-    from ..engine.scope import Scope
-    from ..records import RamUsage
 
 _UNIT_BYTES, _LEAST_UNIT_BYTES = 32 * MB, 8 * MB
 _SHARE = 60  # of what is free a unit is one part at most, and at most six are in use at once

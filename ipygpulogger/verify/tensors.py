@@ -9,17 +9,14 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..engine.scope import Scope
-from ..records import Measurement, device_id
+from ..records import DeviceUsage, Measurement, device_id
 from ..records.units import MB
 from ..sources import DeviceMemory
 from ..sources.torch import state
 from .check import Found, Memory, Unchecked, exact, figures, in_a_thread
-
-if TYPE_CHECKING:
-    from ..records import DeviceUsage
 
 PAGE_BYTES = 2 * MB  # what the driver gives and takes back at once
 MOST_BYTES = 1024 * MB

@@ -9,14 +9,11 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..contract import FrameworkByDevice, Observation, Reading, Unavailable, unavailable
 from ..nvidia import driver
-from . import NOT_OURS, ResettableCounter, ResettableFramework
-
-if TYPE_CHECKING:
-    from . import Stats
+from . import NOT_OURS, ResettableCounter, ResettableFramework, Stats
 
 # "GPU:1", "/gpu:1", "/job:localhost/replica:0/task:0/device:GPU:1"; the star matches one GPU or is an error.
 _GPU = re.compile(r"(?:^|[:/])GPU:(\d+|\*)$", re.IGNORECASE)

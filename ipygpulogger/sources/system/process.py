@@ -14,18 +14,15 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from functools import cache, cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
-from ...records import Diagnosis
+from ...records import Diagnosis, Heap
 from ...records.units import MB, in_mb
 from ...runtime.errors import named
 from ..contract import UNREADABLE, Counter, Observation, PeakClass, Reading, Unavailable, unavailable
 from . import linux
 from .forked import forks
 from .linux import gil_held, high_water_precision_bytes, largest_fault_bytes, resident_precision_bytes
-
-if TYPE_CHECKING:
-    from ...records import Heap
 
 _IN_MODIFY = 2
 _EVENT_BYTES = 16  # a report without a name, which begins with the number of the watch
