@@ -102,6 +102,7 @@ class Kinds:
         self._kept = {id(snapshot.positions) for snapshot in history.snapshots}
         self._passes = sorted((one for one in history.passes if index in one.begin), key=self._begin)
         ended = [one for one in self._passes if one.ended_s and not one.inner]
+        ended = [one for one in ended if self._begin(one) < self._end(one)]  # others ran elsewhere
         # Backward passes and steps, from when and until when, since the epoch.
         self.spans = [("backward", one.began_s, one.ended_s) for one in ended]
         self.spans += [("step", *step) for step in history.steps]

@@ -29,6 +29,7 @@ M = TypeVar("M", bound=Measurement)
 
 _MOST_BYTES = MAX_EVENTS * EVENT_BYTES  # more than recording and reading take
 _MANY_EVENTS = 1 << 14  # of torch's history: from here on it may explain a figure of general RAM
+_LATER = "The table of {} is of the time until the code ended: a thread went on, to {} or more."
 _HISTORY = "torch's memory history took general RAM while this was measured: 25 to 65 MB where it is full."
 
 
@@ -292,9 +293,14 @@ class PeakRecording:
         devices = self._devices
         timelines = devices.timelines(measurement.time_s)
         ram, notes = ((), []) if self._ram is None else (self._ram.result(measurement), self._ram.notes)
+        at_peak = (*devices.at_peak(), *ram)
+        for gpu in measurement.gpus:
+            rows_bytes = sum(row.size_bytes for row in at_peak if row.device == gpu.id)
+            if 0 < rows_bytes < (end_bytes := gpu.allocated_bytes or 0):
+                notes.append(_LATER.format(gpu.id, size_text(end_bytes)))
         return replace(
             measurement,
-            at_peak=(*devices.at_peak(), *ram),
+            at_peak=at_peak,
             peak_times_s=tuple((one.device, one.peak()[0]) for one in timelines),
             timeline=timelines,
             notes=(*measurement.notes, *devices.notes, *notes),

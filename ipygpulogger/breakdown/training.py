@@ -204,8 +204,8 @@ class Training:
     def _steps_now(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
         values = self._values
         if values is not None and not values.torch.compiler.is_compiling():
-            if values.torch._C._current_graph_task_id() >= 0:
-                return  # it is part of a backward pass
+            if values.torch._C._current_graph_task_id() >= 0 or values.torch._C._len_torch_dispatch_stack():
+                return  # it is part of a backward pass, or on fake tensors
             self._stepping[id(optimizer)] = clock.wall_s()
 
     def _stepped(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import json
 from collections.abc import Callable, Iterator, Sequence
 from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ..analysis.compare import compare as compare_runs
 from ..engine.machine import machine
+from ..records import CellRecord
 from ..records.units import printable
 from ..render import summary
 from ..render.growth import diagnoses
@@ -19,11 +20,6 @@ from ..storage.history import History
 from ..storage.log import Log, load
 from .arguments import BadRequest, check
 from .streams import aside, say
-
-if TYPE_CHECKING:
-    import argparse
-
-    from ..records import CellRecord
 
 
 def read(path: Path) -> History:

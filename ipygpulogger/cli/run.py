@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..analysis.notable import excesses
 from ..analysis.ranking import outer
 from ..engine.machine import machine
+from ..records import CellRecord
 from ..records.units import MB, cells_text, rounded_mb, shortened, time_text
 from ..render import summary
 from ..runtime.errors import write_file
@@ -19,11 +21,6 @@ from .execution import Execution
 from .progress import Progress, Transcript
 from .report import Results, write_page
 from .streams import aside, interrupt_held_back, say
-
-if TYPE_CHECKING:
-    import argparse
-
-    from ..records import CellRecord
 
 _LABELS = 5  # that one sentence lists
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import getpass
 import json
 import re
@@ -14,7 +15,6 @@ from dataclasses import asdict, dataclass, field
 from itertools import groupby
 from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ..records.units import MB, printable
 from ..render.table import Column, Table
@@ -24,10 +24,6 @@ from ..verify.check import Check, Figure, Unchecked
 from .arguments import BadRequest
 from .progress import Progress
 from .streams import interrupt_held_back, is_terminal, say, styled
-
-if TYPE_CHECKING:
-    import argparse
-
 
 _COLUMNS = Column("Sizes in MB", "words"), Column("Figure"), Column("Truth"), Column("Label", "words")
 _WIDE = 1000  # where no terminal cuts lines off

@@ -212,13 +212,14 @@ def _devices(axis: Axis) -> Iterator[Panel]:
 
 
 def _course(use: DeviceUsage, left: float, right: float) -> dict[str, Points]:
-    """Return what is known of a device in one cell, by curve; no process has more than there is in use."""
+    """Return what is known of a device in one cell, by curve; others hold what they do at its end."""
     course: dict[str, Points] = {}
     sampled = [(min(left + at_s, right), in_mb(size)) for at_s, size in use.timeline]
     if use.attributed:
         before_mb, after_mb = in_mb(use.held_before_bytes), in_mb(use.after_bytes)
-        slope = (after_mb - before_mb) / (right - left) if right > left else 0.0
-        between = [(x, min(before_mb + (x - left) * slope, size)) for x, size in sampled]
+        others_mb = max(in_mb(use.used_bytes or 0) - after_mb, 0.0)
+        most_mb = in_mb(use.peak.lo_bytes if use.peak.hi_bytes is None else use.peak.hi_bytes)
+        between = [(x, min(max(size - others_mb, 0.0), most_mb)) for x, size in sampled]
         course[OWN] = [(left, before_mb), *between, (right, after_mb)]
     if use.used_bytes is not None:
         course[WHOLE] = [*sampled, (right, in_mb(use.used_bytes))]

@@ -6,6 +6,7 @@ import sys
 import textwrap
 import threading
 import time
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -446,3 +447,42 @@ def test_when_the_peak_was(cuda):
         (one.peak_times_s[0][1], one.time_s) for one in (recorded(run).record for run in (early, late))
     )
     assert time_s - before >= 0.4 and after > 0.1
+
+
+def test_a_thread_that_allocates_after_the_code_has_ended(cuda):
+    """The table is of the time before, and a note says so, with how much there was at the end."""
+    around = Recorded()
+    kept = block(3)
+    result = around.recording.result
+
+    def later(measurement):
+        (gpu,) = measurement.gpus
+        return result(replace(measurement, gpus=(replace(gpu, allocated_bytes=40 * MB),)))
+
+    around.recording.result = later
+    around.end()
+    assert around.bytes() == kept.nbytes
+    assert around.notes == [
+        "The table of cuda:0 is of the time until the code ended: a thread went on, to 40 MB or more."
+    ]
+
+
+def test_recordings_that_overlap_in_two_threads_leave_nothing_in_torch(cuda, capfd):
+    """What the thread that begins first adds, another one that ends last removes."""
+    first, began, ended = PeakRecording(ram=False), threading.Event(), threading.Event()
+
+    def second():
+        one = PeakRecording(ram=False)
+        one.begin()
+        began.set()
+        ended.wait()
+        one.end()
+
+    first.begin()
+    thread = threading.Thread(target=second)
+    thread.start()
+    began.wait()
+    first.end()
+    ended.set()
+    thread.join()
+    assert "callback" not in capfd.readouterr().err

@@ -169,3 +169,31 @@ def test_the_kinds_of_a_long_training(cuda, monkeypatch, share):
     for kind in ("gradients", "activations"):
         assert {kinds[kind][i] for i in peaks} == {kinds[kind][peaks[0]]}, kind
     assert one.phases == ()  # too many
+
+
+@pytest.mark.torch
+def test_what_did_not_run_on_the_device_is_no_phase(cuda):
+    """Neither a training on the CPU nor an estimate of one, in a measurement that uses the device as well."""
+    import torch
+
+    from ipygpulogger import estimate
+
+    kept = []
+    data = torch.ones(8, 16)
+
+    def step(data):
+        model = torch.nn.Linear(16, 16).to(data.device)
+        optimizer = torch.optim.SGD(model.parameters())
+        model(data).sum().backward()
+        optimizer.step()
+
+    def work():
+        kept.append(torch.ones(1 << 20, device="cuda"))
+        estimate(lambda: step(data.cuda()))
+        model(data).sum().backward()
+
+    model = torch.nn.Linear(16, 16)
+    (one,) = recorded(work).record.timeline
+    assert one.phases == ()
+    (one,) = recorded(lambda: step(data.cuda())).record.timeline
+    assert [name for name, _, _ in one.phases] == ["backward", "step"]

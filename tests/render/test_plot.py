@@ -99,16 +99,19 @@ def test_ram_is_drawn_point_for_point():
     ("use", "own", "whole"),
     [
         (device(700, 1500), [[(0, 700), (10, 1500)]], [[(10, 2000)]]),
-        # What all processes have is an upper bound of what this one has.
-        (device(5500, 1000, course=[(1, 1000), (9, 5000)]), [[(0, 5500), (1, 1000), (9, 1450), (10, 1000)]],
+        # Others hold 1000 at the end; this process never has more than its peak.
+        (device(5500, 1000, course=[(1, 1000), (9, 5000)]), [[(0, 5500), (1, 0), (9, 4000), (10, 1000)]],
          [[(1, 1000), (9, 5000), (10, 2000)]]),
+        (device(0, 4000, used=4400, course=[(1, 400), (4, 400), (5, 4400), (9, 7000)]),
+         [[(0, 0), (1, 0), (4, 0), (5, 4000), (9, 4000), (10, 4000)]],
+         [[(1, 400), (4, 400), (5, 4400), (9, 7000), (10, 4400)]]),
         (device(0, 0, attributed=False), [], [[(10, 2000)]]),
         (device(0, 5, used=None), [[(0, 0), (10, 5)]], []),
         (device(0, 0, used=None, attributed=False), [], []),
     ],
 )  # fmt: skip
 def test_the_curves_of_a_device(use, own, whole):
-    """What this process held, on a straight line between the ends; what was in use in all; nothing unknown."""
+    """What all use but for what others hold at the end, up to this one's peak; the ends as they are; nothing unknown."""
     assert curves(cell(1, 0, 10, 1, 1, gpus=[use])) == (own, whole)
 
 

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from types import ModuleType, SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -80,9 +81,8 @@ def is_on(torch: ModuleType) -> bool:
 
 def start(torch: ModuleType) -> None:
     """Let torch record; raises `Unavailable`."""
-    record = torch.cuda.memory._record_memory_history
     with unavailable("torch does not record its memory"):
-        record("all", context="alloc", stacks="python", max_entries=MAX_EVENTS)
+        _record(torch, "alloc")
 
 
 def stop(torch: ModuleType) -> None:
@@ -93,9 +93,17 @@ def stop(torch: ModuleType) -> None:
     one of a few thousand stops). So stacks are declined first, and the other threads have the time to go on.
     """
     with suppress(TypeError, *TORCH_ERRORS):
-        torch.cuda.memory._record_memory_history("all", context=None, stacks="python", max_entries=MAX_EVENTS)
+        _record(torch, None)
         let_others_go_on(_LONGEST_S)
     torch.cuda.memory._record_memory_history(None)
+
+
+def _record(torch: ModuleType, context: str | None) -> None:
+    record = partial(torch.cuda.memory._record_memory_history, "all", context=context, stacks="python")
+    try:  # else torch adds a callback to the thread that starts, which another one that stops cannot remove
+        record(max_entries=MAX_EVENTS, global_record_annotations=True)
+    except TypeError:  # an older torch
+        record(max_entries=MAX_EVENTS)
 
 
 def take(torch: ModuleType, *, events: bool) -> Snapshot:
