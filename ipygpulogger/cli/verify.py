@@ -125,12 +125,12 @@ def _run(options: argparse.Namespace, found: _Findings, progress: Progress) -> N
     parts = {"RAM": ram.checks} if options.quick else {"RAM": ram.checks, "devices": device.checks}
     for name, make in (parts | ({"estimates": estimates.checks} if options.estimate else {})).items():
         checks: list[Check] = []
-        progress.show(f"looking for {name}")
         with found.part(name):
+            progress.show(f"looking for {name}")
             checks = make()
         for check in checks:
-            progress.show(check.name)
             with found.part(check.name), closing(check.found()) as shown:  # type: ignore[type-var]
+                progress.show(check.name)
                 for one in shown:
                     (found.unchecked if isinstance(one, Unchecked) else found.figures).append(one)  # type: ignore[arg-type]
     with found.part("system"):  # last, when the frameworks that were used are known

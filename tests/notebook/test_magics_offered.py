@@ -160,5 +160,6 @@ def test_what_we_say_works_as_typed(shell, tmp_path, command):
     ran = run(shell, f"{typed}\ny = 2" if command.startswith("%%") else typed)
     error = ran.error_before_exec or ran.error_in_exec
     without_torch = "snapshot" in command and "torch" in str(error)  # then it writes nothing
-    assert ran.success or without_torch, (command, TOLD[command], error)
+    without_notebook = "panel" in command and "it needs a notebook" in str(error)
+    assert ran.success or without_torch or without_notebook, (command, TOLD[command], error)
     shell.user_ns["il"].stop()

@@ -71,7 +71,7 @@ def test_which_device_ran_out(shell, said, index):
     """The one that the message names, else the framework's current one; its own figures are told."""
     words = f"CUDA out of memory. Tried to allocate 2.00 GiB.{said}"
     snapshot = oom_snapshot(RuntimeError(words), shell, [TwoDevices()])
-    assert (snapshot.device, snapshot.free_bytes) == (f"cuda:{index}", index * GIB)
+    assert (snapshot.device, snapshot.report.free_bytes) == (f"cuda:{index}", index * GIB)
 
 
 # -- the one next step, where every figure is known
@@ -82,22 +82,19 @@ EARLIER_MB = 500  # before the cell
 def failed(*, hidden_mb, left_mb=0, free_mb=0, **more):
     """A cell that asked for 100 MB when `left_mb` of its own were live; afterwards nothing is free."""
     now_mb = EARLIER_MB + left_mb
-    snapshot = OomSnapshot(
-        "cuda:0",
-        OomMessage(100 * MB, setting="PYTORCH_ALLOC_CONF"),
-        (Owner("Out[3]", hidden_mb * MB, "cuda:0", "output"),),
-        complete=True,
-        free_bytes=free_mb * MB,
-        available_bytes=free_mb * MB,
-        live_bytes=now_mb * MB,
-        cached_bytes=0,
-        fragmented_bytes=0,
-    )
+    owners = (Owner("Out[3]", hidden_mb * MB, "cuda:0", "output"),)
+    figures = {"live_bytes": now_mb * MB, "cached_bytes": 0, "fragmented_bytes": 0, **more}
+    report = OutOfMemory(
+        "cuda:0", 100 * MB, free_mb * MB, neighbours_bytes=None, traceback_bytes=0, outputs_bytes=hidden_mb * MB,
+        owners=owners, advice="", **figures,
+    )  # fmt: skip
+    message = OomMessage(100 * MB, setting="PYTORCH_ALLOC_CONF")
+    snapshot = OomSnapshot("cuda:0", report, complete=True, message=message, available_bytes=free_mb * MB)
     usage = DeviceUsage(
         EARLIER_MB * MB, now_mb * MB, Peak(now_mb * MB, None, "sampled"), index=0, name="a GPU",
         allocated_bytes=now_mb * MB, reserved_bytes=now_mb * MB, free_bytes=0,
     )  # fmt: skip
-    return oom_report(replace(snapshot, **more), [usage])
+    return oom_report(snapshot, [usage])
 
 
 IN_PIECES = {"cached_bytes": 200 * MB, "fragmented_bytes": 200 * MB}
