@@ -88,12 +88,7 @@ def lines_of(rows: Sequence[AtPeak], width: int, most: int = _ROWS) -> list[str]
     return _table(rows, most, html=False).text(width)[1:]  # without heads
 
 
-def html(
-    rows: Sequence[AtPeak],
-    times_s: _Times,
-    timelines: _Over = (),
-    height: int = HEIGHT,
-) -> str:
+def html(rows: Sequence[AtPeak], times_s: _Times, timelines: _Over = (), height: int = HEIGHT) -> str:
     """Return the same as HTML: of each device a bar of the kinds, and the table; foreign text is escaped."""
     markup = ""
     for device, found in _by_device(rows):

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, NamedTuple
 
@@ -21,15 +20,17 @@ class Unavailable(Exception):  # noqa: N818 - a state of the world rather than a
     """The counter cannot be read now; the message says why in one sentence."""
 
 
-@contextmanager
-def unavailable(says: str, why: Callable[[Exception], str] = first_line) -> Iterator[None]:
+class unavailable:  # noqa: N801 - used as a function; a generator's context takes twice the calls
     """Raise `Unavailable` in place of any error that no signal handler raised: what it says, and why."""
-    try:
-        yield
-    except Exception as error:
-        if isinstance(error, Unavailable) or is_from_a_handler(error):
-            raise
-        raise Unavailable(f"{says}: {why(error)}") from error
+
+    def __init__(self, says: str, why: Callable[[Exception], str] = first_line) -> None:
+        self._says, self._why = says, why
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        if isinstance(error, Exception) and not (isinstance(error, Unavailable) or is_from_a_handler(error)):
+            raise Unavailable(f"{self._says}: {self._why(error)}") from error
 
 
 class Notes:
