@@ -324,7 +324,8 @@ def test_a_table_after_each_cell_in_which_tasks_ended(shell, capsys):
             assert records.label == f"In [{shell.execution_count - 1}]"
             assert [record.task for record in records] == ["hold"] * 2
             for record in records:
-                assert record.gen.peaked_bytes == pytest.approx(size_mb * MB, abs=2 * MB)
+                # Not what it peaked at: of two tasks on one worker malloc keeps the memory of the first.
+                assert record.gen.needed_bytes == pytest.approx(size_mb * MB, abs=2 * MB)
             assert repr(records).splitlines()[0] in capsys.readouterr().out
         run("ray.get(before.remote())")
         assert len(watching.records) == 2
