@@ -76,7 +76,8 @@ class BoundedLog:
 
 
 # The figures of aten/src/ATen/cuda/CublasHandlePool.cpp: of each handle and stream, kept for good.
-_CUBLAS_BYTES = {8_519_680, 33_554_432}  # the default; that of Hopper and later
+WORKSPACE_BYTES = 8_519_680  # the default, a size that no tensor has by chance
+_CUBLAS_BYTES = {WORKSPACE_BYTES, 33_554_432}  # of Hopper and later 32 MB, which tensors do have
 CUBLAS = "workspace of cuBLAS"
 _CHECKPOINT = "checkpoint.py"
 _RECOMPUTES = "recompute_fn", "unpack_hook"

@@ -20,7 +20,7 @@ from ..runtime.errors import is_from_a_handler, named
 from ..sources import Device, Unavailable
 from ..sources.torch.history import DeviceHistory, TorchHistory
 from ..sources.torch.snapshot import EVENT_BYTES, MAX_EVENTS, Position, SnapshotFile, position
-from .kinds import workspaces
+from .kinds import WORKSPACE_BYTES
 from .ram import RamRecording
 from .rows import Breakdown
 from .timeline import placed
@@ -187,13 +187,12 @@ class DeviceRecording(Measuring):
         if sum(len(one.events) for one in histories) > _MANY_EVENTS:
             self.notes.append(_HISTORY)
         self.failed = history.failed
-        # Workspaces of libraries, which no name holds, would make the search for names a long one.
-        known = workspaces()
+        # cuBLAS's workspaces, which no name holds, would make the search for names a long one.
         self._breakdown.read_names(
             (one.index, address)
             for one in histories
             for address, block in live(blocks_of(one.end.segments)).items()
-            if block["size"] not in known
+            if block["size"] != WORKSPACE_BYTES
         )
         self.notes += self._breakdown.notes
         # `read_names` walks the frames of this call, and what it read of them may stay until garbage is

@@ -212,8 +212,8 @@ def _divided(
 ) -> tuple[list[str], list[list[str]], list[str] | None]:
     """Split the command line into our own arguments, the pairs of ``-p``, and the script's arguments.
 
-    The script is the first argument that ends in ``.py`` and is not an option's value. All arguments after it
-    are the script's; None if there is no script. ``-p`` is parsed here, as its value may begin with a dash.
+    The script is the first argument that ends in ``.py`` and is not an option's value. Its arguments are all
+    that follow it, or None without a script. argparse cannot parse a value of ``-p`` that begins with "-".
     """
     actions = [action for action in parser._actions if action.nargs is None]
     valued = {name for action in actions for name in action.option_strings}

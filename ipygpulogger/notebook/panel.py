@@ -97,7 +97,7 @@ class Panel:
             self.send({"running": {**cell, "figures": figures}})
 
     def send(self, message: Message) -> None:
-        """Send a message to the views; if nobody is there, no cell has an error for it."""
+        """Send a comm message to the open views; an error in sending, such as a closed comm, is ignored."""
         text, name = json.dumps(message), os.urandom(4).hex()
         pieces = [text[at : at + MOST_BYTES // 2] for at in range(0, len(text), MOST_BYTES // 2)]
         parts = [{"of": len(pieces), "id": name, "at": at, "text": one} for at, one in enumerate(pieces)]

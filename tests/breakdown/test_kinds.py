@@ -238,3 +238,14 @@ def test_a_module_that_was_known_before_its_memory_changed(move):
 
     found = by_kind(at_peak(run))
     assert found["parameters"] >= 512 * 512 * (2 if move is nn.Module.half else 4)
+
+
+def test_a_variable_of_the_size_of_a_workspace_is_a_variable():
+    """cuBLAS's has 32 MB on some devices, and so have many tensors: a name decides."""
+    held = {}
+
+    def work():
+        held["mine"] = torch.empty(32 * MB, dtype=torch.uint8, device=DEVICE)
+
+    (row,) = [row for row in at_peak(work) if row.size_bytes == 32 * MB]
+    assert (row.kind, row.name) == ("variables", "held")
