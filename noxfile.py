@@ -258,7 +258,7 @@ def faults(session):
     """Every call that leaves the process times every error, before, within and after a cell; more fuzzing."""
     install_simulated(session, TORCH)
     env = {"OMP_NUM_THREADS": "1", "FAULTS": "all", "FUZZ": "5000"}
-    session.run("python", "-m", "pytest", "tests/test_faults.py", "tests/test_fuzzing.py", env=env)
+    session.run("python", "-m", "pytest", "-s", "tests/test_faults.py", "tests/test_fuzzing.py", env=env)
 
 
 @nox.session

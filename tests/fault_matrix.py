@@ -506,8 +506,10 @@ class Session:
         self.faults.target = None
         self.il.stop()
         if "log" in self.options and "cannot write" not in self.said.getvalue():
-            lines = self.log.read_bytes().count(b"\n")
-            problems += [] if lines == len(self.il.history) else [f"{lines} lines in the log"]
+            from ipygpulogger import History
+
+            records = len(History.load(self.log))
+            problems += [] if records == len(self.il.history) else [f"{records} records in the log"]
         after = descriptors_now(), gc.isenabled(), gc.get_threshold()
         problems += [] if before == after else [f"left: {before} became {after}"]
         left = left_anywhere(self.machines.machine())
@@ -603,9 +605,15 @@ def main(names, which="all", find=""):
     faults = Asking.aim = Faults()
     builtins.__ask__, builtins.__outside_import__ = faults.ask, outside_import
     sys.meta_path.insert(0, Asking)
-    session, problems, counted, seen = Session(faults), [], collections.Counter(), set()
+    session, counted, seen = Session(faults), collections.Counter(), set()
+
+    def say(*found):
+        """Print at once: a run takes an hour, and may be cut short."""
+        print(*found, sep="\n", end="\n" * bool(found), file=sys.__stdout__, flush=True)
+        counted["problems"] += len(found)
+
     for name in names.split(","):
-        problems += [f"{name}, without a fault: {one}" for one in session.begin(name)]
+        say(*(f"{name}, without a fault: {one}" for one in session.begin(name)))
         combinations = [
             (here, error, fault)
             for here, returned in sorted(faults.found.items(), key=lambda found: found[0])
@@ -624,13 +632,9 @@ def main(names, which="all", find=""):
             except BaseException as raised:
                 found = [f"escaped: {raised!r}"]
             counted.update({"run": 1, "struck": bool(faults.struck)})
-            problems += [f"{combination}: {one}"[:300] for one in found]
-            if "VERBOSE" in os.environ and found:
-                print(*problems[-len(found) :], sep="\n", file=sys.__stderr__, flush=True)
-        if "VERBOSE" in os.environ:
-            print(name, dict(counted), file=sys.__stderr__, flush=True)
-    print(json.dumps(counted), *problems[:100], sep="\n", file=sys.__stdout__, flush=True)
-    os._exit(bool(problems))
+            say(*(f"{combination}: {one}"[:300] for one in found))
+    print(json.dumps(counted), file=sys.__stdout__, flush=True)
+    os._exit(bool(counted["problems"]))
 
 
 if __name__ == "__main__":
