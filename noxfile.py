@@ -236,7 +236,7 @@ def browser(session):
     """JupyterLab in a real Chromium; BROWSER_PICTURES names a folder for what was seen."""
     if not any(map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))):
         session.skip("this machine has no Chromium")
-    session.install("-e", ".[test,panel]", "jupyterlab", "playwright")
+    session.install("-e", ".[test,panel]", "jupyterlab", "notebook>=7", "playwright")
     session.run("python", "-m", "pytest", "tests/browser", *session.posargs)
 
 
