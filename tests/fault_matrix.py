@@ -50,7 +50,7 @@ WITHIN = re.compile(  # the process: what those modules have besides
 )
 STANDARD = sys.stdlib_module_names - {"ctypes"}  # a Python may be without that one
 SHOWS = {"print", "publish", "display", "clear_output", "write", "flush", "send"}
-NO_CALL = (BaseException, tuple, ctypes._SimpleCData)
+NO_CALL = (BaseException, tuple, ctypes.Array.__base__)  # the last: all data of C
 
 
 def kind_of(function):

@@ -262,7 +262,7 @@ class Nvml:
         return [self._describe(module, index, one) for one in ([handle] if slices is None else slices)]
 
     def _describe(self, module: ModuleType, index: int, handle: Any) -> Device:
-        uuid, name = module.nvmlDeviceGetUUID(handle), module.nvmlDeviceGetName(handle)
+        uuid, name = module.nvmlDeviceGetUUID(handle), module.nvmlDeviceGetName(handle) or "GPU"
         self._handles[_bare(uuid)] = handle
         memory = self._ask(module, partial(_memory, module, handle), "device memory")
         return Device(DRIVER, index, name, uuid, None if memory is None else memory.total_bytes)
