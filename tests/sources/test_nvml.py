@@ -50,6 +50,12 @@ def test_devices_and_their_memory(gpu, nvml):
     assert used_bytes(nvml, first.uuid) is None
 
 
+def test_a_device_without_a_name(gpu, nvml, monkeypatch):
+    """A driver that names no device has them nevertheless, each with a text for its name."""
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetName", lambda _: None)
+    assert [device.name for device in nvml.devices()] == ["GPU", "GPU"]
+
+
 def test_our_own_part(gpu, nvml):
     """0 when others are listed; unknown where the driver hides sizes, or lists a host's pids (containers)."""
     uuid = nvml.devices()[0].uuid
