@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator
 from inspect import CO_OPTIMIZED
 from types import CodeType, FrameType
 
-from . import tracing
 from .line_memory import LineMemories, LineMemory
 
 MEASURED = 1_000  # boundaries in one code object; after that its lines are only counted
@@ -19,20 +18,20 @@ RARE = 50  # but a line with no more boundaries than this is measured all the sa
 _INLINE = frozenset(("<lambda>", "<genexpr>", "<listcomp>", "<setcomp>", "<dictcomp>"))
 
 
-class Line:
+class Line(LineMemory):
     """One line of one file: hits, time, and its memory."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.hits = self.boundaries = 0  # how often it started, and the counters were read for it
         self.running = 0  # frames that are at it now
         self.time_s = self._since_s = 0.0  # for which at least one frame was at it
         self.skipped = False  # whether it ran without the counters being read for it
-        self.memory = LineMemory()
 
     @property
     def complete(self) -> bool:
         """Whether its memory is known for each time that it ran."""
-        return not (self.skipped or self.memory.cut_off)
+        return not (self.skipped or self.cut_off)
 
     def enter(self, now_s: float) -> None:
         """Count a frame that gets to this line, or resumes it."""
@@ -57,59 +56,11 @@ class FrameState:
         self.suspended = False
 
 
-class LineTable:
-    """Every line that ran in one measurement, and the code objects that they belong to."""
-
-    def __init__(self, memory: LineMemories) -> None:
-        self.memory = memory
-        self._lines: dict[tuple[str, int], Line] = {}
-        self._codes: list[CodeFrames] = []
-
-    def line(self, filename: str, lineno: int) -> Line:
-        """Return the one entry of a line, a new one the first time."""
-        return self._lines.setdefault((filename, lineno), Line())
-
-    def follow(self, code: CodeType) -> CodeFrames:
-        """Measure the lines of a code object."""
-        followed = CodeFrames(self, code)
-        self._codes.append(followed)
-        return followed
-
-    def stop(self) -> None:
-        """End every line that runs; `LineMemories.stop` ends their memory."""
-        stopped_s = tracing.now_s()
-        for code in self._codes:
-            for state in tuple(code.states.values()):
-                if state.line is not None:
-                    state.line.leave(stopped_s)
-            code.states.clear()
-
-    def forget(self) -> None:
-        """Leave out what the lines that run now have used: their ends will not be reported."""
-        for code in self._codes:
-            code.states.clear()
-        for line in tuple(self._lines.values()):
-            line.memory.cut_off |= bool(line.running or line.memory.holders)
-            line.running = line.memory.holders = 0
-        self.memory.forget()
-
-    def ran(self) -> Iterator[tuple[str, int, Line]]:
-        """Yield file, line number and entry of each line that ran."""
-        for (filename, lineno), line in self._lines.items():
-            if line.hits or line.memory.sums:
-                yield filename, lineno, line
-
-    def notes(self, place_of: Callable[[str], tuple[str, int]]) -> Iterator[str]:
-        """Yield a sentence for each group of lines that were not measured every time."""
-        for code in self._codes:
-            yield from code.notes(*place_of(code.filename))
-
-
 class CodeFrames:
     """The lines of one code object and the frames that run it: what a `TracingBackend` reports to."""
 
-    def __init__(self, table: LineTable, code: CodeType) -> None:
-        self._line_of, self._memory = table.line, table.memory
+    def __init__(self, code: CodeType, line_of: Callable[[str, int], Line], memory: LineMemories) -> None:
+        self._line_of, self._memory = line_of, memory
         self.filename, self._is_function = code.co_filename, bool(code.co_flags & CO_OPTIMIZED)
         self._inline = code.co_name in _INLINE or not self._is_function  # a class's body: by its first line
         self.states: dict[int, FrameState] = {}  # by the frame's id
@@ -130,7 +81,7 @@ class CodeFrames:
             return
         # No hit: an expression with a frame of its own, on the line that runs it; nor a cell's next statement
         # on the same line, which IPython runs as a code object of its own.
-        continues = not self._is_function and state is None and self._memory.ended is line.memory
+        continues = not self._is_function and state is None and self._memory.ended is line
         # It is counted before anything is called: that may fail where the user's stack is full.
         line.hits += not (continues or (self._inline and line.running))
         if state is None or state.suspended:  # suspended, and not resumed: another frame that has its id
@@ -188,29 +139,27 @@ class CodeFrames:
             self._boundaries += 1
             if self._measured and self._boundaries >= MEASURED:
                 self._measured = False
-                if (
-                    code.co_name.startswith("<") and not self._is_function
-                ):  # IPython runs a statement as a module
+                # IPython runs a statement as a module.
+                if code.co_name.startswith("<") and not self._is_function:
                     self._first_lineno = min(self._lines)
                     self._first = self._line_of(self.filename, self._first_lineno)
             self._attribute(state, line, continues=continues)
             return
-        first = self._first
-        by_others = line.memory.holders > (state.held is line.memory)
+        first, by_others = self._first, line.holders > (state.held is line)
         # Within a line that is measured as a whole nothing is missed.
         if line is not first and not (self._inline and by_others):
             line.skipped = True
-        if state.held is not (first and first.memory):
+        if state.held is not first:
             self._attribute(state, first)
 
     def _attribute(self, state: FrameState, line: Line | None, *, continues: bool = False) -> None:
         """Read the counters, and attribute what the frame uses from here on to a line; None for none."""
         if line is not None:
             line.boundaries += 1
-        self._memory.hold(state, None if line is None else line.memory, continues=continues)
+        self._memory.hold(state, line, continues=continues)
 
     def notes(self, place: str, offset: int) -> Iterator[str]:
-        """Yield a sentence about the lines that were only counted; as `LineTable.notes`."""
+        """Yield a sentence about the lines that were not measured every time."""
         if self._measured:  # what is not complete has another reason
             return
         if counted := [lineno + offset for lineno, line in self._lines.items() if not line.complete]:

@@ -17,9 +17,9 @@ from typing import Any
 from ..engine.machine import machine
 from ..records import LineUsage
 from .backends import SysMonitoring, SysSetTrace
-from .frame_state import CodeFrames, LineTable
+from .frame_state import CodeFrames, Line
 from .line_memory import LineMemories
-from .tracing import TracingBackend
+from .tracing import TracingBackend, now_s
 
 backend: TracingBackend = SysMonitoring() if sys.version_info >= (3, 12) else SysSetTrace()
 if hasattr(os, "register_at_fork"):
@@ -39,7 +39,8 @@ class LineProfiler:
         # `wants` is called once for each code object, when it first runs: whether to measure it.
         self._wants = wants
         self._memory = LineMemories(machine(), self.lost, reset_peaks=reset_peaks)
-        self._table = LineTable(self._memory)
+        self._lines: dict[tuple[str, int], Line] = {}  # by file and number, each that ran
+        self._codes: list[CodeFrames] = []
         self._lost: list[str] = []
         self._running = self._measured = False
         self.stack_was_full = False  # where a line began or ended: then no figure is sure
@@ -64,7 +65,12 @@ class LineProfiler:
         if not self._running:
             return
         backend.unsubscribe(self)
-        self._table.stop()
+        stopped_s = now_s()
+        for code in self._codes:
+            for state in tuple(code.states.values()):
+                if state.line is not None:
+                    state.line.leave(stopped_s)
+            code.states.clear()
         self._memory.stop()
         if self.stack_was_full:
             self._measured = False
@@ -73,20 +79,22 @@ class LineProfiler:
 
     def notes(self, place_of: Callable[[str], tuple[str, int]]) -> tuple[str, ...]:
         """Return what is not measured as it should be, with places and line numbers as `result` has them."""
-        return *self._lost, *(self._table.notes(place_of) if self._measured else ())
+        codes = self._codes if self._measured else ()
+        return *self._lost, *(note for code in codes for note in code.notes(*place_of(code.filename)))
 
     def result(self, place_of: Callable[[str], tuple[str, int]]) -> tuple[LineUsage, ...]:
         """Return what each line used; `place_of` gives a file's place, and what to add to its numbers."""
         if not self._measured:
             return ()
         found = []
-        for filename, lineno, line in self._table.ran():
+        for (filename, lineno), line in self._lines.items():
+            if not (line.hits or line.sums):
+                continue
             place, offset = place_of(filename)
-            memory, complete = line.memory, line.complete
+            complete, risen = line.complete, self._memory.risen(line)
             source = linecache.getline(filename, lineno).strip()
-            gen = self._memory.gen(memory, complete=complete)
-            figures = line.hits, line.time_s, gen, self._memory.gpus(memory, complete=complete)
-            risen = self._memory.risen(memory)
+            gen = self._memory.gen(line, complete=complete)
+            figures = line.hits, line.time_s, gen, self._memory.gpus(line, complete=complete)
             found.append(LineUsage(lineno + offset, source, *figures, place, complete, risen))
         return tuple(sorted(found, key=lambda line: (line.place, line.lineno)))
 
@@ -94,7 +102,13 @@ class LineProfiler:
 
     def follow(self, frame: FrameType) -> CodeFrames | None:
         """Return what to report this frame's code to; None if it is not to be measured."""
-        return self._table.follow(frame.f_code) if self._wants(frame) else None
+        if not self._wants(frame):
+            return None
+        self._codes.append(CodeFrames(frame.f_code, self._line_of, self._memory))
+        return self._codes[-1]
+
+    def _line_of(self, filename: str, lineno: int) -> Line:
+        return self._lines.setdefault((filename, lineno), Line())
 
     def lost(self, sentence: str) -> None:
         """Note, once, what is not measured."""
@@ -104,4 +118,9 @@ class LineProfiler:
     def cut_off(self, sentence: str) -> None:
         """Leave out what the lines that run now have used, and note why."""
         self.lost(sentence)
-        self._table.forget()
+        for code in self._codes:
+            code.states.clear()
+        for line in tuple(self._lines.values()):
+            line.cut_off |= bool(line.running or line.holders)
+            line.running = line.holders = 0
+        self._memory.forget()

@@ -18,8 +18,8 @@ from ipygpulogger.sources import Reading
 
 def nothing_open(profiler):
     """Whether every line has ended, and no frame's memory is attributed to any."""
-    lines = profiler._table._lines.values()
-    return not (any(line.running or line.memory.holders for line in lines) or profiler._memory._open)
+    lines = profiler._lines.values()
+    return not (any(line.running or line.holders for line in lines) or profiler._memory._open)
 
 
 @pytest.mark.parametrize("end", ["made.close()", "made = None", "made.throw(KeyError)"])
