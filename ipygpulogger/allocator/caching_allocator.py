@@ -199,9 +199,8 @@ class CachingAllocator:
         rounded_bytes = round_bytes(requested_bytes)
         small = rounded_bytes <= SMALL_BYTES
         free = self._free[small]
-        at = bisect_left(
-            free, (rounded_bytes,)
-        )  # the smallest that is large enough, the lowest address first
+        # The smallest that is large enough, the lowest address first.
+        at = bisect_left(free, (rounded_bytes,))
         block = free.pop(at)[2] if at < len(free) else self._reserved(rounded_bytes, small)
         size_bytes = block_bytes(rounded_bytes, block.size_bytes, _SETTINGS)
         if size_bytes < block.size_bytes:

@@ -24,10 +24,8 @@ def suspects(records: Iterable[CellRecord]) -> list[tuple[CellRecord, ...]]:
 
 
 def growing_names(runs: Sequence[CellRecord]) -> tuple[str, ...]:
-    """Return the names that grew in every run of a cell, by how much, the largest first.
-
-    All values in `Out` share the name "Out", because each run has an `Out` entry of its own.
-    """
+    """Return the names that grew in every run of a cell, by how much, the largest first."""
+    # All values in `Out` share the name "Out", because each run has an `Out` entry of its own.
     grown = [Counter[str]() for _ in runs]
     for sizes, record in zip(grown, runs, strict=True):
         for owner in record.owners:

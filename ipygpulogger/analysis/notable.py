@@ -15,11 +15,9 @@ _SCARCE = 0.05  # of a device's memory
 
 
 def matters(measurement: Measurement, ram_total_bytes: int | None = None) -> bool:
-    """Return whether a report is open from the start.
-
-    Failed for lack of memory, over budget, growing in each run, little headroom or RAM left, a figure that is
-    not exact, or more than a tenth of a device or of the machine's RAM moved.
-    """
+    """Return whether a report is open from the start."""
+    # Failed for lack of memory, over budget, growing in each run, little headroom or RAM left, a figure that
+    # is not exact, or more than a tenth of a device or of the machine's RAM moved.
     if isinstance(measurement, CellRecord) and measurement.out_of_memory:
         return True
     if of_kind(measurement.notes, *URGENT) or any(map(nearly_full, measurement.gpus)):
@@ -106,10 +104,8 @@ class Excess(NamedTuple):
 def excesses(
     measurement: Measurement, *, ram_bytes: int | None = None, gpu_bytes: int | None = None
 ) -> Iterator[Excess]:
-    """Yield where this process went above a budget for certain: in RAM, and on each device.
-
-    A scope that began above the budget has an excess of its own if it needed 5 MB more.
-    """
+    """Yield where this process went above a budget for certain: in RAM, and on each device."""
+    # A scope that began above the budget has an excess of its own if it needed 5 MB more.
     allowed: list[tuple[str, Usage, int | None]] = [("RAM", measurement.gen, ram_bytes)]
     allowed += [(gpu.id, gpu, gpu_bytes) for gpu in measurement.gpus if gpu.attributed]
     for name, usage, budget_bytes in allowed:

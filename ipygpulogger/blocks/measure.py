@@ -33,11 +33,8 @@ _shown: dict[str | tuple[str, type[Warning], int], int] = {}
 
 
 def warn(sentence: str) -> None:
-    """Issue a `RuntimeWarning`, once for each sentence unless the user's filters ask for more.
-
-    Never raises: where the user's filters turn warnings into errors, nothing is shown.
-    """
-    with suppress(Exception):  # also where the stream is broken, or `showwarning` is the user's
+    """Issue a `RuntimeWarning`, once for each sentence unless filters ask for more; never raise."""
+    with suppress(Exception):  # filters make errors of warnings, the stream is broken, `showwarning` fails
         warnings.warn_explicit(printable(sentence), RuntimeWarning, "ipygpulogger", 1, "ipygpulogger", _shown)
 
 

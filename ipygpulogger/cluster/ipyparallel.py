@@ -88,10 +88,8 @@ class IPyParallelWatch(Watch):
             self.say_once(f"Not measured: {names}, as {reason}{_CURE if reason == _LACKS else ''}")
 
     def _send(self, engine: int, name: str) -> Any:
-        """Call a function of `engine_cells` in an engine; return the pending answer.
-
-        As text, which runs on any version of Python; a function needs the same version on both sides.
-        """
+        """Call a function of `engine_cells` in an engine; return the pending answer."""
+        # As text, which runs on any version of Python; a function needs the same version on both sides.
         return self.client[engine].execute(_CALL.format(name), silent=True, block=False)
 
     # -- the requests ------------------------------------------------------------------------------

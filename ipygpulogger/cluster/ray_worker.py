@@ -28,11 +28,8 @@ _SPECIAL = frozenset(("__init__", "__call__"))  # those special methods that may
 
 
 def measured(declared: Any) -> Any:
-    """Return a function or class like the given one whose calls as tasks of Ray are measured.
-
-    Anything but a Python function or class is returned as it is; so is what belongs to Ray itself, and an
-    asynchronous generator function.
-    """
+    """Return a function or class like the given one whose calls as tasks of Ray are measured."""
+    # Returned as it is: what is neither, what belongs to Ray itself, an asynchronous generator function.
     module = getattr(declared, "__module__", None) or ""
     if MARK in getattr(declared, "__dict__", ()) or module.partition(".")[0] == "ray":
         return declared
@@ -68,11 +65,9 @@ _running: set[str] = set()  # the ids of the tasks that run here
 
 
 class Task:
-    """A context around one task or method call; it measures from when it is made.
+    """A context around one task or method call; it measures from when it is made."""
 
-    It does nothing within another one of the same task.
-    """
-
+    # It does nothing within another one of the same task.
     def __init__(self, name: str) -> None:
         self._name = name
         self._id, label = _new_task(name)

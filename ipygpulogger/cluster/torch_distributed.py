@@ -66,12 +66,10 @@ def gather(
 
 
 class Job:
-    """This process's place among the ranks, and its connection to the store of the job.
+    """This process's place among the ranks, and its connection to the store of the job."""
 
-    The connection is opened when it is first needed. It is one of its own, because an operation of torch may
-    hold the other one for minutes, such as the set-up of NCCL while it waits for all ranks.
-    """
-
+    # That is opened when it is first needed. It is one of its own, because an operation of torch may hold the
+    # other one for minutes, such as the set-up of NCCL while it waits for all ranks.
     def __init__(self, rank: int, size: int, store: Any = None, calls: Counter[str] | None = None) -> None:
         self.size, self._store = size, store
         self.lost = ""  # why the store cannot be used any longer; then it is not asked again
@@ -149,11 +147,8 @@ def _distributed() -> Any:
 
 
 def _connection() -> Any:
-    """Return a connection to the store of the default process group, where our keys are apart from others.
-
-    `rendezvous("env://")` would make a new server in rank 0, and knows only groups that were set up by
-    environment variables.
-    """
+    """Return a connection to the store of the default process group, where our keys are apart from others."""
+    # `rendezvous("env://")` would make a new server in rank 0, and knows only groups set up by variables.
     distributed: Any = sys.modules["torch.distributed"]
     store = distributed.distributed_c10d._get_default_store()
     while isinstance(store, distributed.PrefixStore):

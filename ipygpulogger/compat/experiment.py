@@ -94,9 +94,8 @@ class IPyExperiments:
         gc.collect(1)  # initialising NVML leaves reference cycles, which are not the user's
         if self.cl is not None:
             self.cl.start()
-            self._scope = (
-                cells.open_baseline()
-            )  # again: what the cell logger loaded is not the experiment's memory
+            # Again: what the cell logger loaded is not the experiment's memory.
+            self._scope = cells.open_baseline()
         self._running = True
         _unfinished.add(self)
 
@@ -136,14 +135,9 @@ class IPyExperiments:
 
     def get_var_names(self) -> list[str]:
         """Return the names of the variables made since the experiment began, including those to be kept."""
-        theirs = [other._names_before for other in self._newer()]
-        ours = [
-            name
-            for name, value in cells.variables(self._shell)
-            if not issubclass(type(value), IPyExperiments)
-        ]
-        earlier = self._names_before
-        return sorted(n for n in ours if n not in earlier and all(n in before for before in theirs))
+        theirs, found = [other._names_before for other in self._newer()], cells.variables(self._shell)
+        ours = {name for name, value in found if not issubclass(type(value), IPyExperiments)}
+        return sorted((ours - self._names_before).intersection(*theirs))
 
     def print_state(self) -> None:
         """Print how much memory is used and free now; empties torch's cache, as in ipyexperiments."""

@@ -25,11 +25,9 @@ def variables(shell: Any) -> Iterator[tuple[str, Any]]:
 
 
 def forget(shell: Any, values: list[Any], names_before: set[str]) -> None:
-    """Drop IPython's references to values whose variables are gone: `Out`, `_`, `_12`, the last result.
-
-    A value stays everywhere if another name of the user's, or an output from before, still refers to it.
-    IPython's own ``%xdel`` would delete the other names as well.
-    """
+    """Drop IPython's references to values whose variables are gone: `Out`, `_`, `_12`, the last result."""
+    # A value stays everywhere if another name of the user's, or an output from before, still refers to it.
+    # IPython's own ``%xdel`` would delete the other names as well.
     names, hidden = shell.user_ns, shell.user_ns_hidden
     outputs = names.get("_oh", {})
     ipythons = {name for name in hidden if CACHED.fullmatch(str(name))}  # a `_` of the user's is not hidden
@@ -78,10 +76,8 @@ class Consumed(NamedTuple):
 
 
 def open_baseline() -> Scope:
-    """Return a scope whose results tell what has been consumed since now.
-
-    It asks for no peak, so it is closed at once: until its result is asked for it costs nothing.
-    """
+    """Return a scope whose results tell what has been consumed since now."""
+    # It asks for no peak, so it is closed at once: until its result is asked for it costs nothing.
     scope = Scope(reset_peaks=False).open()
     scope.close()
     return scope

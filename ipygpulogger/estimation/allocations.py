@@ -127,11 +127,9 @@ class Allocations:
 
 
 class Kinds(Graphs):
-    """Finds the kinds of allocations, while a function runs and after it, from graphs of fake tensors.
+    """Finds the kinds of allocations, while a function runs and after it, from graphs of fake tensors."""
 
-    The memory of these has numbers, and no addresses.
-    """
-
+    # The memory of these has numbers, and no addresses.
     def __init__(self, torch: ModuleType, allocations: Allocations) -> None:
         super().__init__(torch)
         self.allocations = allocations
@@ -242,13 +240,10 @@ def _kind_of(one: Allocation) -> Kind:
 
 
 class GradientSums:
-    """Results of a backward pass that torch writes in place: they take the memory of what they are added to.
+    """Results that torch's engine writes in place: they take the memory of what they are added to."""
 
-    The engine never writes in place to a tensor of a subclass, and fake tensors are of one: see
-    `can_accumulate_inplace` in torch/csrc/autograd/input_buffer.cpp, `areAnyTensorSubclassLike` in
-    FunctionsManual.cpp.
-    """
-
+    # The engine never writes in place to a tensor of a subclass, as fake tensors are: see
+    # `can_accumulate_inplace` (input_buffer.cpp) and `areAnyTensorSubclassLike` (FunctionsManual.cpp).
     def __init__(self, torch: ModuleType, allocations: Allocations) -> None:
         self._torch, self.allocations = torch, allocations
         self._least: tuple[int, ...] | None = None

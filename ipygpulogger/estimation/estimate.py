@@ -180,11 +180,8 @@ def imported_torch() -> ModuleType:
 
 
 def device_index(device: Any, torch: ModuleType) -> int:
-    """Return the index of a CUDA device that a user named: "cuda:0", "cuda", 0, a `torch.device`.
-
-    "cuda" is torch's current device, which is the first one as long as CUDA is not initialised. The machine
-    need not have it.
-    """
+    """Return the index of a CUDA device that a user named, which the machine need not have."""
+    # "cuda" is torch's current device, which is the first one as long as CUDA is not initialised.
     if (index := whole_number(device)) is not None:
         device = f"{BACKEND}:{index}"
     named = None
@@ -275,11 +272,9 @@ class Batched(NamedTuple):
 
 
 def batched(fn: Callable[..., Any], arguments: Arguments, torch: ModuleType) -> Batched:
-    """Return which arguments of a function change with the batch size.
-
-    1. If an int argument is named like a batch size: it, and the tensors whose first dimension equals it.
-    2. Otherwise the first dimension of the first tensor, and of all tensors whose first dimension is equal.
-    """
+    """Return which arguments of a function change with the batch size."""
+    # 1. If an int argument is named like a batch size: it, and the tensors whose first dimension equals it.
+    # 2. Otherwise the first dimension of the first tensor, and of all tensors whose first dimension is equal.
     named = list(named_arguments(fn, arguments))
     leaves = [(name, leaf) for _, name, value in named for leaf in _leaves(value, torch)]
     tensors = [(name, leaf) for name, leaf in leaves if _has_batch(leaf, torch)]

@@ -17,11 +17,9 @@ _NOT_METHODS = frozenset(("__new__", "__init__", "__torch_dispatch__", "__torch_
 
 
 class FakeMap:
-    """The fakes of real tensors: views of one storage have fakes that share one, tied weights one fake.
+    """The fakes of real tensors: views of one storage have fakes that share one, tied weights one fake."""
 
-    A fake is alive for as long as the real tensor would be.
-    """
-
+    # A fake is alive for as long as the real tensor would be.
     def __init__(
         self, torch: ModuleType, reach: Reach, device: Any, allocations: Allocations, *, all_on_device: bool
     ) -> None:
@@ -155,14 +153,11 @@ class FakeMap:
             held.clear()
 
     def swapping(self, original: Callable[[Any, Any], None], one: Any, other: Any) -> None:
-        """Swap two tensors, as `Module.to` replaces the memory of parameters.
-
-        The node that accumulates a gradient holds what its parameter was before.
-        """
+        """Swap two tensors, as `Module.to` replaces the memory of parameters."""
         fake, new = self.faked(one), self.faked(other)
         if fake.untyped_storage()._cdata == new.untyped_storage()._cdata:  # it stays where it is
             return
-        known = self._nodes.pop(id(fake), None)
+        known = self._nodes.pop(id(fake), None)  # the node holds what its parameter was before
         original(fake, new)
         if known is not None:
             self._note_device(fake)

@@ -227,11 +227,8 @@ def _size(tensor: Any) -> int:
 
 
 def reduction_bytes(tensor: Any, out: Any, wide: int, dims: Iterable[int] = ()) -> tuple[int, ...]:
-    """Return what a reduction allocates for partial results, and for its semaphores.
-
-    Where many values are reduced to few, blocks of threads share the work: the rules are those of
-    `setReduceConfig` in aten/src/ATen/native/cuda/Reduce.cuh.
-    """
+    """Return what a reduction allocates for partial results, and for its semaphores."""
+    # Where many values are reduced to few, blocks of threads share the work: `setReduceConfig` in Reduce.cuh.
     outputs = max(out.numel(), 1)
     inputs = tensor.numel() // outputs
     if inputs < 2:

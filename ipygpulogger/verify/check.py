@@ -92,10 +92,7 @@ Found = Figure | Unchecked
 
 
 class Check(NamedTuple):
-    """Something to run, which yields each figure as it is found.
-
-    An error that it raises is a failure of ours, and counts as a wrong figure.
-    """
+    """Something to run, which yields each figure as it is found; an error of it counts as a wrong figure."""
 
     name: str  # for the progress line: "RAM for a moment, in threads"
     run: Callable[[], Iterator[Found]]
