@@ -82,12 +82,9 @@ def overdrawn(
             needed, over = size_text(usage.needed_bytes), nonzero_text(usage.needed_bytes - budget_bytes)
             budget = nonzero_text(budget_bytes)
             found.append(f"needed {least}{needed} of {name}, {over} more than its budget of {budget}")
-    unknown = [
-        f"{measurement.label}: no budget can be judged on {gpu.id}: per-process usage is unavailable"
-        for gpu in measurement.gpus
-        if gpu_bytes is not None and not gpu.attributed
-    ]
-    return "; ".join(found), unknown
+    unknown = [gpu.id for gpu in measurement.gpus if gpu_bytes is not None and not gpu.attributed]
+    said, why = f"{measurement.label}: no budget can be judged on", "per-process usage is unavailable"
+    return "; ".join(found), [f"{said} {name}: {why}" for name in unknown]
 
 
 class Excess(NamedTuple):

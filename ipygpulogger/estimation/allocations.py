@@ -201,16 +201,12 @@ class Kinds(Graphs):
         """Return what is alive at the peak, by kind and place, the largest first."""
         at = self.allocations.at_peak_event
         places = Places(current_shell())
-        blocks = (
-            LabelledBlock.of(
-                Label(_kind_of(one), one.name),
-                Place(BEFORE, "") if one.place is None else places.place_of(one.place),
-                one.size_bytes,
-                alive=True,
-            )
-            for one in self.allocations.all
-            if one.size_bytes and one.born <= at and (one.died is None or one.died > at)
-        )
+        blocks = []
+        for one in self.allocations.all:
+            if one.size_bytes and one.born <= at and (one.died is None or one.died > at):
+                place = Place(BEFORE, "") if one.place is None else places.place_of(one.place)
+                label = Label(_kind_of(one), one.name)
+                blocks.append(LabelledBlock.of(label, place, one.size_bytes, alive=True))
         return rows_of(device, blocks)
 
     def timeline(self, device: str) -> tuple[KindTimeline, ...]:

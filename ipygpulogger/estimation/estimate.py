@@ -107,22 +107,12 @@ def estimate(
         fits = fit(one.peak_bytes, one.reserved_bytes, available_bytes, one.fits_within)
         return BatchEstimate(size, one.peak_bytes, one.reserved_bytes, *fits)
 
-    return Estimate(
-        label_of(fn),
-        name,
-        found.peak_bytes,
-        found.reserved_bytes,
-        tuple(found.rows),
-        found.held_bytes,
-        limit.capacity_bytes,
-        available_bytes,
-        *fit(found.peak_bytes, found.reserved_bytes, available_bytes, found.fits_within),
-        unknown=limit.unknown,
-        batches=tuple(map(of_size, sizes)),
-        batched=varied.described,
-        notes=tuple(dict.fromkeys(notes)),
-        timeline=found.timeline,
-    )
+    needs = found.peak_bytes, found.reserved_bytes, found.rows, found.held_bytes
+    fits = fit(found.peak_bytes, found.reserved_bytes, available_bytes, found.fits_within)
+    room = limit.capacity_bytes, available_bytes, *fits, limit.unknown
+    more = tuple(map(of_size, sizes)), varied.described, tuple(dict.fromkeys(notes)), found.timeline
+    figures = *needs, *room, *more
+    return Estimate(label_of(fn), name, *figures)
 
 
 def _run(fn: Callable[..., Any], arguments: Arguments, sizes: dict[int, int], device: str) -> Run:

@@ -23,7 +23,7 @@ class FakeMap:
     def __init__(
         self, torch: ModuleType, reach: Reach, device: Any, allocations: Allocations, *, all_on_device: bool
     ) -> None:
-        self._torch, self._reach, self._device, self._allocations = torch, reach, device, allocations
+        self._torch, self._reach, self.device, self.allocations = torch, reach, device, allocations
         self.all_on_device, self.has_accelerator = all_on_device, reach.has_accelerator
         pytree, self._fake = torch.utils._pytree, torch._subclasses.FakeTensor
         self._leaves, self._map = pytree.tree_leaves, pytree.tree_map_only
@@ -50,9 +50,9 @@ class FakeMap:
         device = real.tensor.device
         is_moved = self.all_on_device or (real.of_model and not self.has_accelerator)
         if is_moved or device.type not in ("cpu", "cuda", "meta"):
-            return self._device
+            return self.device
         if device.type == "meta":
-            return self._device if self.has_accelerator else self._torch.device("cpu")
+            return self.device if self.has_accelerator else self._torch.device("cpu")
         return device
 
     def faked(self, values: Any) -> Any:
@@ -127,8 +127,8 @@ class FakeMap:
         if tensor.device.type == "cpu" and device.type == "cpu" and tensor.numel() == fake.numel() == 1:
             with really(torch):  # a real copy, not one more fake tensor
                 fake.constant = tensor.detach().clone()
-        if device == self._device:
-            made = self._allocations.add(fake.untyped_storage(), None)
+        if device == self.device:
+            made = self.allocations.add(fake.untyped_storage(), None)
             made.kind, made.name = real.kind, real.name
             self.held_bytes += made.size_bytes if tensor.device == device else 0
         return fake
