@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from ..engine.machine import Machine
     from ..engine.peaks import Interval, PeakTracker
     from ..records import Sizes
-    from .frame_state import FrameState
+    from .line_profiler import FrameState
 
 
 class _Gauge:

@@ -16,8 +16,7 @@ from ..runtime.clock import monotonic_s, this_thread
 from ..runtime.errors import is_from_a_handler, named
 
 if TYPE_CHECKING:
-    from .frame_state import CodeFrames
-    from .line_profiler import LineProfiler
+    from .line_profiler import CodeFrames, LineProfiler
 
 CUT_SHORT = "an exception cut the measuring short: what the lines that ran then had used is left out"
 ENDED = "tracing was ended or taken over meanwhile: lines that ran after that are not measured"

@@ -10,7 +10,7 @@ from line_cell import CELL, Cell, about, is_quiet
 from memory import MB, Block
 
 from ipygpulogger.engine.machine import machine
-from ipygpulogger.lines import frame_state, line_memory
+from ipygpulogger.lines import line_memory, line_profiler
 from ipygpulogger.lines.line_memory import LineMemories
 from ipygpulogger.lines.line_profiler import LineProfiler
 from ipygpulogger.sources import Reading
@@ -161,8 +161,8 @@ def test_measurements_nest():
 STRUCK = {  # each is struck as it begins and as it ends
     line_memory._Sum: ("__init__", "begin", "end", "resume"),
     LineMemories: ("hold", "_read_counters", "_read_counter", "_begin", "_close"),
-    frame_state.Line: ("enter", "leave"),
-    frame_state.CodeFrames: ("line", "ended", "_add", "_count", "_attribute"),
+    line_profiler.Line: ("enter", "leave"),
+    line_profiler.CodeFrames: ("line", "ended", "_add", "_count", "_attribute"),
 }
 
 
