@@ -20,6 +20,10 @@ SMALL_SEGMENT_BYTES = 2 * MB
 LARGE_SEGMENT_BYTES = 20 * MB  # what is reserved for a request up to `MIN_OWN_SEGMENT_BYTES`
 MIN_OWN_SEGMENT_BYTES = 10 * MB  # from here on a request has a segment of its own size
 SEGMENT_GRAIN_BYTES = 2 * MB
+_LIVE = "active_allocated"  # a block's state; "active_..." others wait for a stream, and count as freed
+_WAITING, _FREE = "active_awaiting_free", "inactive"
+
+Blocks = dict[int, dict[str, Any]]  # by address: "size", "state" and "frames", as a snapshot has them
 
 
 class Settings(NamedTuple):
@@ -65,13 +69,6 @@ def segment_bytes(rounded_bytes: int) -> int:
     if rounded_bytes < MIN_OWN_SEGMENT_BYTES:
         return LARGE_SEGMENT_BYTES
     return -(-rounded_bytes // SEGMENT_GRAIN_BYTES) * SEGMENT_GRAIN_BYTES
-
-
-Blocks = dict[int, dict[str, Any]]  # by address: "size", "state" and "frames", as a snapshot has them
-
-_LIVE = "active_allocated"  # a block's state; "active_..." others wait for a stream, and count as freed
-_WAITING = "active_awaiting_free"
-_FREE = "inactive"
 
 
 class Layout:

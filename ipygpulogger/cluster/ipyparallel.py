@@ -34,6 +34,10 @@ _OUTPUT_S = 0.5  # after a cell, for output that is still on its way behind the 
 _LACKS = "ipygpulogger is not installed there"
 _CURE = "; to install it: %px %pip install ipygpulogger; then stop() this watch and begin another one"
 _JOINED = "it joined later; to measure it, stop() this watch and begin another one"
+_WRAPPERS = [
+    Wrappers(lambda name=name: getattr(sys.modules.get("ipyparallel"), name, None))  # type: ignore[misc]
+    for name in ("DirectView", "BroadcastView")
+]
 
 
 class IPyParallelWatch(Watch):
@@ -203,9 +207,3 @@ def _noticed(original: Callable[..., Any]) -> Callable[..., Any]:
         return answer
 
     return execute
-
-
-_WRAPPERS = [
-    Wrappers(lambda name=name: getattr(sys.modules.get("ipyparallel"), name, None))  # type: ignore[misc]
-    for name in ("DirectView", "BroadcastView")
-]

@@ -25,6 +25,12 @@ from .arrivals import packed
 
 MARK = "_ipygpulogger_measured"  # of what is wrapped already, and of what Ray makes of it
 _SPECIAL = frozenset(("__init__", "__call__"))  # those special methods that may be a task
+_HOST = socket.gethostname()
+_EXITS = ("SystemExit", "AsyncioActorExit")  # what `ray.actor.exit_actor()` raises
+MOST_PENDING = 1000  # calls of the mailbox that are not answered; further records are counted as lost
+_RECHECK_S = 0.25  # how long it holds that there is a mailbox, or none: the driver may watch anew
+_ANSWER_S = 5.0  # for which the first answer of the mailbox is waited for
+_running: set[str] = set()  # the ids of the tasks that run here
 
 
 def measured(declared: Any) -> Any:
@@ -57,11 +63,6 @@ def _measured_class(declared: type) -> type:
             methods[name] = wrapped if function is method else type(method)(wrapped)
     kept = {name: getattr(declared, name) for name in ("__module__", "__qualname__", "__doc__")}
     return type(declared)(declared.__name__, (declared,), {**methods, **kept, MARK: True})
-
-
-_HOST = socket.gethostname()
-_EXITS = ("SystemExit", "AsyncioActorExit")  # what `ray.actor.exit_actor()` raises
-_running: set[str] = set()  # the ids of the tasks that run here
 
 
 class Task:
@@ -121,13 +122,6 @@ def _with_outcome(record: ProcessRecord, error: BaseException | None) -> Process
     if error is None or type(error).__name__ in (*_EXITS, "GeneratorExit"):
         return record
     return replace(record, status="error", error=type(error).__name__)
-
-
-# -- sending -------------------------------------------------------------------------------------------------
-
-MOST_PENDING = 1000  # calls of the mailbox that are not answered; further records are counted as lost
-_RECHECK_S = 0.25  # how long it holds that there is a mailbox, or none: the driver may watch anew
-_ANSWER_S = 5.0  # for which the first answer of the mailbox is waited for
 
 
 class Outbox:

@@ -31,6 +31,8 @@ _CONNECT_S = 5.0  # at most
 _SLOWEST_POLL_S, _FASTEST_POLL_S = 0.1, 0.002
 _NOT_MEASURED = "not measured"
 _NOT_VALID = "sent something that is not a record"
+_current: tuple[Any, Job] | None = None  # the process group, and the place of this process in it
+_making = threading.Lock()
 
 
 def gather(
@@ -113,10 +115,6 @@ class Job:
             if method != "delete_key":  # a `FileStore` has none
                 self.lost = f"the job's store cannot be reached: {shortened(first_line(reason))}"
             return None
-
-
-_current: tuple[Any, Job] | None = None  # the process group, and the place of this process in it
-_making = threading.Lock()
 
 
 def _job() -> Job:

@@ -12,7 +12,6 @@ import itertools
 import os
 import sys
 import weakref
-from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, ClassVar
 
 from ..engine.machine import machine
@@ -27,6 +26,10 @@ from .experiment_cells import CellLogger, Consumed, IPyExperimentData, IPyExperi
 
 if TYPE_CHECKING:
     from typing_extensions import Self
+
+
+_unfinished: weakref.WeakSet[IPyExperiments] = weakref.WeakSet()
+_numbers = itertools.count()
 
 
 class IPyExperiments:
@@ -65,8 +68,9 @@ class IPyExperiments:
         cl_gc_collect: bool = True,
         cl_set_seed: int = 0,
     ) -> None:
-        if type(self) is IPyExperiments:
-            raise TypeError("IPyExperiments is a base class: use IPyExperimentsCPU or IPyExperimentsPytorch")
+        if type(self) in (IPyExperiments, IPyExperimentsGPU):
+            base = type(self).__name__
+            raise TypeError(f"{base} is a base class: use IPyExperimentsCPU or IPyExperimentsPytorch")
         shell = current_shell()
         if shell is None:
             why = "works inside IPython; outside it, measure a block of code with ipygpulogger.measure."
@@ -87,7 +91,8 @@ class IPyExperiments:
         self._scope = cells.open_baseline()
         self._began_s = clock.monotonic_s()
         print(render.started(self._backend_name))
-        self._print_device()
+        is_on_gpu = isinstance(self, IPyExperimentsGPU)
+        print(f"{render.device(cells.device_in(self._now(), self._device))}\n" if is_on_gpu else "")
         if exp_enable:
             self.print_state()
             print("\n")  # ipyexperiments printed two empty lines
@@ -200,9 +205,6 @@ class IPyExperiments:
         if self._device is not None:
             machine().settling.settle(gc_collect=False, clear_cache=True)
 
-    def _print_device(self) -> None:
-        print()
-
     def _now(self) -> Measurement:
         machine().nvml.devices()  # open, though the cell logger was stopped: only NVML knows the whole device
         try:
@@ -258,14 +260,8 @@ class IPyExperimentsCPU(IPyExperiments):
     _backend_name = "CPU-only"
 
 
-class IPyExperimentsGPU(IPyExperimentsCPU, ABC):
+class IPyExperimentsGPU(IPyExperimentsCPU):
     """The base class of experiments with a framework's GPU."""
-
-    @abstractmethod
-    def _wake(self) -> int | None: ...
-
-    def _print_device(self) -> None:
-        print(f"{render.device(cells.device_in(self._now(), self._device))}\n")
 
 
 class IPyExperimentsPytorch(IPyExperimentsGPU):
@@ -289,7 +285,3 @@ class IPyExperimentsPytorch(IPyExperimentsGPU):
             raise ImportError(f"IPyExperimentsPytorch needs torch ({error}): pip install torch") from error
         machine().settling.preload()
         return next((f.current_index() for f in machine().frameworks if f.name == "torch"), None)
-
-
-_unfinished: weakref.WeakSet[IPyExperiments] = weakref.WeakSet()
-_numbers = itertools.count()

@@ -96,9 +96,6 @@ def machine_ram_bytes() -> tuple[int, int]:
     return int(memory.available), int(memory.total)
 
 
-_SEED_LIMIT = 2**32  # of numpy.random.seed
-
-
 class CellLoggerMemory(NamedTuple):
     """Memory of one cell, in bytes; 0 without a device, or where the figure is unknown."""
 
@@ -136,7 +133,7 @@ class CellLogger(IPyGPULogger):
     def __init__(
         self, device: int | None = None, *, compact: bool = False, gc_collect: bool = True, set_seed: int = 0
     ) -> None:
-        if not isinstance(set_seed, int) or not 0 <= set_seed < _SEED_LIMIT:
+        if not isinstance(set_seed, int) or not 0 <= set_seed < 2**32:  # as numpy takes one
             raise ValueError(f"set_seed takes a whole number below 2**32, or 0 for none, not {set_seed!r}")
         uses_gpu = device is not None
         super().__init__(compact, gc_collect, clear_cache=uses_gpu, preload=uses_gpu)

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 _TOOL_IDS = 3, 4, 5, 2  # 0 and 1 are the debugger's and coverage's; 2 and 5, by custom, others' too
 _NAME = "ipygpulogger"  # the tool's name, as other tools see it
+_CO_SUSPENDS = CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR
+_YIELD_VALUE, _YIELD_FROM = dis.opmap["YIELD_VALUE"], dis.opmap.get("YIELD_FROM")
 
 
 class SysMonitoring(TracingBackend):
@@ -144,10 +146,6 @@ def _starts_on_its_def_line(code: CodeType) -> bool:
             body = next(instructions, instruction)
             return bool(body.positions.lineno == instruction.positions.lineno)
     return False
-
-
-_CO_SUSPENDS = CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR
-_YIELD_VALUE, _YIELD_FROM = dis.opmap["YIELD_VALUE"], dis.opmap.get("YIELD_FROM")
 
 
 def _at_a_yield(frame: FrameType) -> bool:
