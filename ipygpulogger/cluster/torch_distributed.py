@@ -169,9 +169,10 @@ class Gathering:
 
     def wait(self, timeout_s: float) -> Group:
         """Wait for the records until each rank has answered or the time is over, and return them."""
-        until_s = clock.monotonic_s() + timeout_s
-        pause_s = _FASTEST_POLL_S
-        while not self._poll() and not self._job.lost and (left_s := until_s - clock.monotonic_s()) > 0:
+        until_s, pause_s = clock.monotonic_s() + timeout_s, _FASTEST_POLL_S
+        while self._open and not (self._is_there(*self._open) or self._job.lost):
+            if (left_s := until_s - clock.monotonic_s()) <= 0:
+                break
             time.sleep(min(pause_s, left_s))
             pause_s = min(1.5 * pause_s, _SLOWEST_POLL_S)
         self._take([rank for rank in self._open if self._is_there(rank)])
@@ -183,12 +184,6 @@ class Gathering:
             Missing(f"rank {rank}", why) for rank, why in sorted(reasons.items()) if rank not in self._records
         ]
         return Group(self._label, self._records.values(), missing)
-
-    def _poll(self) -> bool:
-        """Take the records if all have arrived, without waiting for any; return whether they have."""
-        if self._open and self._is_there(*self._open):
-            self._take(list(self._open))
-        return not self._open
 
     def _is_there(self, *ranks: int) -> bool:
         keys = [self._open[rank] for rank in ranks]

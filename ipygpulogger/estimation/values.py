@@ -153,11 +153,10 @@ class Values:
 
 def user_line() -> Frame:
     """Return file, line and function of the user's that is running; else of the outermost code."""
-    frame = None
     for frame in walk_stack(sys._getframe(1)):
         if is_users(frame.f_code.co_filename):
             break
-    return ("", 0, "") if frame is None else (frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name)
+    return frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name
 
 
 def library_line() -> str:
