@@ -46,8 +46,6 @@ class Point(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Line:
-    """The line through points."""
-
     points: tuple[Point, ...]  # what the last run of each size needed above what other cells hold, by size
     slope_bytes: float  # how much more is needed for one more
     base_bytes: float  # the need at size 0, by the line
@@ -160,7 +158,6 @@ def cell_of(record: CellRecord) -> Hashable:
 
 
 def _missing(runs: Sequence[CellRecord], whole: Sequence[CellRecord]) -> str:
-    """Return what is missing where no size varied."""
     sized = [run for run in whole if run.dimensions]
     if not sized:
         return f"{runs[-1].label} has not succeeded yet" if not whole else _NOTHING.format(whole[-1].label)

@@ -163,10 +163,9 @@ class _Request:
         """Yield each engine that was to run it, and the metadata of its part."""
         found = self._answer.metadata
         many = found if isinstance(found, list) else [found]
-        targets = getattr(self._answer, "_targets", None)  # of an engine that died, the metadata lacks the id
-        ids = [one["engine_id"] for one in many]
-        if isinstance(targets, list) and len(targets) == len(many):
-            ids = targets
+        targets: Any = getattr(self._answer, "_targets", None)  # of a dead engine, the metadata lacks the id
+        is_known = isinstance(targets, list) and len(targets) == len(many)
+        ids = targets if is_known else [one["engine_id"] for one in many]
         yield from ((engine, one) for engine, one in zip(ids, many, strict=True) if isinstance(engine, int))
 
 

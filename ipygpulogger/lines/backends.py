@@ -79,14 +79,11 @@ class SysMonitoring(TracingBackend):
     def _ask_again(self) -> None:
         self._api.restart_events()
 
-    def _follow(self, code: CodeType) -> None:
+    def _follow(self, code: CodeType, *, on: bool) -> None:
+        if not on:
+            self._on_def_line.discard(id(code))
         if self._tool_id is not None:
-            self._api.set_local_events(self._tool_id, code, self._local)
-
-    def _unfollow(self, code: CodeType) -> None:
-        self._on_def_line.discard(id(code))
-        if self._tool_id is not None:
-            self._api.set_local_events(self._tool_id, code, 0)
+            self._api.set_local_events(self._tool_id, code, self._local if on else 0)
 
     def _on_start(self, code: CodeType, _: int) -> Any:
         began_s, frame = monotonic_s(), sys._getframe(1)

@@ -3,9 +3,8 @@
 A line lasts from its start until the next line of the same frame starts, or the frame ends or yields. The
 lines of functions that it calls run meanwhile, so its figures contain theirs.
 
-Reading the counters takes some 40 us. So lines that run very often are measured for a while and then only
-counted: the memory of a cell's statement goes to its first line from then on, a function's to the lines that
-call it.
+Reading the counters takes some 40 us. So lines that run very often are only counted after a while: from then
+on the memory of a cell's statement goes to its first line, a function's to the lines that call it.
 """
 
 from __future__ import annotations
