@@ -35,9 +35,8 @@ class Settings(NamedTuple):
     @classmethod
     def of(cls, settings: Mapping[str, Any]) -> Settings:
         """Return those that torch's snapshot has under "allocator_settings"; older ones lack some."""
-        max_split_bytes = int(settings.get("max_split_size") or 0)
-        expandable = bool(settings.get("expandable_segments", False))
-        return cls(max_split_bytes if max_split_bytes > 0 else None, expandable)
+        max_split_bytes = max(int(settings.get("max_split_size") or 0), 0)
+        return cls(max_split_bytes or None, bool(settings.get("expandable_segments")))
 
 
 def round_bytes(requested_bytes: int) -> int:
@@ -102,20 +101,19 @@ class Layout:
 
     def follow(self, event: Event) -> None:
         """Note what else the allocator did."""
-        action = event["action"]
+        action, blocks = event["action"], self._blocks
+        address: Any = event.get("addr")  # which the failure of an allocation lacks
         if action == "free_completed":
-            address, blocks = event["addr"], self._blocks
             i = bisect_left(blocks, address)
             if i < len(blocks) and blocks[i] == address:
                 del blocks[i]
         elif action == "segment_alloc":
-            address = event["addr"]
             if address not in self._ends:
                 insort(self._segments, address)
             self._ends[address] = address + event["size"]
-        elif action == "segment_free" and event["addr"] in self._ends:
-            del self._ends[event["addr"]]
-            self._segments.remove(event["addr"])
+        elif action == "segment_free" and address in self._ends:
+            del self._ends[address]
+            self._segments.remove(address)
 
 
 def blocks_of(segments: Iterable[Segment]) -> Blocks:

@@ -63,11 +63,8 @@ def stack_of(frame: FrameType | None) -> tuple[Frame, ...]:
 
 def frames_of(stack: Iterable[dict[str, Any]]) -> list[Frame]:
     """Return the Python frames of a stack that torch's allocator recorded; it may have frames of C++ too."""
-    return [
-        (one["filename"], one["line"], one["name"])
-        for one in stack
-        if one["filename"] not in ("", "??") and not one["filename"].endswith(_NATIVE)
-    ]
+    found = ((one["filename"], one["line"], one["name"]) for one in stack)
+    return [one for one in found if one[0] not in ("", "??") and not one[0].endswith(_NATIVE)]
 
 
 def user_frame(stack: Sequence[Frame]) -> Frame | None:

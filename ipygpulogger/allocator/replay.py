@@ -92,10 +92,7 @@ class Replay:
     def _run(self, stood: Blocks, layout: Layout, history: DeviceHistory) -> bool:
         """Replay all events; return whether they agree with each other and with the blocks at the end."""
         blocks, totals, allocations, agree = self.blocks, self._totals, self._allocations, True
-        living = {
-            address: Block(address, block["size"], 0, block.get("frames") or ())
-            for address, block in live(stood).items()
-        }
+        living = {at: Block(at, one["size"], 0, one.get("frames") or ()) for at, one in live(stood).items()}
         blocks += living.values()
         self._begin_bytes = total = sum(block.size_bytes for block in blocks)
         count = self.first_count

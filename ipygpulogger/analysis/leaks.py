@@ -47,10 +47,9 @@ def with_kernel(records: Iterable[CellRecord]) -> Iterator[tuple[int, CellRecord
     for record in records:
         count = record.execution_count if process_of(record) is None else None
         if count is not None:
-            if last is None or count > last[0]:
-                last = count, record.started_at
-            elif record.started_at > last[1]:  # otherwise two cells ran at the same time
-                kernel += 1
+            is_new = last is not None and count <= last[0]
+            if last is None or not is_new or record.started_at > last[1]:  # else two ran at the same time
+                kernel += is_new
                 last = count, record.started_at
         yield kernel, record
 

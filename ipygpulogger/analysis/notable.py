@@ -18,9 +18,8 @@ def matters(measurement: Measurement, ram_total_bytes: int | None = None) -> boo
     """Return whether a report is open from the start."""
     # Failed for lack of memory, over budget, growing in each run, little headroom or RAM left, a figure that
     # is not exact, or more than a tenth of a device or of the machine's RAM moved.
-    if isinstance(measurement, CellRecord) and measurement.out_of_memory:
-        return True
-    if of_kind(measurement.notes, *URGENT) or any(map(nearly_full, measurement.gpus)):
+    failed = isinstance(measurement, CellRecord) and measurement.out_of_memory
+    if failed or of_kind(measurement.notes, *URGENT) or any(map(nearly_full, measurement.gpus)):
         return True
     usages: list[tuple[Usage, int | None]] = [(measurement.gen, ram_total_bytes)]
     usages += [(gpu, gpu.total_bytes) for gpu in measurement.gpus if gpu.attributed]

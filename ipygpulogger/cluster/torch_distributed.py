@@ -180,9 +180,8 @@ class Gathering:
         if self._job.lost and self._open:
             warn(f"rank 0 has no records of other ranks: {self._job.lost}")
         reasons = dict.fromkeys(range(1, self._job.size), self._job.lost or why) | self._missing
-        missing = [
-            Missing(f"rank {rank}", why) for rank, why in sorted(reasons.items()) if rank not in self._records
-        ]
+        lacking = sorted(reasons.keys() - self._records.keys())
+        missing = [Missing(f"rank {rank}", reasons[rank]) for rank in lacking]
         return Group(self._label, self._records.values(), missing)
 
     def _is_there(self, *ranks: int) -> bool:

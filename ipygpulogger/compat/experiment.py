@@ -148,12 +148,9 @@ class IPyExperiments:
         """Print how much memory is used and free now; empties torch's cache, as in ipyexperiments."""
         self._settle()
         now = self._now()
-        rows: dict[str, tuple[int | None, int | None, int | None]] = {
-            "CPU": (now.gen.after_bytes, *cells.machine_ram_bytes())
-        }
-        if gpu := cells.device_in(now, self._device):
-            rows["GPU"] = render.taken_bytes(gpu), gpu.free_bytes, gpu.total_bytes
-        print(render.state(rows, self._notes))
+        gpu, ram = cells.device_in(now, self._device), (now.gen.after_bytes, *cells.machine_ram_bytes())
+        of_gpu = {"GPU": (render.taken_bytes(gpu), gpu.free_bytes, gpu.total_bytes)} if gpu else {}
+        print(render.state({"CPU": ram, **of_gpu}, self._notes))
         self._notes.clear()
 
     def finish(self) -> IPyExperimentData | None:

@@ -271,9 +271,8 @@ def batched(fn: Callable[..., Any], arguments: Arguments, torch: ModuleType) -> 
     numbers = (one for one in named if type(one[2]) is int and one[2] > 0)
     number = next((one for one in numbers if _NAME.fullmatch(one[1])), None)
     if number is None and not tensors:
-        raise ValueError(
-            "batch_sizes can only vary what fn is called with: give it a tensor, or a number named batch_size"
-        )
+        what = "batch_sizes can only vary what fn is called with"
+        raise ValueError(f"{what}: give it a tensor, or a number named batch_size")
     place, label, size = (None, "", int(tensors[0][1].shape[0])) if number is None else number
     replaced = [(name, one) for name, one in tensors if one.shape[0] == size]
     names = list(dict.fromkeys(name for name, _ in replaced))

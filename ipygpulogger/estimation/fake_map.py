@@ -101,9 +101,8 @@ class FakeMap:
         if kind is torch.Tensor or issubclass(kind, torch.nn.Parameter):
             return
         if kind.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:  # type: ignore[attr-defined]
-            raise EstimateError(
-                f"{written(user_line())} cannot be estimated: {kind.__name__} handles operators itself"
-            )
+            line = written(user_line())
+            raise EstimateError(f"{line} cannot be estimated: {kind.__name__} handles operators itself")
         self.subclasses.add(kind.__name__)
 
     def _with_storage(self, real: RealTensor, device: Any) -> Any:

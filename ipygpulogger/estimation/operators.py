@@ -121,9 +121,8 @@ class Operators:
 
     def _is_made_by_user(self, args: Any, device: Any) -> bool:
         """Return whether a line of the user's, or one of a library with a device, makes a tensor of none."""
-        return (is_called_by_user() or bool(device and library_line())) and not any(
-            isinstance(one, self._torch.Tensor) for one in self._leaves(args)
-        )
+        has_tensors = any(isinstance(one, self._torch.Tensor) for one in self._leaves(args))
+        return not has_tensors and (is_called_by_user() or bool(device and library_line()))
 
     def placing(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Do as `torch.tensor` or one like it, which calls no operator with the device CPU."""
@@ -136,12 +135,10 @@ class Operators:
         """Return arguments with fakes for real tensors, which C++ code has that does not ask Python."""
         if (found := self._fakes.faked(values)) is values:
             return values
-        if self._torch.is_grad_enabled() and any(
-            one.requires_grad for one in self._leaves(values) if self._fakes.is_real(one)
-        ):
-            self.refusal = EstimateError(
-                f"{func} at {written(user_line())} cannot be estimated: compiled code gave it a parameter"
-            )
+        real = filter(self._fakes.is_real, self._leaves(values))
+        if self._torch.is_grad_enabled() and any(one.requires_grad for one in real):
+            what = f"{func} at {written(user_line())} cannot be estimated"
+            self.refusal = EstimateError(f"{what}: compiled code gave it a parameter")
             raise self.refusal
         return found
 

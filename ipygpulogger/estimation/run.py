@@ -106,9 +106,8 @@ class FakeRun:
         self._reach.forget_released()
         found = [one for key, one in self._reach.held.items() if key not in self._known]
         fakes = self._fakes
-        self.is_late = self._reach.has_accelerator != fakes.has_accelerator or any(
-            fakes.device_of(one) == self._device for one in found
-        )
+        is_on_device = any(fakes.device_of(one) == self._device for one in found)
+        self.is_late = is_on_device or self._reach.has_accelerator != fakes.has_accelerator
         if self.is_late:
             return True
         if fakes.all_on_device or fakes.has_accelerator or isinstance(error, EstimateError):
@@ -164,9 +163,8 @@ class FakeRun:
         failed = self.operators.failed
         notes = self._plain()
         if failed is not None and failed[0] is error:
-            notes.append(
-                f"{failed[1]} raised it, at {written(failed[2])}, while {self._device} was estimated."
-            )
+            line = written(failed[2])
+            notes.append(f"{failed[1]} raised it, at {line}, while {self._device} was estimated.")
         if lines := self.operators.values.lines:
             notes.append(f"1.0 stood for values of tensors, which an estimate does not compute{_at(lines)}.")
         for text in notes:

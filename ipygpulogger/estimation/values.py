@@ -64,11 +64,9 @@ class _Count(float):
 
 def unknown(what: str, frame: Frame) -> EstimateError:
     """Return the error for a value that decides what a function does."""
-    by = library_line()
-    what = f"{what}, asked for by {by}" if by else what
-    return EstimateError(
-        f"{written(frame)} depends on the value of a tensor ({what}), which an estimate does not compute"
-    )
+    asked = f", asked for by {by}" if (by := library_line()) else ""
+    what = f"{written(frame)} depends on the value of a tensor ({what}{asked})"
+    return EstimateError(f"{what}, which an estimate does not compute")
 
 
 class Values:

@@ -88,9 +88,8 @@ class SysMonitoring(TracingBackend):
     def _on_start(self, code: CodeType, _: int) -> Any:
         began_s, frame = monotonic_s(), sys._getframe(1)
         try:
-            followed = id(code) in self._on_def_line or (
-                self._is_followed(frame) and _starts_on_its_def_line(code)
-            )
+            known = id(code) in self._on_def_line
+            followed = known or (self._is_followed(frame) and _starts_on_its_def_line(code))
         finally:
             this_thread.overhead_s += monotonic_s() - began_s
         if not followed:
@@ -115,9 +114,8 @@ class SysMonitoring(TracingBackend):
 
     def _on_yield(self, code: CodeType, _: int, value: object) -> None:
         began_s, flags = monotonic_s(), code.co_flags
-        if flags & CO_COROUTINE or (
-            flags & CO_ASYNC_GENERATOR and name_of(type(value)) != "async_generator_wrapped_value"
-        ):
+        is_wrapped = name_of(type(value)) == "async_generator_wrapped_value"
+        if flags & CO_COROUTINE or (flags & CO_ASYNC_GENERATOR and not is_wrapped):
             return  # it awaits: its line stays open
         self._report("suspended", sys._getframe(1), began_s)
 
@@ -240,13 +238,11 @@ class SysSetTrace(TracingBackend):
             if not issubclass(arg[0], StopIteration):  # with which any loop or await ends
                 self._raised.add(id(frame))
         elif event == "return":
-            flags = frame.f_code.co_flags
+            flags, is_wrapped = frame.f_code.co_flags, name_of(type(arg)) == "async_generator_wrapped_value"
             leaves = arg is None and id(frame) in self._raised
             if leaves or not (flags & _CO_SUSPENDS and _at_a_yield(frame)):
                 self._raised.discard(id(frame))
                 self._report("ended", frame, began_s)
-            elif flags & CO_GENERATOR or (
-                flags & CO_ASYNC_GENERATOR and name_of(type(arg)) == "async_generator_wrapped_value"
-            ):
+            elif flags & CO_GENERATOR or (flags & CO_ASYNC_GENERATOR and is_wrapped):
                 self._report("suspended", frame, began_s)
         return self._trace_events

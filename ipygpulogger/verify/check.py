@@ -42,12 +42,8 @@ class Figure:
     def is_wrong(self) -> bool:
         """Return whether the truth is outside the bounds, or they are invalid (NaN, ``lo > hi``)."""
         (lowest, highest), hi = self.truth, self.hi
-        holds = self.lo - self.precision <= highest
-        if hi is None:
-            holds = holds and self.label == "at least"
-        else:
-            holds = holds and self.lo <= hi and lowest <= hi + self.precision
-        return self.label != "about" and not holds
+        is_bound = self.label == "at least" if hi is None else self.lo <= hi and lowest <= hi + self.precision
+        return self.label != "about" and not (is_bound and self.lo - self.precision <= highest)
 
 
 @dataclass(frozen=True)
