@@ -20,6 +20,10 @@ SMALL_SEGMENT_BYTES = 2 * MB
 LARGE_SEGMENT_BYTES = 20 * MB  # what is reserved for a request up to `MIN_OWN_SEGMENT_BYTES`
 MIN_OWN_SEGMENT_BYTES = 10 * MB  # from here on a request has a segment of its own size
 SEGMENT_GRAIN_BYTES = 2 * MB
+_LIVE = "active_allocated"  # a block's state; "active_..." others wait for a stream, and count as freed
+_WAITING, _FREE = "active_awaiting_free", "inactive"
+
+Blocks = dict[int, dict[str, Any]]  # by address: "size", "state" and "frames", as a snapshot has them
 
 
 class Settings(NamedTuple):
@@ -31,9 +35,8 @@ class Settings(NamedTuple):
     @classmethod
     def of(cls, settings: Mapping[str, Any]) -> Settings:
         """Return those that torch's snapshot has under "allocator_settings"; older ones lack some."""
-        max_split_bytes = int(settings.get("max_split_size") or 0)
-        expandable = bool(settings.get("expandable_segments", False))
-        return cls(max_split_bytes if max_split_bytes > 0 else None, expandable)
+        max_split_bytes = max(int(settings.get("max_split_size") or 0), 0)
+        return cls(max_split_bytes or None, bool(settings.get("expandable_segments")))
 
 
 def round_bytes(requested_bytes: int) -> int:
@@ -67,13 +70,6 @@ def segment_bytes(rounded_bytes: int) -> int:
     return -(-rounded_bytes // SEGMENT_GRAIN_BYTES) * SEGMENT_GRAIN_BYTES
 
 
-Blocks = dict[int, dict[str, Any]]  # by address: "size", "state" and "frames", as a snapshot has them
-
-_LIVE = "active_allocated"  # a block's state; "active_..." others wait for a stream, and count as freed
-_WAITING = "active_awaiting_free"
-_FREE = "inactive"
-
-
 class Layout:
     """Follows which blocks of the large pool exist."""
 
@@ -105,20 +101,19 @@ class Layout:
 
     def follow(self, event: Event) -> None:
         """Note what else the allocator did."""
-        action = event["action"]
+        action, blocks = event["action"], self._blocks
+        address: Any = event.get("addr")  # which the failure of an allocation lacks
         if action == "free_completed":
-            address, blocks = event["addr"], self._blocks
             i = bisect_left(blocks, address)
             if i < len(blocks) and blocks[i] == address:
                 del blocks[i]
         elif action == "segment_alloc":
-            address = event["addr"]
             if address not in self._ends:
                 insort(self._segments, address)
             self._ends[address] = address + event["size"]
-        elif action == "segment_free" and event["addr"] in self._ends:
-            del self._ends[event["addr"]]
-            self._segments.remove(event["addr"])
+        elif action == "segment_free" and address in self._ends:
+            del self._ends[address]
+            self._segments.remove(address)
 
 
 def blocks_of(segments: Iterable[Segment]) -> Blocks:
@@ -199,9 +194,8 @@ class CachingAllocator:
         rounded_bytes = round_bytes(requested_bytes)
         small = rounded_bytes <= SMALL_BYTES
         free = self._free[small]
-        at = bisect_left(
-            free, (rounded_bytes,)
-        )  # the smallest that is large enough, the lowest address first
+        # The smallest that is large enough, the lowest address first.
+        at = bisect_left(free, (rounded_bytes,))
         block = free.pop(at)[2] if at < len(free) else self._reserved(rounded_bytes, small)
         size_bytes = block_bytes(rounded_bytes, block.size_bytes, _SETTINGS)
         if size_bytes < block.size_bytes:

@@ -99,16 +99,14 @@ class Graphs:
 
     def addresses_of(self, value: Any) -> list[Address]:
         """Return where a tensor's memory is, or that of its parts: of a sparse one, of a wrapper."""
-        address = self.address_of(value)
-        if address is not None:
+        if (address := self.address_of(value)) is not None:
             return [address]
-        if not self.is_tensor(value) or type(value) in (self._torch.Tensor, self._parameter):
-            holding = tensors.holding(value, self._torch) if self.is_tensor(value) else None
-            parts = () if holding is None else holding.parts
+        if type(value) not in (self._torch.Tensor, self._parameter):
+            inner = attributes_of(value) if self.is_tensor(value) else []
+        else:
+            parts = getattr(tensors.holding(value, self._torch), "parts", ())
             gradient = self.gradient_of(value) if parts else None
             inner = [part for part in parts if part is not gradient]
-        else:
-            inner = attributes_of(value)
         return [found for one in inner if (found := self.address_of(one)) is not None]
 
     def gradient_of(self, tensor: Any) -> Any:

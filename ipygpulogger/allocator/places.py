@@ -63,19 +63,14 @@ def stack_of(frame: FrameType | None) -> tuple[Frame, ...]:
 
 def frames_of(stack: Iterable[dict[str, Any]]) -> list[Frame]:
     """Return the Python frames of a stack that torch's allocator recorded; it may have frames of C++ too."""
-    return [
-        (one["filename"], one["line"], one["name"])
-        for one in stack
-        if one["filename"] not in ("", "??") and not one["filename"].endswith(_NATIVE)
-    ]
+    found = ((one["filename"], one["line"], one["name"]) for one in stack)
+    return [one for one in found if one[0] not in ("", "??") and not one[0].endswith(_NATIVE)]
 
 
 def user_frame(stack: Sequence[Frame]) -> Frame | None:
-    """Return the innermost frame of the user's: of a cell, of a file, or of the body of a cell's magic.
-
-    That body is compiled as a text of its own, as is what `exec` and a line's magic are given. For these the
-    line that calls them stands.
-    """
+    """Return the innermost frame of the user's: of a cell, of a file, or of the body of a cell's magic."""
+    # That body is compiled as a text of its own, as is what `exec` and a line's magic are given. For these
+    # the line that calls them stands.
     body = None
     for frame in stack:
         file, _, function = frame
@@ -107,10 +102,8 @@ class Places:
         self._files: dict[str, str] = {}  # by name, the first file that has it
 
     def place_of(self, frame: Frame, stack: Sequence[Frame] = ()) -> Place:
-        """Return how a user would write the line of a frame; of a helper, first the cell's that called it.
-
-        That is looked up in the frame's stack, and left out where the helper stands in the same cell.
-        """
+        """Return how a user would write the line of a frame; of a helper, first the cell's that called it."""
+        # That is looked up in the frame's stack, and left out where the helper stands in the same cell.
         place = self._place(frame)
         callers = stack[stack.index(frame) :] if frame in stack else []
         caller = next(filter(self._is_cells_line, callers), frame)

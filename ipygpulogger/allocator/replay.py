@@ -92,10 +92,7 @@ class Replay:
     def _run(self, stood: Blocks, layout: Layout, history: DeviceHistory) -> bool:
         """Replay all events; return whether they agree with each other and with the blocks at the end."""
         blocks, totals, allocations, agree = self.blocks, self._totals, self._allocations, True
-        living = {
-            address: Block(address, block["size"], 0, block.get("frames") or ())
-            for address, block in live(stood).items()
-        }
+        living = {at: Block(at, one["size"], 0, one.get("frames") or ()) for at, one in live(stood).items()}
         blocks += living.values()
         self._begin_bytes = total = sum(block.size_bytes for block in blocks)
         count = self.first_count
@@ -136,14 +133,14 @@ class Replay:
 
     def highest(self) -> Moment:
         """Return the moment of the most memory, of several the first."""
-        begin = self._begin()
         first, last = (max(one.allocated - self.first_count, 0) for one in (self._since, self._until))
-        return self._moment(max([begin, *self._allocations[first:last]], key=self._total))
+        return self._moment(max([self.ends[0], *self._allocations[first:last]], key=self._total))
 
     @property
     def ends(self) -> tuple[int, int]:
         """The indices of the last events before the measurement, -1 before all, and within it."""
-        return self._begin(), self._index(self._until) or 0
+        first = self._index(self._since)
+        return -1 if first is None else first, self._index(self._until) or 0
 
     def totals(self) -> list[int]:
         """Return what was allocated as the measurement began, and after each of its events."""
@@ -154,7 +151,7 @@ class Replay:
         """Return the last moment at which an allocation failed; None if none did, or its event is lost."""
         later = self._allocations[max(self._until.allocated - self.first_count, 0) :]
         end = later[0] if later else len(self.events)
-        found = [i for i in range(self._begin() + 1, end) if self.events[i]["action"] == "oom"]
+        found = [i for i in range(self.ends[0] + 1, end) if self.events[i]["action"] == "oom"]
         count = self._until.failures - self._since.failures
         # There may be more events: before the measurement, where no block was allocated or freed in between.
         if not 0 < count <= len(found):
@@ -173,11 +170,6 @@ class Replay:
         end = self._allocations[k] if k < len(self._allocations) else len(self.events)
         # Which of the frees after that allocation had happened, the bytes tell.
         return next((i for i in range(index, end) if self._total(i) == position.size_bytes), None)
-
-    def _begin(self) -> int:
-        """Return the index of the last event before the measurement, -1 before all."""
-        index = self._index(self._since)
-        return -1 if index is None else index
 
     def _moment(self, index: int) -> Moment:
         blocks = tuple(block for block in self.blocks if block.began <= index < block.ended)

@@ -89,17 +89,14 @@ def compare(
     tolerance: float = TOLERANCE,
     floor_bytes: int = FLOOR_BYTES,
 ) -> Comparison:
-    """Compare two runs of a notebook, cell by cell.
-
-    Cells are matched by id, and otherwise by their first line, from the end. If a cell ran several times, its
-    last run counts, as in a saved notebook. A record of another process is compared with that of the same
-    rank or worker. Tasks are left out: a scheduler chooses where each runs.
-
-    A cell has grown when its highest use has, by more than the tolerated fraction of what that was, the
-    floor, and the granularity of both counters; and when that much is left without what was there before it.
-    The increase is measured from the upper bound of the earlier one to the lower bound of the later one, so
-    that it is certain.
-    """
+    """Compare two runs of a notebook, cell by cell."""
+    # Cells are matched by id, and otherwise by their first line, from the end. If a cell ran several times,
+    # its last run counts, as in a saved notebook. A record of another process is compared with that of the
+    # same rank or worker. Tasks are left out: a scheduler chooses where each runs.
+    #
+    # A cell has grown when its highest use has, by more than the tolerated fraction of what that was, the
+    # floor, and the granularity of both counters; and when that much is left without what was there before.
+    # The increase is from the upper bound of the earlier to the lower of the later, so that it is certain.
     was, now = _last_runs(base), _last_runs(new)
     # By what makes the cell recognizable; a number does not.
     matches = {key: key for key in now if type(key) is not int and key in was}
@@ -186,13 +183,8 @@ def _change(name: str, was: Usage, now: Usage, tolerance: float, floor_bytes: in
     inherited_bytes = now.before_bytes - was.before_bytes
     grown_bytes, change_bytes = after.lo_bytes - before_bytes, after.lo_bytes - before.lo_bytes
     is_own = grown_bytes - max(0, inherited_bytes) > tolerated_bytes
-    return Change(
-        name,
-        before.lo_bytes,
-        after.lo_bytes,
-        inherited_bytes,
-        at_least=(before.quality, after.quality) != ("exact", "exact"),
-        regressed=is_own,
-        began_higher=grown_bytes > tolerated_bytes and not is_own,
-        changed=min(abs(change_bytes), abs(change_bytes - inherited_bytes)) > tolerated_bytes,
-    )
+    figures = before.lo_bytes, after.lo_bytes, inherited_bytes
+    at_least = (before.quality, after.quality) != ("exact", "exact")
+    began_higher = grown_bytes > tolerated_bytes and not is_own
+    changed = min(abs(change_bytes), abs(change_bytes - inherited_bytes)) > tolerated_bytes
+    return Change(name, *figures, at_least, is_own, began_higher, changed)

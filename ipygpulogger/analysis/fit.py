@@ -46,8 +46,6 @@ class Point(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Line:
-    """The line through points."""
-
     points: tuple[Point, ...]  # what the last run of each size needed above what other cells hold, by size
     slope_bytes: float  # how much more is needed for one more
     base_bytes: float  # the need at size 0, by the line
@@ -100,14 +98,9 @@ def fit_of(
     count: int | None = None,
     name: str | None = None,
 ) -> CellFit:
-    """Return how the memory of a cell grows with the size of its data.
-
-    `left` is by memory, as `leaks.memories` names it. Without a count it is the last cell that ran with
-    several sizes, or else the last whose sizes are known; without a name the size that varied in most runs.
-
-    Raises:
-        ValueError: No cell has this execution count, or the size `name` was the same in all runs.
-    """
+    """Return how the memory of a cell grows with the size of its data; else a ValueError that says why."""
+    # `left` is by memory, as `leaks.memories` names it. Without a count it is the last cell that ran with
+    # several sizes, or else the last whose sizes are known; without a name the size that varied in most runs.
     known = [record for record in records if process_of(record) is None]
     runs = _runs_of(known, count)
     if not runs:
@@ -165,7 +158,6 @@ def cell_of(record: CellRecord) -> Hashable:
 
 
 def _missing(runs: Sequence[CellRecord], whole: Sequence[CellRecord]) -> str:
-    """Return what is missing where no size varied."""
     sized = [run for run in whole if run.dimensions]
     if not sized:
         return f"{runs[-1].label} has not succeeded yet" if not whole else _NOTHING.format(whole[-1].label)
@@ -224,11 +216,9 @@ def _has_point(run: CellRecord, device: Hashable) -> bool:
 def _needs(
     records: Sequence[CellRecord], runs: Sequence[CellRecord], device: Hashable, now: Headroom | None
 ) -> tuple[dict[int, int], int]:
-    """Return by `id` what each run needed of one memory above what other cells hold, and what those hold now.
-
-    A cell that runs again replaces what its earlier run left, so that does not count as held by others. What
-    is freed between cells was theirs first.
-    """
+    """Return by `id` what each run needed of one memory above what other cells hold, and what those hold."""
+    # A cell that runs again replaces what its earlier run left, so that does not count as held by others.
+    # What is freed between cells was theirs first.
     wanted, found, seen = {id(run) for run in runs}, dict[int, int](), set[object]()
     kernel = others_bytes = left_bytes = 0
 

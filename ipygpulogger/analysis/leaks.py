@@ -24,10 +24,8 @@ def suspects(records: Iterable[CellRecord]) -> list[tuple[CellRecord, ...]]:
 
 
 def growing_names(runs: Sequence[CellRecord]) -> tuple[str, ...]:
-    """Return the names that grew in every run of a cell, by how much, the largest first.
-
-    All values in `Out` share the name "Out", because each run has an `Out` entry of its own.
-    """
+    """Return the names that grew in every run of a cell, by how much, the largest first."""
+    # All values in `Out` share the name "Out", because each run has an `Out` entry of its own.
     grown = [Counter[str]() for _ in runs]
     for sizes, record in zip(grown, runs, strict=True):
         for owner in record.owners:
@@ -49,10 +47,9 @@ def with_kernel(records: Iterable[CellRecord]) -> Iterator[tuple[int, CellRecord
     for record in records:
         count = record.execution_count if process_of(record) is None else None
         if count is not None:
-            if last is None or count > last[0]:
-                last = count, record.started_at
-            elif record.started_at > last[1]:  # otherwise two cells ran at the same time
-                kernel += 1
+            is_new = last is not None and count <= last[0]
+            if last is None or not is_new or record.started_at > last[1]:  # else two ran at the same time
+                kernel += is_new
                 last = count, record.started_at
         yield kernel, record
 

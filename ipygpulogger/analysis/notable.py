@@ -15,14 +15,11 @@ _SCARCE = 0.05  # of a device's memory
 
 
 def matters(measurement: Measurement, ram_total_bytes: int | None = None) -> bool:
-    """Return whether a report is open from the start.
-
-    Failed for lack of memory, over budget, growing in each run, little headroom or RAM left, a figure that is
-    not exact, or more than a tenth of a device or of the machine's RAM moved.
-    """
-    if isinstance(measurement, CellRecord) and measurement.out_of_memory:
-        return True
-    if of_kind(measurement.notes, *URGENT) or any(map(nearly_full, measurement.gpus)):
+    """Return whether a report is open from the start."""
+    # Failed for lack of memory, over budget, growing in each run, little headroom or RAM left, a figure that
+    # is not exact, or more than a tenth of a device or of the machine's RAM moved.
+    failed = isinstance(measurement, CellRecord) and measurement.out_of_memory
+    if failed or of_kind(measurement.notes, *URGENT) or any(map(nearly_full, measurement.gpus)):
         return True
     usages: list[tuple[Usage, int | None]] = [(measurement.gen, ram_total_bytes)]
     usages += [(gpu, gpu.total_bytes) for gpu in measurement.gpus if gpu.attributed]
@@ -84,12 +81,9 @@ def overdrawn(
             needed, over = size_text(usage.needed_bytes), nonzero_text(usage.needed_bytes - budget_bytes)
             budget = nonzero_text(budget_bytes)
             found.append(f"needed {least}{needed} of {name}, {over} more than its budget of {budget}")
-    unknown = [
-        f"{measurement.label}: no budget can be judged on {gpu.id}: per-process usage is unavailable"
-        for gpu in measurement.gpus
-        if gpu_bytes is not None and not gpu.attributed
-    ]
-    return "; ".join(found), unknown
+    unknown = [gpu.id for gpu in measurement.gpus if gpu_bytes is not None and not gpu.attributed]
+    said, why = f"{measurement.label}: no budget can be judged on", "per-process usage is unavailable"
+    return "; ".join(found), [f"{said} {name}: {why}" for name in unknown]
 
 
 class Excess(NamedTuple):
@@ -106,10 +100,8 @@ class Excess(NamedTuple):
 def excesses(
     measurement: Measurement, *, ram_bytes: int | None = None, gpu_bytes: int | None = None
 ) -> Iterator[Excess]:
-    """Yield where this process went above a budget for certain: in RAM, and on each device.
-
-    A scope that began above the budget has an excess of its own if it needed 5 MB more.
-    """
+    """Yield where this process went above a budget for certain: in RAM, and on each device."""
+    # A scope that began above the budget has an excess of its own if it needed 5 MB more.
     allowed: list[tuple[str, Usage, int | None]] = [("RAM", measurement.gen, ram_bytes)]
     allowed += [(gpu.id, gpu, gpu_bytes) for gpu in measurement.gpus if gpu.attributed]
     for name, usage, budget_bytes in allowed:

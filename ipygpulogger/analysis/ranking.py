@@ -39,11 +39,7 @@ _RANKS: dict[str, Callable[[CellRecord], Any]] = {
 
 
 def rank(records: Iterable[CellRecord], by: str) -> list[CellRecord]:
-    """Return the records, the highest first; `History.rank` has the rule.
-
-    Raises:
-        ValueError: `by` is none of the words.
-    """
+    """Return the records, the highest first; `History.rank` has the rule."""
     by = "needed" if by == "peak" else by  # as earlier versions called it
     if by not in _RANKS:
         raise ValueError(f"rank by {', '.join(map(repr, _RANKS))}, not {by!r}")
@@ -51,11 +47,9 @@ def rank(records: Iterable[CellRecord], by: str) -> list[CellRecord]:
 
 
 def raising(found: Sequence[tuple[T, Usage]]) -> tuple[T, Usage] | None:
-    """Return who raised memory to its highest, and that; None if it stayed below 1 MB.
-
-    A cell that only ran while memory was there did not. So of those that came within 5 MB or 1 % of the
-    highest it is the one that needed most.
-    """
+    """Return who raised memory to its highest, and that; None if it stayed below 1 MB."""
+    # A cell that only ran while memory was there did not. So of those that came within 5 MB or 1 % of the
+    # highest it is the one that needed most.
     highest = max((usage for _, usage in found), key=lambda usage: usage.peak.lo_bytes, default=None)
     if highest is None or highest.peak.lo_bytes < MB:
         return None

@@ -30,24 +30,18 @@ F = TypeVar("F", bound="Callable[..., Any]")
 
 # As `warnings` keeps it for each module; one for all of ours, as each sentence names what it is about.
 _shown: dict[str | tuple[str, type[Warning], int], int] = {}
-
-
-def warn(sentence: str) -> None:
-    """Issue a `RuntimeWarning`, once for each sentence unless the user's filters ask for more.
-
-    Never raises: where the user's filters turn warnings into errors, nothing is shown.
-    """
-    with suppress(Exception):  # also where the stream is broken, or `showwarning` is the user's
-        warnings.warn_explicit(printable(sentence), RuntimeWarning, "ipygpulogger", 1, "ipygpulogger", _shown)
-
-
 # The tasks of an engine that are measured in this process. The lock is reentrant: the garbage collector may
 # run while it is held, and end a generator that is measured.
 _tasks: WeakIdentitySet[_Block] = WeakIdentitySet()
 _tasks_lock = threading.RLock()
-
 # The blocks and calls entered in this thread or task, outermost first.
 _entered_here: ContextVar[tuple[weakref.ref[_Block], ...]] = ContextVar("entered here", default=())
+
+
+def warn(sentence: str) -> None:
+    """Issue a `RuntimeWarning`, once for each sentence unless filters ask for more; never raise."""
+    with suppress(Exception):  # filters make errors of warnings, the stream is broken, `showwarning` fails
+        warnings.warn_explicit(printable(sentence), RuntimeWarning, "ipygpulogger", 1, "ipygpulogger", _shown)
 
 
 class OverBudget(Exception):  # noqa: N818 - what happened, in the word of the option

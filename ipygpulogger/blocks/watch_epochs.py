@@ -19,6 +19,9 @@ from ..runtime.objects import walk_stack
 from ..runtime.wrappers import Call
 from .measure import warn
 
+T = TypeVar("T")
+_HEADER = "epoch        time  cpu used      peak  gpu used      peak"
+
 
 class EpochMemory(NamedTuple):
     """One epoch in whole megabytes (``2**20``), truncated toward zero, as in fastai's PeakMemMetric.
@@ -147,11 +150,6 @@ def caller(package: str, *names: str) -> FrameType | None:
             if f"{module}.".startswith(f"{package}."):
                 return frame
     return None
-
-
-T = TypeVar("T")
-
-_HEADER = "epoch        time  cpu used      peak  gpu used      peak"
 
 
 @final

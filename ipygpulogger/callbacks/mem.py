@@ -46,11 +46,9 @@ class PeakMemMetric(Callback):  # type: ignore[misc]
 
     @property
     def order(self) -> int:
-        """Return the place among the callbacks, which fastai looks up at each event.
-
-        The columns are named after the recorder named its own and before they are shown. An epoch begins
-        before all other callbacks and ends just before the recorder writes the row.
-        """
+        """Return the place among the callbacks, which fastai looks up at each event."""
+        # The columns are named after the recorder named its own and before they are shown. An epoch begins
+        # before all other callbacks and ends just before the recorder writes the row.
         fit = caller("fastai.learner", "fit", "_do_fit")
         if fit is None or fit.f_code.co_name == "fit":  # the fit begins or ends
             return _AFTER_THE_NAMES

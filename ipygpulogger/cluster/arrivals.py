@@ -30,11 +30,9 @@ def unpacked(payload: bytes) -> ProcessRecord | None:
 
 
 class Arrivals:
-    """The records that have arrived, of more than `most` those that needed the most memory.
+    """The records that have arrived, of more than `most` those that needed the most memory."""
 
-    One thread at a time may use it.
-    """
-
+    # One thread at a time may use it.
     def __init__(self, most: int | None = None) -> None:
         self._most = most
         self._numbers = itertools.count()

@@ -23,11 +23,9 @@ KEY = "ipygpulogger"  # of the published data; the record of one engine, as byte
 
 
 def begin() -> None:
-    """Measure cells from now on, until any client that watches ends it.
-
-    The host and the process id are published, as JSON: a notebook of the same machine leaves the peak of this
-    process to itself. What the first publishing imports on both sides is then no cell's memory either.
-    """
+    """Measure cells from now on, until any client that watches ends it; publish host and process id."""
+    # So a notebook of the same machine leaves the peak of this process to itself, and what the first
+    # publishing imports on both sides is no cell's memory.
     if EngineCells.here is None:
         shell = current_shell()
         if not hasattr(shell, "data_pub"):

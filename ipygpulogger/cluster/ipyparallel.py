@@ -34,6 +34,10 @@ _OUTPUT_S = 0.5  # after a cell, for output that is still on its way behind the 
 _LACKS = "ipygpulogger is not installed there"
 _CURE = "; to install it: %px %pip install ipygpulogger; then stop() this watch and begin another one"
 _JOINED = "it joined later; to measure it, stop() this watch and begin another one"
+_WRAPPERS = [
+    Wrappers(lambda name=name: getattr(sys.modules.get("ipyparallel"), name, None))  # type: ignore[misc]
+    for name in ("DirectView", "BroadcastView")
+]
 
 
 class IPyParallelWatch(Watch):
@@ -88,10 +92,8 @@ class IPyParallelWatch(Watch):
             self.say_once(f"Not measured: {names}, as {reason}{_CURE if reason == _LACKS else ''}")
 
     def _send(self, engine: int, name: str) -> Any:
-        """Call a function of `engine_cells` in an engine; return the pending answer.
-
-        As text, which runs on any version of Python; a function needs the same version on both sides.
-        """
+        """Call a function of `engine_cells` in an engine; return the pending answer."""
+        # As text, which runs on any version of Python; a function needs the same version on both sides.
         return self.client[engine].execute(_CALL.format(name), silent=True, block=False)
 
     # -- the requests ------------------------------------------------------------------------------
@@ -161,10 +163,9 @@ class _Request:
         """Yield each engine that was to run it, and the metadata of its part."""
         found = self._answer.metadata
         many = found if isinstance(found, list) else [found]
-        targets = getattr(self._answer, "_targets", None)  # of an engine that died, the metadata lacks the id
-        ids = [one["engine_id"] for one in many]
-        if isinstance(targets, list) and len(targets) == len(many):
-            ids = targets
+        targets: Any = getattr(self._answer, "_targets", None)  # of a dead engine, the metadata lacks the id
+        is_known = isinstance(targets, list) and len(targets) == len(many)
+        ids = targets if is_known else [one["engine_id"] for one in many]
         yield from ((engine, one) for engine, one in zip(ids, many, strict=True) if isinstance(engine, int))
 
 
@@ -205,9 +206,3 @@ def _noticed(original: Callable[..., Any]) -> Callable[..., Any]:
         return answer
 
     return execute
-
-
-_WRAPPERS = [
-    Wrappers(lambda name=name: getattr(sys.modules.get("ipyparallel"), name, None))  # type: ignore[misc]
-    for name in ("DirectView", "BroadcastView")
-]

@@ -100,11 +100,9 @@ class RayWatch(Watch):
 
 
 def _mailbox(ray: Any) -> Any:
-    """Return a new actor that holds records until they are collected, and takes no CPU of the cluster.
-
-    It belongs to the driver: it ends with it, with ``ray.shutdown()`` and with `stop`.
-    """
-    # By this name workers find it, also those of what was declared before it was made.
+    """Return a new actor that holds records until they are collected, and takes no CPU of the cluster."""
+    # It belongs to the driver: it ends with it, with ``ray.shutdown()`` and with `stop`. By this
+    # name workers find it, also those of what was declared before it was made.
     name = f"ipygpulogger-{ray.get_runtime_context().get_job_id()}"
     options = {"num_cpus": 0, "max_restarts": 0, "name": name, "max_pending_calls": MOST_PENDING}
     actors = ray.remote(mailbox_class(MOST_RECORDS)).options(**options)

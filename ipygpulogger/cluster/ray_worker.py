@@ -25,14 +25,17 @@ from .arrivals import packed
 
 MARK = "_ipygpulogger_measured"  # of what is wrapped already, and of what Ray makes of it
 _SPECIAL = frozenset(("__init__", "__call__"))  # those special methods that may be a task
+_HOST = socket.gethostname()
+_EXITS = ("SystemExit", "AsyncioActorExit")  # what `ray.actor.exit_actor()` raises
+MOST_PENDING = 1000  # calls of the mailbox that are not answered; further records are counted as lost
+_RECHECK_S = 0.25  # how long it holds that there is a mailbox, or none: the driver may watch anew
+_ANSWER_S = 5.0  # for which the first answer of the mailbox is waited for
+_running: set[str] = set()  # the ids of the tasks that run here
 
 
 def measured(declared: Any) -> Any:
-    """Return a function or class like the given one whose calls as tasks of Ray are measured.
-
-    Anything but a Python function or class is returned as it is; so is what belongs to Ray itself, and an
-    asynchronous generator function.
-    """
+    """Return a function or class like the given one whose calls as tasks of Ray are measured."""
+    # Returned as it is: what is neither, what belongs to Ray itself, an asynchronous generator function.
     module = getattr(declared, "__module__", None) or ""
     if MARK in getattr(declared, "__dict__", ()) or module.partition(".")[0] == "ray":
         return declared
@@ -62,17 +65,10 @@ def _measured_class(declared: type) -> type:
     return type(declared)(declared.__name__, (declared,), {**methods, **kept, MARK: True})
 
 
-_HOST = socket.gethostname()
-_EXITS = ("SystemExit", "AsyncioActorExit")  # what `ray.actor.exit_actor()` raises
-_running: set[str] = set()  # the ids of the tasks that run here
-
-
 class Task:
-    """A context around one task or method call; it measures from when it is made.
+    """A context around one task or method call; it measures from when it is made."""
 
-    It does nothing within another one of the same task.
-    """
-
+    # It does nothing within another one of the same task.
     def __init__(self, name: str) -> None:
         self._name = name
         self._id, label = _new_task(name)
@@ -126,13 +122,6 @@ def _with_outcome(record: ProcessRecord, error: BaseException | None) -> Process
     if error is None or type(error).__name__ in (*_EXITS, "GeneratorExit"):
         return record
     return replace(record, status="error", error=type(error).__name__)
-
-
-# -- sending -------------------------------------------------------------------------------------------------
-
-MOST_PENDING = 1000  # calls of the mailbox that are not answered; further records are counted as lost
-_RECHECK_S = 0.25  # how long it holds that there is a mailbox, or none: the driver may watch anew
-_ANSWER_S = 5.0  # for which the first answer of the mailbox is waited for
 
 
 class Outbox:

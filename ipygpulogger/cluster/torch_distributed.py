@@ -31,6 +31,8 @@ _CONNECT_S = 5.0  # at most
 _SLOWEST_POLL_S, _FASTEST_POLL_S = 0.1, 0.002
 _NOT_MEASURED = "not measured"
 _NOT_VALID = "sent something that is not a record"
+_current: tuple[Any, Job] | None = None  # the process group, and the place of this process in it
+_making = threading.Lock()
 
 
 def gather(
@@ -66,12 +68,10 @@ def gather(
 
 
 class Job:
-    """This process's place among the ranks, and its connection to the store of the job.
+    """This process's place among the ranks, and its connection to the store of the job."""
 
-    The connection is opened when it is first needed. It is one of its own, because an operation of torch may
-    hold the other one for minutes, such as the set-up of NCCL while it waits for all ranks.
-    """
-
+    # That is opened when it is first needed. It is one of its own, because an operation of torch may hold the
+    # other one for minutes, such as the set-up of NCCL while it waits for all ranks.
     def __init__(self, rank: int, size: int, store: Any = None, calls: Counter[str] | None = None) -> None:
         self.size, self._store = size, store
         self.lost = ""  # why the store cannot be used any longer; then it is not asked again
@@ -117,10 +117,6 @@ class Job:
             return None
 
 
-_current: tuple[Any, Job] | None = None  # the process group, and the place of this process in it
-_making = threading.Lock()
-
-
 def _job() -> Job:
     """Return this process's place in its job; the same until another process group is set up."""
     global _current  # noqa: PLW0603 - one for the process, as the process group is
@@ -149,11 +145,8 @@ def _distributed() -> Any:
 
 
 def _connection() -> Any:
-    """Return a connection to the store of the default process group, where our keys are apart from others.
-
-    `rendezvous("env://")` would make a new server in rank 0, and knows only groups that were set up by
-    environment variables.
-    """
+    """Return a connection to the store of the default process group, where our keys are apart from others."""
+    # `rendezvous("env://")` would make a new server in rank 0, and knows only groups set up by variables.
     distributed: Any = sys.modules["torch.distributed"]
     store = distributed.distributed_c10d._get_default_store()
     while isinstance(store, distributed.PrefixStore):
@@ -176,9 +169,10 @@ class Gathering:
 
     def wait(self, timeout_s: float) -> Group:
         """Wait for the records until each rank has answered or the time is over, and return them."""
-        until_s = clock.monotonic_s() + timeout_s
-        pause_s = _FASTEST_POLL_S
-        while not self._poll() and not self._job.lost and (left_s := until_s - clock.monotonic_s()) > 0:
+        until_s, pause_s = clock.monotonic_s() + timeout_s, _FASTEST_POLL_S
+        while self._open and not (self._is_there(*self._open) or self._job.lost):
+            if (left_s := until_s - clock.monotonic_s()) <= 0:
+                break
             time.sleep(min(pause_s, left_s))
             pause_s = min(1.5 * pause_s, _SLOWEST_POLL_S)
         self._take([rank for rank in self._open if self._is_there(rank)])
@@ -186,16 +180,9 @@ class Gathering:
         if self._job.lost and self._open:
             warn(f"rank 0 has no records of other ranks: {self._job.lost}")
         reasons = dict.fromkeys(range(1, self._job.size), self._job.lost or why) | self._missing
-        missing = [
-            Missing(f"rank {rank}", why) for rank, why in sorted(reasons.items()) if rank not in self._records
-        ]
+        lacking = sorted(reasons.keys() - self._records.keys())
+        missing = [Missing(f"rank {rank}", reasons[rank]) for rank in lacking]
         return Group(self._label, self._records.values(), missing)
-
-    def _poll(self) -> bool:
-        """Take the records if all have arrived, without waiting for any; return whether they have."""
-        if self._open and self._is_there(*self._open):
-            self._take(list(self._open))
-        return not self._open
 
     def _is_there(self, *ranks: int) -> bool:
         keys = [self._open[rank] for rank in ranks]

@@ -12,7 +12,6 @@ import itertools
 import os
 import sys
 import weakref
-from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, ClassVar
 
 from ..engine.machine import machine
@@ -27,6 +26,10 @@ from .experiment_cells import CellLogger, Consumed, IPyExperimentData, IPyExperi
 
 if TYPE_CHECKING:
     from typing_extensions import Self
+
+
+_unfinished: weakref.WeakSet[IPyExperiments] = weakref.WeakSet()
+_numbers = itertools.count()
 
 
 class IPyExperiments:
@@ -65,8 +68,9 @@ class IPyExperiments:
         cl_gc_collect: bool = True,
         cl_set_seed: int = 0,
     ) -> None:
-        if type(self) is IPyExperiments:
-            raise TypeError("IPyExperiments is a base class: use IPyExperimentsCPU or IPyExperimentsPytorch")
+        if type(self) in (IPyExperiments, IPyExperimentsGPU):
+            base = type(self).__name__
+            raise TypeError(f"{base} is a base class: use IPyExperimentsCPU or IPyExperimentsPytorch")
         shell = current_shell()
         if shell is None:
             why = "works inside IPython; outside it, measure a block of code with ipygpulogger.measure."
@@ -87,16 +91,16 @@ class IPyExperiments:
         self._scope = cells.open_baseline()
         self._began_s = clock.monotonic_s()
         print(render.started(self._backend_name))
-        self._print_device()
+        is_on_gpu = isinstance(self, IPyExperimentsGPU)
+        print(f"{render.device(cells.device_in(self._now(), self._device))}\n" if is_on_gpu else "")
         if exp_enable:
             self.print_state()
             print("\n")  # ipyexperiments printed two empty lines
         gc.collect(1)  # initialising NVML leaves reference cycles, which are not the user's
         if self.cl is not None:
             self.cl.start()
-            self._scope = (
-                cells.open_baseline()
-            )  # again: what the cell logger loaded is not the experiment's memory
+            # Again: what the cell logger loaded is not the experiment's memory.
+            self._scope = cells.open_baseline()
         self._running = True
         _unfinished.add(self)
 
@@ -136,25 +140,17 @@ class IPyExperiments:
 
     def get_var_names(self) -> list[str]:
         """Return the names of the variables made since the experiment began, including those to be kept."""
-        theirs = [other._names_before for other in self._newer()]
-        ours = [
-            name
-            for name, value in cells.variables(self._shell)
-            if not issubclass(type(value), IPyExperiments)
-        ]
-        earlier = self._names_before
-        return sorted(n for n in ours if n not in earlier and all(n in before for before in theirs))
+        theirs, found = [other._names_before for other in self._newer()], cells.variables(self._shell)
+        ours = {name for name, value in found if not issubclass(type(value), IPyExperiments)}
+        return sorted((ours - self._names_before).intersection(*theirs))
 
     def print_state(self) -> None:
         """Print how much memory is used and free now; empties torch's cache, as in ipyexperiments."""
         self._settle()
         now = self._now()
-        rows: dict[str, tuple[int | None, int | None, int | None]] = {
-            "CPU": (now.gen.after_bytes, *cells.machine_ram_bytes())
-        }
-        if gpu := cells.device_in(now, self._device):
-            rows["GPU"] = render.taken_bytes(gpu), gpu.free_bytes, gpu.total_bytes
-        print(render.state(rows, self._notes))
+        gpu, ram = cells.device_in(now, self._device), (now.gen.after_bytes, *cells.machine_ram_bytes())
+        of_gpu = {"GPU": (render.taken_bytes(gpu), gpu.free_bytes, gpu.total_bytes)} if gpu else {}
+        print(render.state({"CPU": ram, **of_gpu}, self._notes))
         self._notes.clear()
 
     def finish(self) -> IPyExperimentData | None:
@@ -205,9 +201,6 @@ class IPyExperiments:
     def _settle(self) -> None:
         if self._device is not None:
             machine().settling.settle(gc_collect=False, clear_cache=True)
-
-    def _print_device(self) -> None:
-        print()
 
     def _now(self) -> Measurement:
         machine().nvml.devices()  # open, though the cell logger was stopped: only NVML knows the whole device
@@ -264,14 +257,8 @@ class IPyExperimentsCPU(IPyExperiments):
     _backend_name = "CPU-only"
 
 
-class IPyExperimentsGPU(IPyExperimentsCPU, ABC):
+class IPyExperimentsGPU(IPyExperimentsCPU):
     """The base class of experiments with a framework's GPU."""
-
-    @abstractmethod
-    def _wake(self) -> int | None: ...
-
-    def _print_device(self) -> None:
-        print(f"{render.device(cells.device_in(self._now(), self._device))}\n")
 
 
 class IPyExperimentsPytorch(IPyExperimentsGPU):
@@ -295,7 +282,3 @@ class IPyExperimentsPytorch(IPyExperimentsGPU):
             raise ImportError(f"IPyExperimentsPytorch needs torch ({error}): pip install torch") from error
         machine().settling.preload()
         return next((f.current_index() for f in machine().frameworks if f.name == "torch"), None)
-
-
-_unfinished: weakref.WeakSet[IPyExperiments] = weakref.WeakSet()
-_numbers = itertools.count()

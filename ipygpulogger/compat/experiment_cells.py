@@ -25,11 +25,9 @@ def variables(shell: Any) -> Iterator[tuple[str, Any]]:
 
 
 def forget(shell: Any, values: list[Any], names_before: set[str]) -> None:
-    """Drop IPython's references to values whose variables are gone: `Out`, `_`, `_12`, the last result.
-
-    A value stays everywhere if another name of the user's, or an output from before, still refers to it.
-    IPython's own ``%xdel`` would delete the other names as well.
-    """
+    """Drop IPython's references to values whose variables are gone: `Out`, `_`, `_12`, the last result."""
+    # A value stays everywhere if another name of the user's, or an output from before, still refers to it.
+    # IPython's own ``%xdel`` would delete the other names as well.
     names, hidden = shell.user_ns, shell.user_ns_hidden
     outputs = names.get("_oh", {})
     ipythons = {name for name in hidden if CACHED.fullmatch(str(name))}  # a `_` of the user's is not hidden
@@ -78,10 +76,8 @@ class Consumed(NamedTuple):
 
 
 def open_baseline() -> Scope:
-    """Return a scope whose results tell what has been consumed since now.
-
-    It asks for no peak, so it is closed at once: until its result is asked for it costs nothing.
-    """
+    """Return a scope whose results tell what has been consumed since now."""
+    # It asks for no peak, so it is closed at once: until its result is asked for it costs nothing.
     scope = Scope(reset_peaks=False).open()
     scope.close()
     return scope
@@ -98,9 +94,6 @@ def machine_ram_bytes() -> tuple[int, int]:
 
     memory = psutil.virtual_memory()
     return int(memory.available), int(memory.total)
-
-
-_SEED_LIMIT = 2**32  # of numpy.random.seed
 
 
 class CellLoggerMemory(NamedTuple):
@@ -140,7 +133,7 @@ class CellLogger(IPyGPULogger):
     def __init__(
         self, device: int | None = None, *, compact: bool = False, gc_collect: bool = True, set_seed: int = 0
     ) -> None:
-        if not isinstance(set_seed, int) or not 0 <= set_seed < _SEED_LIMIT:
+        if not isinstance(set_seed, int) or not 0 <= set_seed < 2**32:  # as numpy takes one
             raise ValueError(f"set_seed takes a whole number below 2**32, or 0 for none, not {set_seed!r}")
         uses_gpu = device is not None
         super().__init__(compact, gc_collect, clear_cache=uses_gpu, preload=uses_gpu)

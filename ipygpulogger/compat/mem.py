@@ -239,9 +239,6 @@ def _in_mb(memory: DeviceMemory | None) -> GPUMemory:
     return GPUMemory(total_mb, free_mb, total_mb - free_mb)
 
 
-_WHOLE_UP_TO = 2**53  # beyond it float64 cannot represent each whole number
-
-
 def reduce_mem_usage(df: Any) -> Any:
     """Convert the columns of a DataFrame to smaller types, in place, and print the sizes before and after.
 
@@ -284,7 +281,7 @@ def _smaller(column: Any) -> Any:
         with np.errstate(all="ignore"):
             smaller = column.astype(np.float32)
             values, rounded = column.to_numpy(), smaller.to_numpy(np.float64)
-            is_whole = (values == np.round(values)) & (np.abs(values) <= _WHOLE_UP_TO)
+            is_whole = (values == np.round(values)) & (np.abs(values) <= 2**53)  # beyond, not each is one
             is_near = np.abs(values - rounded) <= np.abs(values) * 2.0**-24  # half of float32's last place
             same = (values == rounded) | np.isnan(values) | (is_near & ~is_whole)
         return smaller if same.all() else None

@@ -120,11 +120,9 @@ def _is_the_devices(error: BaseException) -> bool:
 
 
 def empty_frames(errors: list[BaseException]) -> None:
-    """Clear the local variables of finished calls in the tracebacks of these exceptions.
-
-    The lines of the tracebacks stay readable. Left alone are calls that still run, on any thread; generators
-    and coroutines that may be resumed; the namespace of a module; and dicts that the user got by `locals()`.
-    """
+    """Clear the local variables of finished calls in the tracebacks of exceptions, which stay readable."""
+    # Left alone are calls that still run, on any thread; generators and coroutines that may be resumed; the
+    # namespace of a module; and dicts that the user got by `locals()`.
     emptied = []
     for frame in referents.unique_frames(
         entry for error in errors for entry in walk_tb(referents.traceback_of(error))
@@ -137,9 +135,8 @@ def empty_frames(errors: list[BaseException]) -> None:
         except RuntimeError:  # still executing; from 3.13 on, also suspended
             continue
         emptied.append(frame)
-        if (
-            referents.LOCALS_LEAVE_A_COPY
-        ):  # which `clear` leaves there, up to 3.11.7 and 3.12.1 (cpython#113939)
+        # `clear` leaves a copy there, up to 3.11.7 and 3.12.1 (cpython#113939).
+        if referents.LOCALS_LEAVE_A_COPY:
             left = gc.get_referents(frame)
             while left:
                 value = left.pop()
@@ -150,10 +147,7 @@ def empty_frames(errors: list[BaseException]) -> None:
 
 
 def _empty_function_of(frame: FrameType) -> None:
-    """Drop the closure and default values of a frame's function, to which it refers from Python 3.11 on.
-
-    What anything else refers to is left alone.
-    """
+    """Drop the closure and defaults, unless shared, of a frame's function; from 3.11 on it refers to that."""
     for function in _held_once(v for v in gc.get_referents(frame) if type(v) is FunctionType):
         function.__defaults__ = function.__kwdefaults__ = None
         for cell in _held_once(function.__closure__ or ()):

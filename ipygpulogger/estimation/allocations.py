@@ -127,11 +127,9 @@ class Allocations:
 
 
 class Kinds(Graphs):
-    """Finds the kinds of allocations, while a function runs and after it, from graphs of fake tensors.
+    """Finds the kinds of allocations, while a function runs and after it, from graphs of fake tensors."""
 
-    The memory of these has numbers, and no addresses.
-    """
-
+    # The memory of these has numbers, and no addresses.
     def __init__(self, torch: ModuleType, allocations: Allocations) -> None:
         super().__init__(torch)
         self.allocations = allocations
@@ -203,16 +201,12 @@ class Kinds(Graphs):
         """Return what is alive at the peak, by kind and place, the largest first."""
         at = self.allocations.at_peak_event
         places = Places(current_shell())
-        blocks = (
-            LabelledBlock.of(
-                Label(_kind_of(one), one.name),
-                Place(BEFORE, "") if one.place is None else places.place_of(one.place),
-                one.size_bytes,
-                alive=True,
-            )
-            for one in self.allocations.all
-            if one.size_bytes and one.born <= at and (one.died is None or one.died > at)
-        )
+        blocks = []
+        for one in self.allocations.all:
+            if one.size_bytes and one.born <= at and (one.died is None or one.died > at):
+                place = Place(BEFORE, "") if one.place is None else places.place_of(one.place)
+                label = Label(_kind_of(one), one.name)
+                blocks.append(LabelledBlock.of(label, place, one.size_bytes, alive=True))
         return rows_of(device, blocks)
 
     def timeline(self, device: str) -> tuple[KindTimeline, ...]:
@@ -242,13 +236,10 @@ def _kind_of(one: Allocation) -> Kind:
 
 
 class GradientSums:
-    """Results of a backward pass that torch writes in place: they take the memory of what they are added to.
+    """Results that torch's engine writes in place: they take the memory of what they are added to."""
 
-    The engine never writes in place to a tensor of a subclass, and fake tensors are of one: see
-    `can_accumulate_inplace` in torch/csrc/autograd/input_buffer.cpp, `areAnyTensorSubclassLike` in
-    FunctionsManual.cpp.
-    """
-
+    # The engine never writes in place to a tensor of a subclass, as fake tensors are: see
+    # `can_accumulate_inplace` (input_buffer.cpp) and `areAnyTensorSubclassLike` (FunctionsManual.cpp).
     def __init__(self, torch: ModuleType, allocations: Allocations) -> None:
         self._torch, self.allocations = torch, allocations
         self._least: tuple[int, ...] | None = None

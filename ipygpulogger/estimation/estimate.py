@@ -107,22 +107,12 @@ def estimate(
         fits = fit(one.peak_bytes, one.reserved_bytes, available_bytes, one.fits_within)
         return BatchEstimate(size, one.peak_bytes, one.reserved_bytes, *fits)
 
-    return Estimate(
-        label_of(fn),
-        name,
-        found.peak_bytes,
-        found.reserved_bytes,
-        tuple(found.rows),
-        found.held_bytes,
-        limit.capacity_bytes,
-        available_bytes,
-        *fit(found.peak_bytes, found.reserved_bytes, available_bytes, found.fits_within),
-        unknown=limit.unknown,
-        batches=tuple(map(of_size, sizes)),
-        batched=varied.described,
-        notes=tuple(dict.fromkeys(notes)),
-        timeline=found.timeline,
-    )
+    needs = found.peak_bytes, found.reserved_bytes, found.rows, found.held_bytes
+    fits = fit(found.peak_bytes, found.reserved_bytes, available_bytes, found.fits_within)
+    room = limit.capacity_bytes, available_bytes, *fits, limit.unknown
+    more = tuple(map(of_size, sizes)), varied.described, tuple(dict.fromkeys(notes)), found.timeline
+    figures = *needs, *room, *more
+    return Estimate(label_of(fn), name, *figures)
 
 
 def _run(fn: Callable[..., Any], arguments: Arguments, sizes: dict[int, int], device: str) -> Run:
@@ -180,11 +170,8 @@ def imported_torch() -> ModuleType:
 
 
 def device_index(device: Any, torch: ModuleType) -> int:
-    """Return the index of a CUDA device that a user named: "cuda:0", "cuda", 0, a `torch.device`.
-
-    "cuda" is torch's current device, which is the first one as long as CUDA is not initialised. The machine
-    need not have it.
-    """
+    """Return the index of a CUDA device that a user named, which the machine need not have."""
+    # "cuda" is torch's current device, which is the first one as long as CUDA is not initialised.
     if (index := whole_number(device)) is not None:
         device = f"{BACKEND}:{index}"
     named = None
@@ -275,20 +262,17 @@ class Batched(NamedTuple):
 
 
 def batched(fn: Callable[..., Any], arguments: Arguments, torch: ModuleType) -> Batched:
-    """Return which arguments of a function change with the batch size.
-
-    1. If an int argument is named like a batch size: it, and the tensors whose first dimension equals it.
-    2. Otherwise the first dimension of the first tensor, and of all tensors whose first dimension is equal.
-    """
+    """Return which arguments of a function change with the batch size."""
+    # 1. If an int argument is named like a batch size: it, and the tensors whose first dimension equals it.
+    # 2. Otherwise the first dimension of the first tensor, and of all tensors whose first dimension is equal.
     named = list(named_arguments(fn, arguments))
     leaves = [(name, leaf) for _, name, value in named for leaf in _leaves(value, torch)]
     tensors = [(name, leaf) for name, leaf in leaves if _has_batch(leaf, torch)]
     numbers = (one for one in named if type(one[2]) is int and one[2] > 0)
     number = next((one for one in numbers if _NAME.fullmatch(one[1])), None)
     if number is None and not tensors:
-        raise ValueError(
-            "batch_sizes can only vary what fn is called with: give it a tensor, or a number named batch_size"
-        )
+        what = "batch_sizes can only vary what fn is called with"
+        raise ValueError(f"{what}: give it a tensor, or a number named batch_size")
     place, label, size = (None, "", int(tensors[0][1].shape[0])) if number is None else number
     replaced = [(name, one) for name, one in tensors if one.shape[0] == size]
     names = list(dict.fromkeys(name for name, _ in replaced))

@@ -17,15 +17,13 @@ _NOT_METHODS = frozenset(("__new__", "__init__", "__torch_dispatch__", "__torch_
 
 
 class FakeMap:
-    """The fakes of real tensors: views of one storage have fakes that share one, tied weights one fake.
+    """The fakes of real tensors: views of one storage have fakes that share one, tied weights one fake."""
 
-    A fake is alive for as long as the real tensor would be.
-    """
-
+    # A fake is alive for as long as the real tensor would be.
     def __init__(
         self, torch: ModuleType, reach: Reach, device: Any, allocations: Allocations, *, all_on_device: bool
     ) -> None:
-        self._torch, self._reach, self._device, self._allocations = torch, reach, device, allocations
+        self._torch, self._reach, self.device, self.allocations = torch, reach, device, allocations
         self.all_on_device, self.has_accelerator = all_on_device, reach.has_accelerator
         pytree, self._fake = torch.utils._pytree, torch._subclasses.FakeTensor
         self._leaves, self._map = pytree.tree_leaves, pytree.tree_map_only
@@ -52,9 +50,9 @@ class FakeMap:
         device = real.tensor.device
         is_moved = self.all_on_device or (real.of_model and not self.has_accelerator)
         if is_moved or device.type not in ("cpu", "cuda", "meta"):
-            return self._device
+            return self.device
         if device.type == "meta":
-            return self._device if self.has_accelerator else self._torch.device("cpu")
+            return self.device if self.has_accelerator else self._torch.device("cpu")
         return device
 
     def faked(self, values: Any) -> Any:
@@ -103,9 +101,8 @@ class FakeMap:
         if kind is torch.Tensor or issubclass(kind, torch.nn.Parameter):
             return
         if kind.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:  # type: ignore[attr-defined]
-            raise EstimateError(
-                f"{written(user_line())} cannot be estimated: {kind.__name__} handles operators itself"
-            )
+            line = written(user_line())
+            raise EstimateError(f"{line} cannot be estimated: {kind.__name__} handles operators itself")
         self.subclasses.add(kind.__name__)
 
     def _with_storage(self, real: RealTensor, device: Any) -> Any:
@@ -129,8 +126,8 @@ class FakeMap:
         if tensor.device.type == "cpu" and device.type == "cpu" and tensor.numel() == fake.numel() == 1:
             with really(torch):  # a real copy, not one more fake tensor
                 fake.constant = tensor.detach().clone()
-        if device == self._device:
-            made = self._allocations.add(fake.untyped_storage(), None)
+        if device == self.device:
+            made = self.allocations.add(fake.untyped_storage(), None)
             made.kind, made.name = real.kind, real.name
             self.held_bytes += made.size_bytes if tensor.device == device else 0
         return fake
@@ -155,14 +152,11 @@ class FakeMap:
             held.clear()
 
     def swapping(self, original: Callable[[Any, Any], None], one: Any, other: Any) -> None:
-        """Swap two tensors, as `Module.to` replaces the memory of parameters.
-
-        The node that accumulates a gradient holds what its parameter was before.
-        """
+        """Swap two tensors, as `Module.to` replaces the memory of parameters."""
         fake, new = self.faked(one), self.faked(other)
         if fake.untyped_storage()._cdata == new.untyped_storage()._cdata:  # it stays where it is
             return
-        known = self._nodes.pop(id(fake), None)
+        known = self._nodes.pop(id(fake), None)  # the node holds what its parameter was before
         original(fake, new)
         if known is not None:
             self._note_device(fake)

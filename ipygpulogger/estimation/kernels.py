@@ -227,11 +227,8 @@ def _size(tensor: Any) -> int:
 
 
 def reduction_bytes(tensor: Any, out: Any, wide: int, dims: Iterable[int] = ()) -> tuple[int, ...]:
-    """Return what a reduction allocates for partial results, and for its semaphores.
-
-    Where many values are reduced to few, blocks of threads share the work: the rules are those of
-    `setReduceConfig` in aten/src/ATen/native/cuda/Reduce.cuh.
-    """
+    """Return what a reduction allocates for partial results, and for its semaphores."""
+    # Where many values are reduced to few, blocks of threads share the work: `setReduceConfig` in Reduce.cuh.
     outputs = max(out.numel(), 1)
     inputs = tensor.numel() // outputs
     if inputs < 2:
@@ -359,9 +356,8 @@ def attention(  # noqa: PLR0913, PLR0917 - torch's own parameters
             zeros = torch.zeros_like(attn_mask, dtype=query.dtype)
             attn_mask = zeros.masked_fill_(attn_mask.logical_not(), float("-inf"))
         attn_mask = attn_mask.expand(*query.shape[:3], key.shape[2])
-    return aten._scaled_dot_product_efficient_attention(
-        *inputs, attn_mask, saves, dropout_p, is_causal, scale=scale
-    )[0]
+    more = attn_mask, saves, dropout_p, is_causal
+    return aten._scaled_dot_product_efficient_attention(*inputs, *more, scale=scale)[0]
 
 
 def none_on_a_device(original: Callable[..., Any], mode: Any, func: Any, flat: Any, *rest: Any) -> Any:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..breakdown.kinds import is_recomputed
 from ..runtime.objects import walk_stack
-from .allocations import Allocations, GradientSums
+from .allocations import GradientSums
 from .fake_tensors import DeviceReporting, storage_of
 from .kernels import Kernels, is_seed, kept_bytes
 from .values import EstimateError, Values, is_called_by_user, library_line, user_line, written
@@ -28,11 +28,9 @@ _UNSUPPORTED = {
     "UnsupportedMutationAliasingException": _NO_META,
 }
 # Those whose fake implementation does not check that all tensors are on one device.
-_UNCHECKED = frozenset(
-    (
-        *("convolution", "convolution_backward", "_embedding_bag", "_embedding_bag_forward_only"),
-        *("slice_scatter", "diagonal_scatter"),
-    )
+_UNCHECKED = (
+    "convolution convolution_backward _embedding_bag _embedding_bag_forward_only slice_scatter"
+    " diagonal_scatter"
 )
 GRADIENT = " with a gradient"  # of names
 MORE = frozenset(("var_mean", "std_mean", "atan2", "lu_unpack"))  # what their gradients allocate inside
@@ -44,20 +42,14 @@ LESS = frozenset(
 class Operators:
     """Handles each operator below autograd."""
 
-    def __init__(
-        self,
-        torch: ModuleType,
-        device: Any,
-        allocations: Allocations,
-        reporting: DeviceReporting,
-        fakes: FakeMap,
-    ) -> None:
-        self._torch, self.device, self._allocations, self._fakes = torch, device, allocations, fakes
-        self.reporting, self.allocator = reporting, allocations.allocator
+    def __init__(self, torch: ModuleType, reporting: DeviceReporting, fakes: FakeMap) -> None:
+        self._torch, self.reporting, self._fakes = torch, reporting, fakes
+        self.device, self._allocations = fakes.device, fakes.allocations
+        self.allocator = fakes.allocations.allocator
         self._fake, self._leaves = torch._subclasses.FakeTensor, torch.utils._pytree.tree_leaves
         self.names: set[str] = set()  # the operators that were called
-        self._sums = GradientSums(torch, allocations)
-        self._kernels = Kernels(torch, device, allocations, self.names)
+        self._sums = GradientSums(torch, fakes.allocations)
+        self._kernels = Kernels(torch, fakes.device, fakes.allocations, self.names)
         self.values = Values(torch, self._fake)
         self.all_on_device = fakes.all_on_device  # and what the user's lines make on the CPU is there too
         self.reads_cpu_as_device = not fakes.has_accelerator  # where a line of the user's names the CPU
@@ -114,10 +106,11 @@ class Operators:
 
     def _check_devices(self, func: Any, args: Any) -> None:
         """Check that the arguments of an operator are on one device, where fake tensors do not."""
-        if func._opname in _UNCHECKED or not self.touches:
+        is_unchecked = func._opname in _UNCHECKED.split()
+        if is_unchecked or not self.touches:
             found = {one.fake_device for one in self._fakes_in(args)}
             self.touches = self.touches or self.device in found
-            if func._opname in _UNCHECKED and len(found) > 1:
+            if is_unchecked and len(found) > 1:
                 named = " and ".join(sorted(map(str, found)))
                 raise RuntimeError(f"Expected all tensors to be on the same device, but they are on {named}")
 
@@ -128,9 +121,8 @@ class Operators:
 
     def _is_made_by_user(self, args: Any, device: Any) -> bool:
         """Return whether a line of the user's, or one of a library with a device, makes a tensor of none."""
-        return (is_called_by_user() or bool(device and library_line())) and not any(
-            isinstance(one, self._torch.Tensor) for one in self._leaves(args)
-        )
+        has_tensors = any(isinstance(one, self._torch.Tensor) for one in self._leaves(args))
+        return not has_tensors and (is_called_by_user() or bool(device and library_line()))
 
     def placing(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Do as `torch.tensor` or one like it, which calls no operator with the device CPU."""
@@ -143,12 +135,10 @@ class Operators:
         """Return arguments with fakes for real tensors, which C++ code has that does not ask Python."""
         if (found := self._fakes.faked(values)) is values:
             return values
-        if self._torch.is_grad_enabled() and any(
-            one.requires_grad for one in self._leaves(values) if self._fakes.is_real(one)
-        ):
-            self.refusal = EstimateError(
-                f"{func} at {written(user_line())} cannot be estimated: compiled code gave it a parameter"
-            )
+        real = filter(self._fakes.is_real, self._leaves(values))
+        if self._torch.is_grad_enabled() and any(one.requires_grad for one in real):
+            what = f"{func} at {written(user_line())} cannot be estimated"
+            self.refusal = EstimateError(f"{what}: compiled code gave it a parameter")
             raise self.refusal
         return found
 

@@ -225,13 +225,9 @@ class Reach:
     def _visit_class(self, value: type, name: str) -> None:
         """Add the attributes of a class of the user's, and of those that it is made from."""
         if _is_users(_file_of(value)):
-            access = (
-                vars(value).__getitem__,
-                partial(type.__setattr__, value),
-                partial(type.__delattr__, value),
-            )
+            put, remove = partial(type.__setattr__, value), partial(type.__delattr__, value)
             for one in list(vars(value)):
-                self._add(self.restored.place(*access, args=(one,)), name)
+                self._add(self.restored.place(vars(value).__getitem__, put, remove, args=(one,)), name)
             self._all(value.__bases__, name)
 
     def _visit_object(self, value: Any, name: str) -> None:

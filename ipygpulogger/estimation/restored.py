@@ -41,10 +41,8 @@ class Restored:
         self._note(partial(_fill, holder), items_of(holder))
 
     def place(self, *access: Callable[..., Any], args: tuple[Any, ...] = ()) -> Any:
-        """Note what one place holds, and return it; None if there is nothing.
-
-        `access`: what reads the place, what puts something there, and what leaves nothing there.
-        """
+        """Note what one place holds, and return it; None if there is nothing."""
+        # `access`: what reads the place, what puts something there, and what leaves nothing there.
         get, put, remove = (partial(one, *args) for one in access)
         value = _read(get)
 
@@ -151,11 +149,9 @@ class Interrupts:
             self._allowed = False
 
     def after(self, handler: Callable[..., Any]) -> Callable[..., Any]:
-        """Return a function that handles an operator, with an interrupt waiting for its end.
+        """Return a function that handles an operator, with an interrupt waiting for its end."""
 
-        In the middle of one torch's own state must not be left as it is.
-        """
-
+        # In the middle of one torch's own state must not be left as it is.
         def handled(func: Any, *args: Any) -> Any:
             try:
                 return handler(func, *args)

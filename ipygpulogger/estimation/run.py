@@ -48,7 +48,7 @@ class Run(NamedTuple):
     peak_bytes: int  # the highest that live tensors would take, those that were there before included
     reserved_bytes: int  # the most that the allocator would reserve for them
     # What would be alive at the peak, the largest first; they add up to `peak_bytes`.
-    rows: Sequence[AtPeak]
+    rows: tuple[AtPeak, ...]
     notes: Sequence[str]  # plain sentences: what is left out, and why
     held_bytes: int  # how much of the peak is on the device already, in tensors of this process
     # Repeats the allocations with no more than so many bytes to reserve, and returns whether all succeeded.
@@ -96,7 +96,7 @@ class FakeRun:
         self._allocations, self._reporting = Allocations(), DeviceReporting(torch)
         self._mode = fake_mode(torch, self._reporting, device)
         self._fakes = FakeMap(torch, reach, device, self._allocations, all_on_device=all_on_device)
-        self.operators = Operators(torch, device, self._allocations, self._reporting, self._fakes)
+        self.operators = Operators(torch, self._reporting, self._fakes)
         self._kinds = Kinds(torch, self._allocations)
         self._known, self._calls_modules = set(reach.held), False
         self.is_late = False  # whether something took part that was not known
@@ -106,9 +106,8 @@ class FakeRun:
         self._reach.forget_released()
         found = [one for key, one in self._reach.held.items() if key not in self._known]
         fakes = self._fakes
-        self.is_late = self._reach.has_accelerator != fakes.has_accelerator or any(
-            fakes.device_of(one) == self._device for one in found
-        )
+        is_on_device = any(fakes.device_of(one) == self._device for one in found)
+        self.is_late = is_on_device or self._reach.has_accelerator != fakes.has_accelerator
         if self.is_late:
             return True
         if fakes.all_on_device or fakes.has_accelerator or isinstance(error, EstimateError):
@@ -164,9 +163,8 @@ class FakeRun:
         failed = self.operators.failed
         notes = self._plain()
         if failed is not None and failed[0] is error:
-            notes.append(
-                f"{failed[1]} raised it, at {written(failed[2])}, while {self._device} was estimated."
-            )
+            line = written(failed[2])
+            notes.append(f"{failed[1]} raised it, at {line}, while {self._device} was estimated.")
         if lines := self.operators.values.lines:
             notes.append(f"1.0 stood for values of tensors, which an estimate does not compute{_at(lines)}.")
         for text in notes:
@@ -186,16 +184,11 @@ class FakeRun:
                 f"in the function's own thread nothing runs on {self._device}: move the model and its input"
                 " there, or have no tensor on a GPU among those that the function uses"
             )
-        allocator = self._allocations.allocator
-        return Run(
-            allocator.peak_bytes,
-            allocator.peak_reserved_bytes,
-            self._kinds.rows(str(self._device)),
-            tuple(self._notes()),
-            self._fakes.held_bytes,
-            partial(fits_within, tuple(self._allocations.events)),
-            self._kinds.timeline(str(self._device)),
-        )
+        allocator, name = self._allocations.allocator, str(self._device)
+        peaks, rows = (allocator.peak_bytes, allocator.peak_reserved_bytes), self._kinds.rows(name)
+        fits = partial(fits_within, tuple(self._allocations.events))
+        notes, timeline = tuple(self._notes()), self._kinds.timeline(name)
+        return Run(*peaks, rows, notes, self._fakes.held_bytes, fits, timeline)
 
     def _notes(self) -> Iterator[str]:
         lines, started = self.operators.values.lines, self.operators.started

@@ -64,11 +64,9 @@ class _Count(float):
 
 def unknown(what: str, frame: Frame) -> EstimateError:
     """Return the error for a value that decides what a function does."""
-    by = library_line()
-    what = f"{what}, asked for by {by}" if by else what
-    return EstimateError(
-        f"{written(frame)} depends on the value of a tensor ({what}), which an estimate does not compute"
-    )
+    asked = f", asked for by {by}" if (by := library_line()) else ""
+    what = f"{written(frame)} depends on the value of a tensor ({what}{asked})"
+    return EstimateError(f"{what}, which an estimate does not compute")
 
 
 class Values:
@@ -153,11 +151,10 @@ class Values:
 
 def user_line() -> Frame:
     """Return file, line and function of the user's that is running; else of the outermost code."""
-    frame = None
     for frame in walk_stack(sys._getframe(1)):
         if is_users(frame.f_code.co_filename):
             break
-    return ("", 0, "") if frame is None else (frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name)
+    return frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name
 
 
 def library_line() -> str:

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 _TOOL_IDS = 3, 4, 5, 2  # 0 and 1 are the debugger's and coverage's; 2 and 5, by custom, others' too
 _NAME = "ipygpulogger"  # the tool's name, as other tools see it
+_CO_SUSPENDS = CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR
+_YIELD_VALUE, _YIELD_FROM = dis.opmap["YIELD_VALUE"], dis.opmap.get("YIELD_FROM")
 
 
 class SysMonitoring(TracingBackend):
@@ -77,21 +79,17 @@ class SysMonitoring(TracingBackend):
     def _ask_again(self) -> None:
         self._api.restart_events()
 
-    def _follow(self, code: CodeType) -> None:
+    def _follow(self, code: CodeType, *, on: bool) -> None:
+        if not on:
+            self._on_def_line.discard(id(code))
         if self._tool_id is not None:
-            self._api.set_local_events(self._tool_id, code, self._local)
-
-    def _unfollow(self, code: CodeType) -> None:
-        self._on_def_line.discard(id(code))
-        if self._tool_id is not None:
-            self._api.set_local_events(self._tool_id, code, 0)
+            self._api.set_local_events(self._tool_id, code, self._local if on else 0)
 
     def _on_start(self, code: CodeType, _: int) -> Any:
         began_s, frame = monotonic_s(), sys._getframe(1)
         try:
-            followed = id(code) in self._on_def_line or (
-                self._is_followed(frame) and _starts_on_its_def_line(code)
-            )
+            known = id(code) in self._on_def_line
+            followed = known or (self._is_followed(frame) and _starts_on_its_def_line(code))
         finally:
             this_thread.overhead_s += monotonic_s() - began_s
         if not followed:
@@ -116,9 +114,8 @@ class SysMonitoring(TracingBackend):
 
     def _on_yield(self, code: CodeType, _: int, value: object) -> None:
         began_s, flags = monotonic_s(), code.co_flags
-        if flags & CO_COROUTINE or (
-            flags & CO_ASYNC_GENERATOR and name_of(type(value)) != "async_generator_wrapped_value"
-        ):
+        is_wrapped = name_of(type(value)) == "async_generator_wrapped_value"
+        if flags & CO_COROUTINE or (flags & CO_ASYNC_GENERATOR and not is_wrapped):
             return  # it awaits: its line stays open
         self._report("suspended", sys._getframe(1), began_s)
 
@@ -144,10 +141,6 @@ def _starts_on_its_def_line(code: CodeType) -> bool:
             body = next(instructions, instruction)
             return bool(body.positions.lineno == instruction.positions.lineno)
     return False
-
-
-_CO_SUSPENDS = CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR
-_YIELD_VALUE, _YIELD_FROM = dis.opmap["YIELD_VALUE"], dis.opmap.get("YIELD_FROM")
 
 
 def _at_a_yield(frame: FrameType) -> bool:
@@ -245,13 +238,11 @@ class SysSetTrace(TracingBackend):
             if not issubclass(arg[0], StopIteration):  # with which any loop or await ends
                 self._raised.add(id(frame))
         elif event == "return":
-            flags = frame.f_code.co_flags
+            flags, is_wrapped = frame.f_code.co_flags, name_of(type(arg)) == "async_generator_wrapped_value"
             leaves = arg is None and id(frame) in self._raised
             if leaves or not (flags & _CO_SUSPENDS and _at_a_yield(frame)):
                 self._raised.discard(id(frame))
                 self._report("ended", frame, began_s)
-            elif flags & CO_GENERATOR or (
-                flags & CO_ASYNC_GENERATOR and name_of(type(arg)) == "async_generator_wrapped_value"
-            ):
+            elif flags & CO_GENERATOR or (flags & CO_ASYNC_GENERATOR and is_wrapped):
                 self._report("suspended", frame, began_s)
         return self._trace_events

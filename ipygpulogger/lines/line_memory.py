@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from ..engine.machine import Machine
     from ..engine.peaks import Interval, PeakTracker
     from ..records import Sizes
-    from .frame_state import FrameState
+    from .line_profiler import FrameState
 
 
 class _Gauge:
@@ -93,10 +93,8 @@ class LineMemories(Measuring):
         self._gauges.append(_Gauge(on.ram, on.ram.open(reset=self._reset_peaks), None))
         grain_bytes = max(on.ram.counter.precision_bytes, 2 * on.ram.counter.current_precision_bytes)
         if grain_bytes > MB:
-            grain_mb = rounded_mb(grain_bytes)
-            self._lost(
-                f"RAM of each line is within {grain_mb} MB: the kernel counts it in batches on each CPU."
-            )
+            within = f"RAM of each line is within {rounded_mb(grain_bytes)} MB"
+            self._lost(f"{within}: the kernel counts it in batches on each CPU.")
         for device, trackers in on.devices.by_device():
             for tracker in trackers:
                 try:

@@ -16,8 +16,7 @@ from ..runtime.clock import monotonic_s, this_thread
 from ..runtime.errors import is_from_a_handler, named
 
 if TYPE_CHECKING:
-    from .frame_state import CodeFrames
-    from .line_profiler import LineProfiler
+    from .line_profiler import CodeFrames, LineProfiler
 
 CUT_SHORT = "an exception cut the measuring short: what the lines that ran then had used is left out"
 ENDED = "tracing was ended or taken over meanwhile: lines that ran after that are not measured"
@@ -66,7 +65,7 @@ class TracingBackend:
                     others = tuple(one for one in asked if one is not subscriber)
                     self._followed[key] = Followed(code, left, others)
                 else:
-                    self._unfollow(code)
+                    self._follow(code, on=False)
                     del self._followed[key]
             if not self.subscribers:
                 self._end()
@@ -79,20 +78,15 @@ class TracingBackend:
 
     def _begin(self) -> str | None:
         """Begin to trace for the first subscriber; return why not, where that is impossible."""
-        raise NotImplementedError
 
     def _end(self) -> None:
         """Stop tracing; it may be called again."""
-        raise NotImplementedError
 
     def _ask_again(self) -> None:
         """Have Python report again what it was told to leave out: there is a new subscriber."""
 
-    def _follow(self, code: CodeType) -> None:
-        """Have Python report a code object's lines."""
-
-    def _unfollow(self, code: CodeType) -> None:
-        """Have Python report a code object's lines no longer."""
+    def _follow(self, code: CodeType, *, on: bool) -> None:
+        """Have Python report a code object's lines, or no longer."""
 
     def _is_followed(self, frame: FrameType) -> bool:
         """Return whether this frame's code is followed, after asking every subscriber not yet asked."""
@@ -120,11 +114,10 @@ class TracingBackend:
             is_new = key not in self._followed
             self._followed[key] = Followed(code, followers, asked)
             if is_new:
-                self._follow(code)
+                self._follow(code, on=True)
             return True
 
     def _report(self, what: str, frame: FrameType, began_s: float, *more: Any) -> None:
-        """Report to every follower of a frame."""
         followed = self._followed.get(id(frame.f_code))
         if followed is None:
             return
@@ -149,7 +142,6 @@ class TracingBackend:
             raise error
 
     def _fail(self, subscriber: LineProfiler, error: Exception) -> None:
-        """End the subscription of one that failed, with the reason."""
         try:
             self.unsubscribe(subscriber)
             subscriber.cut_off(f"lines are measured no further: {named(error)}")

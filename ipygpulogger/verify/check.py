@@ -42,12 +42,8 @@ class Figure:
     def is_wrong(self) -> bool:
         """Return whether the truth is outside the bounds, or they are invalid (NaN, ``lo > hi``)."""
         (lowest, highest), hi = self.truth, self.hi
-        holds = self.lo - self.precision <= highest
-        if hi is None:
-            holds = holds and self.label == "at least"
-        else:
-            holds = holds and self.lo <= hi and lowest <= hi + self.precision
-        return self.label != "about" and not holds
+        is_bound = self.label == "at least" if hi is None else self.lo <= hi and lowest <= hi + self.precision
+        return self.label != "about" and not (is_bound and self.lo - self.precision <= highest)
 
 
 @dataclass(frozen=True)
@@ -92,10 +88,7 @@ Found = Figure | Unchecked
 
 
 class Check(NamedTuple):
-    """Something to run, which yields each figure as it is found.
-
-    An error that it raises is a failure of ours, and counts as a wrong figure.
-    """
+    """Something to run, which yields each figure as it is found; an error of it counts as a wrong figure."""
 
     name: str  # for the progress line: "RAM for a moment, in threads"
     run: Callable[[], Iterator[Found]]

@@ -81,7 +81,6 @@ def _on_each(devices: list[Device], case: Callable[[Device], Iterator[Found]]) -
 
 
 def _whole(device: Device) -> Iterator[Found]:
-    """Yield the figures of the whole device, beside those of the driver."""
     kept, scope, case = device.take(device.unit_bytes), Scope().open(), "the whole device"
     scope.close()
     (first, _), usage, (last, own_bytes) = device.ask(), device.usage(scope), device.ask()
@@ -207,7 +206,6 @@ _TAKES = {  # how each framework takes bytes, on a device alone
 
 
 def _frameworks(devices: Sequence[Device | None]) -> Iterator[Found]:
-    """Yield the figures of each framework that is installed, on each device."""
     as_needed = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false", "TF_FORCE_GPU_ALLOW_GROWTH": "true"}
     for name in (name for name in _TAKES if find_spec(name)):
         for device in devices:

@@ -8,7 +8,7 @@ from line_cell import Cell, about
 from memory import MB
 
 from ipygpulogger.engine.machine import machine
-from ipygpulogger.lines import backends, frame_state, tracing
+from ipygpulogger.lines import backends, line_profiler, tracing
 from ipygpulogger.runtime.clock import this_thread
 
 
@@ -69,7 +69,7 @@ def test_a_loop_in_a_function_called_often():
     finally:
         del machine().ram.counter.observe
     assert cell.hits() == {1: 1, 2: 80_000, 3: 60_000, 4: 20_000, 5: 20_001, 6: 20_000}
-    assert next(looks) < 10 * frame_state.MEASURED
+    assert next(looks) < 10 * line_profiler.MEASURED
 
 
 def test_a_hot_expression_within_its_own_line_misses_nothing():

@@ -10,7 +10,7 @@ from line_cell import CELL, Cell, about, is_quiet
 from memory import MB, Block
 
 from ipygpulogger.engine.machine import machine
-from ipygpulogger.lines import frame_state, line_memory
+from ipygpulogger.lines import line_memory, line_profiler
 from ipygpulogger.lines.line_memory import LineMemories
 from ipygpulogger.lines.line_profiler import LineProfiler
 from ipygpulogger.sources import Reading
@@ -18,8 +18,8 @@ from ipygpulogger.sources import Reading
 
 def nothing_open(profiler):
     """Whether every line has ended, and no frame's memory is attributed to any."""
-    lines = profiler._table._lines.values()
-    return not (any(line.running or line.memory.holders for line in lines) or profiler._memory._open)
+    lines = profiler._lines.values()
+    return not (any(line.running or line.holders for line in lines) or profiler._memory._open)
 
 
 @pytest.mark.parametrize("end", ["made.close()", "made = None", "made.throw(KeyError)"])
@@ -161,8 +161,8 @@ def test_measurements_nest():
 STRUCK = {  # each is struck as it begins and as it ends
     line_memory._Sum: ("__init__", "begin", "end", "resume"),
     LineMemories: ("hold", "_read_counters", "_read_counter", "_begin", "_close"),
-    frame_state.Line: ("enter", "leave"),
-    frame_state.CodeFrames: ("line", "ended", "_add", "_count", "_attribute"),
+    line_profiler.Line: ("enter", "leave"),
+    line_profiler.CodeFrames: ("line", "ended", "_add", "_count", "_attribute"),
 }
 
 
