@@ -21,7 +21,7 @@ from .frame_state import CodeFrames, LineTable
 from .line_memory import LineMemories
 from .tracing import TracingBackend
 
-backend: TracingBackend = SysMonitoring() if sys.version_info >= (3, 12) else SysSetTrace()
+backend: TracingBackend = SysMonitoring() if hasattr(sys, "monitoring") else SysSetTrace()
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=backend.after_fork_in_child)
 

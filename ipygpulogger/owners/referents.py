@@ -147,7 +147,12 @@ def module_name(kind: type) -> str:
 
 # -- exceptions: what they hold, and which of them say that memory ran out
 
-LOCALS_LEAVE_A_COPY = sys.version_info < (3, 13)  # reading `f_locals` leaves a copy of them in the frame
+
+def _own_locals() -> object:
+    return sys._getframe().f_locals
+
+
+LOCALS_LEAVE_A_COPY = type(_own_locals()) is dict  # reading `f_locals` leaves it in the frame, up to 3.12
 
 # C accessors, which no class of the user's can override.
 args_of: Callable[[Any], Any] = vars(BaseException)["args"].__get__

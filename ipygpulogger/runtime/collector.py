@@ -119,8 +119,21 @@ def run() -> None:
         _s_per_block[0] = min(max(took_s / blocks, least_s), most_s)
 
 
+def _has_generations() -> bool:
+    """Return whether a new object is not in every generation, as in a Python without the GIL."""
+    marker: list[object] = []
+    return not all(any(one is marker for one in gc.get_objects(generation)) for generation in (1, 0))
+
+
+_HAS_GENERATIONS = _has_generations()  # if not, every collection is a full one
+
+
 def run_young(budget_s: float) -> None:
     """Collect what is young unless it could cost more, as where the user has switched the collector off."""
+    if not _HAS_GENERATIONS:
+        if costs_at_most(budget_s):
+            run()
+        return
     threshold, (young, middle, _) = gc.get_threshold()[0], gc.get_count()
     if threshold == _RAISED:
         threshold = _state.thresholds[0]

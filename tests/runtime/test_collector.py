@@ -197,3 +197,33 @@ def test_a_fork_while_a_thread_of_ours_works(at_work):
     end()
     assert os.waitpid(pid, 0)[1] == 0
     assert gc.get_threshold() == was
+
+
+def test_generations_are_asked_for(monkeypatch):
+    """A Python without the GIL lists every object in each generation."""
+    assert collector._has_generations()
+    everything = gc.get_objects
+    monkeypatch.setattr(gc, "get_objects", lambda _generation=None: everything())
+    assert not collector._has_generations()
+
+
+@pytest.mark.parametrize(("cost_s", "ran"), [(0.002, []), (0.0005, [2])])
+def test_without_generations_a_young_collection_is_a_full_one(monkeypatch, cost_s, ran):
+    """So it runs only where a full one costs no more than a young one may."""
+    collected = []
+    monkeypatch.setattr(collector, "_HAS_GENERATIONS", False)
+    monkeypatch.setattr(collector, "cost_s", lambda: cost_s)
+    monkeypatch.setattr(gc, "collect", collected.append)
+    collector.run_young(0.001)
+    assert collected == ran
+
+
+@pytest.mark.parametrize("third", [0, 10])
+def test_the_third_threshold_may_be_a_constant(monkeypatch, third):
+    """As in Python 3.14.0, whatever is set: the user's others come back all the same."""
+    now = [2000, 10]
+    monkeypatch.setattr(gc, "get_threshold", lambda: (*now, third))
+    monkeypatch.setattr(gc, "set_threshold", lambda *values: now.__setitem__(slice(2), values[:2]))
+    with hook():
+        assert now[0] > 2000
+    assert now == [2000, 10]
