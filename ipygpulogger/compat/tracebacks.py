@@ -14,7 +14,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext, suppress
-from functools import cache, partial
+from functools import partial
 from types import FrameType, FunctionType, TracebackType
 from typing import Any, TypeVar
 
@@ -177,24 +177,11 @@ _ONE_MORE = _references(list(_HOLDER))[0]
 
 def _may_resume(frame: FrameType) -> bool:
     """Return whether a call still runs, or is a suspended generator: `clear` would close that up to 3.12."""
-    if _suspended_frames_are_safe():
-        return False
-    if not _refers_to_its_code(sys._getframe()):  # it does only once the call has ended, from 3.11 on
-        return not _refers_to_its_code(frame)
-    return bool(frame.f_code.co_flags & _CODE_THAT_WAITS)  # it cannot be told of a finished one
 
+    def has_its_code(one: FrameType) -> bool:
+        return any(value is one.f_code for value in gc.get_referents(one))
 
-def _refers_to_its_code(frame: FrameType) -> bool:
-    return any(value is frame.f_code for value in gc.get_referents(frame))
-
-
-@cache
-def _suspended_frames_are_safe() -> bool:
-    """Return whether `clear` refuses the frame of a suspended generator, as from 3.13 on."""
-    waiting = (one for one in "ab")
-    next(waiting)
-    try:
-        waiting.gi_frame.clear()
-    except RuntimeError:
-        return True
-    return False
+    # From 3.11 on a frame has its variables and code only once the call has ended.
+    if has_its_code(sys._getframe()):
+        return bool(frame.f_code.co_flags & _CODE_THAT_WAITS)  # it cannot be told of a finished one
+    return not has_its_code(frame)

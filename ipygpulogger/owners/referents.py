@@ -147,12 +147,8 @@ def module_name(kind: type) -> str:
 
 # -- exceptions: what they hold, and which of them say that memory ran out
 
-
-def _own_locals() -> object:
-    return sys._getframe().f_locals
-
-
-LOCALS_LEAVE_A_COPY = type(_own_locals()) is dict  # reading `f_locals` leaves it in the frame, up to 3.12
+# Whether reading a function's `f_locals` leaves a copy of them in its frame, asked of this generator's own.
+LOCALS_LEAVE_A_COPY = type(next(sys._getframe().f_locals for _ in "1")) is dict
 
 # C accessors, which no class of the user's can override.
 args_of: Callable[[Any], Any] = vars(BaseException)["args"].__get__

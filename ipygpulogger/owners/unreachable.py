@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from .growth import OwnedBlock
 
 _LOOK_AT_CLOCK = 1024  # objects
-_SUSPENDED = GeneratorType, CoroutineType, AsyncGeneratorType
+_SUSPENDED = frozenset(map(id, (GeneratorType, CoroutineType, AsyncGeneratorType)))
 
 
 def garbage_below(
@@ -98,7 +98,7 @@ def _garbage(roots: Iterable[weakref.ref[Any]], deadline_s: float) -> list[Any]:
 
 def _referents(value: Any) -> Iterable[Any]:
     """Return what the collector sees below a value, and what a numpy array is a view of."""
-    if type(value) in _SUSPENDED:
+    if id(type(value)) in _SUSPENDED:
         # From Python 3.14 on it shows what its stack borrows from a variable, too, which no count includes.
         return {id(one): one for one in gc.get_referents(value)}.values()
     numpys = getattr(sys.modules.get("numpy"), "ndarray", None)

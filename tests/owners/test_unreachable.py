@@ -267,7 +267,7 @@ def test_without_a_count_nothing_is_proven(monkeypatch, counts_of):
 
     node = Node()
     root = weakref.ref(node)
-    node.function = lambda held=array(30): held
+    node.function = lambda held=array(30): held  # noqa: B008 - what a default holds is what is tried
     node.function.me = node
     del node
     assert found_mb(root) == 30
