@@ -512,9 +512,15 @@ def nested(code):
     return [code, *(part for const in inner for part in nested(const))]
 
 
+def compiled(source):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SyntaxWarning)  # since Python 3.14: a `return` in a `finally`
+        return compile(source, FILE, "exec")
+
+
 def observe(source, around=contextlib.nullcontext, *, names=None):
     """Run a program within `around()`, and say what was to be seen; the interpreter is cleaned up after it."""
-    code = compile(source, FILE, "exec")
+    code = compiled(source)
     stage, error = Stage(), None
     stage.names |= names or {}
     ours = set(stage.names)

@@ -51,6 +51,7 @@ ONLY_IN = {  # what is called or asked, and where
     "print|display": SPEAKERS,
     r"time\.((time|monotonic|perf_counter)(_ns)?)|datetime\.(now|utcnow|today)": {"runtime.clock"},
     r"(.*\.)?process\.counter\.observe": {"engine.peaks"},
+    r"sys\.(version_info|hexversion)": {"engine.machine"},  # all else about Python is asked by what it does
 }
 WRITES_AN_ID = r"(backend|kind|cuda|key\[0\])\}?:\{"  # "cuda:0"
 STANDARD = set(sys.stdlib_module_names)

@@ -18,7 +18,7 @@ from ..engine.machine import machine
 from ..records import Measurement
 from ..records.units import printable
 from ..render import experiments as render
-from ..runtime import clock
+from ..runtime import clock, collector
 from ..runtime.errors import named, say
 from ..runtime.shell import current_shell
 from . import experiment_cells as cells
@@ -96,7 +96,7 @@ class IPyExperiments:
         if exp_enable:
             self.print_state()
             print("\n")  # ipyexperiments printed two empty lines
-        gc.collect(1)  # initialising NVML leaves reference cycles, which are not the user's
+        gc.collect(collector.YOUNG)  # initialising NVML leaves reference cycles, which are not the user's
         if self.cl is not None:
             self.cl.start()
             # Again: what the cell logger loaded is not the experiment's memory.

@@ -171,8 +171,11 @@ _ONE_MORE = _references(list(_HOLDER))[0]
 
 def _may_resume(frame: FrameType) -> bool:
     """Return whether a call still runs, or is a suspended generator: `clear` would close that up to 3.12."""
-    if sys.version_info >= (3, 13):
-        return False
-    if sys.version_info >= (3, 11):  # the frame owns its variables and code only once the call has ended
-        return not any(value is frame.f_code for value in gc.get_referents(frame))
-    return bool(frame.f_code.co_flags & _CODE_THAT_WAITS)  # it cannot be told of a finished one
+
+    def has_its_code(one: FrameType) -> bool:
+        return any(value is one.f_code for value in gc.get_referents(one))
+
+    # From 3.11 on a frame has its variables and code only once the call has ended.
+    if has_its_code(sys._getframe()):
+        return bool(frame.f_code.co_flags & _CODE_THAT_WAITS)  # it cannot be told of a finished one
+    return not has_its_code(frame)

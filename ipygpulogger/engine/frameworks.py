@@ -261,6 +261,6 @@ class Settling:
                 self.ran = False
                 collector.run()
             else:
-                collector.collect(1)
+                collector.collect(collector.YOUNG)
         if clear_cache:
             self._frameworks.ask(methodcaller("settle"))

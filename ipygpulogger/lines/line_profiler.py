@@ -24,7 +24,7 @@ from .backends import SysMonitoring, SysSetTrace
 from .line_memory import LineMemories, LineMemory
 from .tracing import TracingBackend, now_s
 
-backend: TracingBackend = SysMonitoring() if sys.version_info >= (3, 12) else SysSetTrace()
+backend: TracingBackend = SysMonitoring() if hasattr(sys, "monitoring") else SysSetTrace()
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=backend.after_fork_in_child)
 

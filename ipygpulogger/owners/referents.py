@@ -147,7 +147,8 @@ def module_name(kind: type) -> str:
 
 # -- exceptions: what they hold, and which of them say that memory ran out
 
-LOCALS_LEAVE_A_COPY = sys.version_info < (3, 13)  # reading `f_locals` leaves a copy of them in the frame
+# Whether reading a function's `f_locals` leaves a copy of them in its frame, asked of this generator's own.
+LOCALS_LEAVE_A_COPY = type(next(sys._getframe().f_locals for _ in "1")) is dict
 
 # C accessors, which no class of the user's can override.
 args_of: Callable[[Any], Any] = vars(BaseException)["args"].__get__

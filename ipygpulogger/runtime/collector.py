@@ -119,10 +119,26 @@ def run() -> None:
         _s_per_block[0] = min(max(took_s / blocks, least_s), most_s)
 
 
+def _young() -> int:
+    """Return the generation to collect for what is young; 2 where every collection is a full one."""
+    marker: list[object] = []
+    if all(any(one is marker for one in gc.get_objects(generation)) for generation in (1, 0)):
+        return 2  # without the GIL, all objects are in each generation
+    # Where the third threshold is always 0 (the first releases of 3.14), 1 is a step of a full collection.
+    return 1 if gc.get_threshold()[2] else 0
+
+
+YOUNG = _young()
+
+
 def run_young(budget_s: float) -> None:
     """Collect what is young unless it could cost more, as where the user has switched the collector off."""
+    if YOUNG == 2:
+        if costs_at_most(budget_s):
+            run()
+        return
     threshold, (young, middle, _) = gc.get_threshold()[0], gc.get_count()
     if threshold == _RAISED:
         threshold = _state.thresholds[0]
     if (young + middle * threshold) * _YOUNG_S_PER_OBJECT <= budget_s:
-        collect(1)
+        collect(YOUNG)

@@ -1,7 +1,9 @@
 """Which local variables of failed calls are released, and which are left alone."""
 
 import gc
+import sys
 import threading
+import types
 import weakref
 from contextlib import contextmanager
 
@@ -107,6 +109,34 @@ def test_a_closure_that_lives_on_is_whole(guard):
     del mine, yours, value
     gc.collect()
     assert [thing() for thing in held[:2]] == [None, None], error
+
+
+@pytest.mark.parametrize("deferred", [False, True])
+def test_another_way_of_counting_breaks_no_function(guard, monkeypatch, deferred):
+    """One less for every value, as where references are borrowed; a huge number for functions (no GIL)."""
+    kept, held = [], []
+
+    def call(keep):
+        mine = marked(held)
+
+        def inner():
+            return mine + 1
+
+        keep(inner)
+        inner()
+
+    def count(value):
+        return (
+            plain(value) + (1 << 60) * isinstance(value, types.FunctionType) if deferred else plain(value) - 1
+        )
+
+    plain = sys.getrefcount
+    monkeypatch.setattr(sys, "getrefcount", count)
+    monkeypatch.setattr(tracebacks, "_ONE_MORE", tracebacks._references(list(tracebacks._HOLDER))[0])
+    errors = [caught(guard(lambda keep=keep: call(keep))) for keep in (kept.append, id)]
+    assert kept[0].__closure__[0].cell_contents is held[0]()
+    assert deferred or held[1]() is None
+    assert len(errors) == 2
 
 
 def test_one_context_many_blocks():

@@ -480,7 +480,7 @@ def test_every_line_is_the_models(story):
     model.end(whole)
 
     names = {"Block": Block, "blip": blip, "held": held, "pair": lambda *values: values}
-    code = compile(source, FILE, "exec")
+    code = programs.compiled(source)
     with contextlib.suppress(KeyError) if failed else contextlib.nullcontext(), measured(of_cell) as (lines,):
         exec(code, names)
     names.clear()  # now, not when the garbage collector comes by in another example

@@ -4,6 +4,7 @@ import gc
 import os
 import sys
 import threading
+import weakref
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -197,3 +198,55 @@ def test_a_fork_while_a_thread_of_ours_works(at_work):
     end()
     assert os.waitpid(pid, 0)[1] == 0
     assert gc.get_threshold() == was
+
+
+def test_what_is_young_is_asked_for(monkeypatch):
+    """A Python without the GIL lists every object in each generation; 3.14.0 takes no third threshold."""
+    everything, listed = gc.get_objects, [gc.get_objects, lambda _generation=None: everything()]
+    found = []
+    for thresholds in ((700, 10, 10), (2000, 10, 0)):
+        monkeypatch.setattr(gc, "get_threshold", lambda now=thresholds: now)
+        for one in listed:
+            monkeypatch.setattr(gc, "get_objects", one)
+            found.append(collector._young())
+    assert found == [1, 2, 0, 2]
+
+
+@pytest.mark.parametrize(
+    ("young", "cost_s", "ran"),
+    [(1, 0.002, [1]), (0, 0.002, [0]), (2, 0.002, []), (2, 0.0005, [2])],
+)
+def test_a_young_collection_costs_little(monkeypatch, young, cost_s, ran):
+    """Where all collections are full ones, it runs only if one costs no more than a young one may."""
+    collected = []
+    monkeypatch.setattr(collector, "YOUNG", young)
+    monkeypatch.setattr(collector, "cost_s", lambda: cost_s)
+    monkeypatch.setattr(gc, "get_count", lambda: (100, 1, 1))
+    monkeypatch.setattr(gc, "collect", collected.append)
+    collector.run_young(0.001)
+    assert collected == ran
+
+
+def test_what_is_young_is_collected():
+    """A cycle that was dropped a moment ago, on this Python."""
+
+    class Node:
+        """Refers to itself."""
+
+    gc.disable()  # the fixture enables it
+    node = Node()
+    node.me, alive = node, weakref.ref(node)
+    del node
+    collector.collect(collector.YOUNG)
+    assert alive() is None
+
+
+@pytest.mark.parametrize("third", [0, 10])
+def test_the_third_threshold_may_be_a_constant(monkeypatch, third):
+    """As in Python 3.14.0, whatever is set: the user's others come back all the same."""
+    now = [2000, 10]
+    monkeypatch.setattr(gc, "get_threshold", lambda: (*now, third))
+    monkeypatch.setattr(gc, "set_threshold", lambda *values: now.__setitem__(slice(2), values[:2]))
+    with hook():
+        assert now[0] > 2000
+    assert now == [2000, 10]
