@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from draw_packages import PICTURE, drawn
 
 import ipygpulogger
 
@@ -40,6 +41,7 @@ PACKAGES = {
     "__main__": "cli",
     "": "blocks estimation notebook records runtime storage",
 }
+FOLDERS = {name: below.split() for name, below in PACKAGES.items() if name and (ROOT / name).is_dir()}
 SPEAKERS = {  # the files that print or display
     "runtime.errors",
     "notebook.report",
@@ -131,6 +133,11 @@ def test_arrows_go_down_only(capsys):
     assert all(order.index(below) < order.index(package) for package, below in between)
     with capsys.disabled():
         print(f"\n{len(FILES)} files, {len(PACKAGES)} packages and doors, {len(between)} arrows between them")
+
+
+def test_the_picture_is_of_the_table():
+    """docs/packages.svg is what `python tests/draw_packages.py` draws today."""
+    assert PICTURE.read_text(encoding="utf-8") == drawn(FOLDERS), "python tests/draw_packages.py"
 
 
 def test_no_circle_of_files():
