@@ -300,20 +300,15 @@ def ipython(session, version):
     session.run("python", "-m", "pytest", "-m", "not torch", *files)
 
 
+QUICK = ["tests/analysis", "tests/records", "tests/docs/test_pages.py", "tests/test_architecture.py"]
+QUICK += ["tests/render/test_report_text.py", "tests/render/test_summary.py"]
+
+
 @nox.session
 def quick(session):
     """What a first change touches, in less than a minute: values, reports, the pages' words, imports."""
     install(session, "-e", ".[test]")
-    files = session.posargs or [
-        *(
-            "tests/analysis",
-            "tests/records",
-            "tests/render/test_report_text.py",
-            "tests/render/test_summary.py",
-        ),
-        *("tests/docs/test_pages.py", "tests/test_architecture.py"),
-    ]
     # Each page of cells is a process that takes seconds.
     cells = "tests/docs/test_pages.py::test_the_cells_run_and_print_what_the_page_shows"
-    words = ["-m", "not torch", "--deselect", cells, *how(session), *files]
+    words = ["-m", "not torch", "--deselect", cells, *how(session), *(() if session.posargs else QUICK)]
     session.run("python", "-m", "pytest", *words)
