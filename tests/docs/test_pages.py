@@ -479,7 +479,7 @@ def test_every_link_leads_somewhere(path):
 
 
 def test_the_first_change_is_of_today():
-    """Each line that CONTRIBUTING's first change takes away is in its file, once."""
+    """Each line that CONTRIBUTING's first change takes away is in its file, once; the container is set up by its command."""
     page = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
     diffs = [
         token.content for token in MARKDOWN.parse(page) if token.type == "fence" and token.info == "diff"
@@ -488,6 +488,8 @@ def test_the_first_change_is_of_today():
     assert len(changes) == 3
     for name, line in changes:
         assert (ROOT / name).read_text(encoding="utf-8").count(line) == 1, name
+    container = json.loads((ROOT / ".devcontainer" / "devcontainer.json").read_text(encoding="utf-8"))
+    assert f"\n{container['postCreateCommand']}\n" in page
 
 
 def test_the_buttons_open_the_demo_with_what_it_needs():
