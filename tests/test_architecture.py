@@ -4,6 +4,7 @@ import ast
 import graphlib
 import re
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -74,6 +75,11 @@ def name_of(path):
     return ".".join(part for part in parts if part != "__init__")
 
 
+@cache
+def known():
+    return {name_of(path) for path in FILES}
+
+
 def imports(path, *, top_only=False):
     """(module, whether it is ours) for each import; those for type checkers alone do not count."""
     name = name_of(path)
@@ -105,8 +111,7 @@ def imports(path, *, top_only=False):
             base = parts[: len(parts) - (node.level - 1)]
             module = ".".join([*base, *([node.module] if node.module else [])])
             names = [".".join(filter(None, [module, alias.name])) for alias in node.names]
-            known = {name_of(file) for file in FILES}
-            yield from ((one if one in known else module, True) for one in names)
+            yield from ((one if one in known() else module, True) for one in names)
         elif not name and isinstance(node, ast.Constant) and re.fullmatch(r"\.[a-z_.]+", str(node.value)):
             yield node.value[1:], True  # the package's own public names, imported when they are asked for
 
