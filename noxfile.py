@@ -6,6 +6,7 @@ training    the same with fastai, Lightning, transformers and Keras
 cluster     more than one process: torchrun, ipyparallel, Ray and Dask
 monitoring  what measures lines, on the Pythons that have sys.monitoring
 docs        the documentation as a site, without a warning
+quick       the fast tests of what a first change touches: not by default, for `plain` runs them
 frameworks  the CPU builds of JAX and TensorFlow: not by default, for they are large
 torch       the second lane under torch from the oldest to the newest: not by default, for the same reason
 notebooks   not a test: it executes notebooks/ anew, whose outputs are kept
@@ -297,3 +298,17 @@ def ipython(session, version):
         session.install("-e", ".[test]", f"ipython=={version}.*", "ipykernel<6.30", "setuptools")
     files = session.posargs or ["tests/notebook/test_logger.py", "tests/kernel/test_kernel.py"]
     session.run("python", "-m", "pytest", "-m", "not torch", *files)
+
+
+QUICK = ["tests/analysis", "tests/records", "tests/docs/test_pages.py", "tests/test_architecture.py"]
+QUICK += ["tests/render/test_report_text.py", "tests/render/test_summary.py"]
+
+
+@nox.session
+def quick(session):
+    """What a first change touches, in less than a minute: values, reports, the pages' words, imports."""
+    install(session, "-e", ".[test]")
+    # Each page of cells is a process that takes seconds.
+    cells = "tests/docs/test_pages.py::test_the_cells_run_and_print_what_the_page_shows"
+    words = ["-m", "not torch", "--deselect", cells, *how(session), *(() if session.posargs else QUICK)]
+    session.run("python", "-m", "pytest", *words)

@@ -4,9 +4,11 @@ import ast
 import graphlib
 import re
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
+from draw_packages import PICTURE, drawn
 
 import ipygpulogger
 
@@ -40,6 +42,7 @@ PACKAGES = {
     "__main__": "cli",
     "": "blocks estimation notebook records runtime storage",
 }
+FOLDERS = {name: below.split() for name, below in PACKAGES.items() if name and (ROOT / name).is_dir()}
 SPEAKERS = {  # the files that print or display
     "runtime.errors",
     "notebook.report",
@@ -73,6 +76,11 @@ def name_of(path):
     return ".".join(part for part in parts if part != "__init__")
 
 
+@cache
+def known():
+    return {name_of(path) for path in FILES}
+
+
 def imports(path, *, top_only=False):
     """(module, whether it is ours) for each import; those for type checkers alone do not count."""
     name = name_of(path)
@@ -104,8 +112,7 @@ def imports(path, *, top_only=False):
             base = parts[: len(parts) - (node.level - 1)]
             module = ".".join([*base, *([node.module] if node.module else [])])
             names = [".".join(filter(None, [module, alias.name])) for alias in node.names]
-            known = {name_of(file) for file in FILES}
-            yield from ((one if one in known else module, True) for one in names)
+            yield from ((one if one in known() else module, True) for one in names)
         elif not name and isinstance(node, ast.Constant) and re.fullmatch(r"\.[a-z_.]+", str(node.value)):
             yield node.value[1:], True  # the package's own public names, imported when they are asked for
 
@@ -132,6 +139,11 @@ def test_arrows_go_down_only(capsys):
     assert all(order.index(below) < order.index(package) for package, below in between)
     with capsys.disabled():
         print(f"\n{len(FILES)} files, {len(PACKAGES)} packages and doors, {len(between)} arrows between them")
+
+
+def test_the_picture_is_of_the_table():
+    """docs/packages.svg is what `python tests/draw_packages.py` draws today."""
+    assert PICTURE.read_text(encoding="utf-8") == drawn(FOLDERS), "python tests/draw_packages.py"
 
 
 def test_no_circle_of_files():

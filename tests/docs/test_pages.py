@@ -466,16 +466,41 @@ def links(path):
     ]
 
 
-@pytest.mark.parametrize("page", PAGES)
-def test_every_link_leads_somewhere(page):
+@pytest.mark.parametrize("path", [*PAGES.values(), ROOT / "CONTRIBUTING.md"], ids=lambda path: path.name)
+def test_every_link_leads_somewhere(path):
     """On a code host: to a file of the repository, and to a heading that is there."""
-    for link in links(PAGES[page]):
+    for link in links(path):
         if re.match(r"[a-z]+://", link):
             continue
         name, _, anchor = link.partition("#")
-        target = (PAGES[page].parent / name).resolve() if name else PAGES[page]
-        assert target.is_file(), (page, link)
-        assert not anchor or anchor in anchors(target), (page, link)
+        target = (path.parent / name).resolve() if name else path
+        assert target.is_file(), link
+        assert not anchor or anchor in anchors(target), link
+
+
+def test_the_first_change_is_of_today():
+    """CONTRIBUTING's first change is of lines that are there, before it or after it; its command sets the container up."""
+    page = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    diffs = [
+        token.content for token in MARKDOWN.parse(page) if token.type == "fence" and token.info == "diff"
+    ]
+    changes = re.findall(r"(?m)^--- a/(.*)\n-(.*)\n\+(.*)", "".join(diffs))
+    assert len(changes) == 3
+    for name, *lines in changes:  # who follows it has the other line
+        text = (ROOT / name).read_text(encoding="utf-8")
+        assert sorted(map(text.count, lines)) == [0, 1], name
+    container = json.loads((ROOT / ".devcontainer" / "devcontainer.json").read_text(encoding="utf-8"))
+    assert f"\n{container['postCreateCommand']}\n" in page
+
+
+def test_the_buttons_open_the_demo_with_what_it_needs():
+    """It is in this repository; Binder and the notebook's own first cell install the extra of its plot."""
+    opened = {link for link in links(PAGES["README.md"]) if "://" in link and link.endswith(".ipynb")}
+    (name,) = {re.sub(".*(?=notebooks/)", "", link) for link in opened}
+    cells = json.loads((ROOT / name).read_text(encoding="utf-8"))["cells"]
+    first = "".join(next(cell["source"] for cell in cells if cell["cell_type"] == "code"))
+    assert "'ipygpulogger[plot]'" in first
+    assert (ROOT / ".binder" / "requirements.txt").read_text(encoding="utf-8").endswith("\n.[plot]\n")
 
 
 def test_the_page_of_the_architecture_names_files_that_exist():
