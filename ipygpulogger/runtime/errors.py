@@ -17,9 +17,7 @@ from .objects import walk_tb
 # Signs of ours where the encoding of a stream lacks them, as those of Windows' consoles do.
 _PLAIN_SIGNS = {"≥": ">=", "→": "->", "…": "...", "±": "+-", "△": "^", "✕": "x", "▼": "v", "·": "|", "│": "|"}
 _PLAIN_SIGNS |= zip("\u2212━･●■█▓▚▒░▁▂▃▄▅▆▇⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏", "--**##@%+.___####|/-\\|/-\\|/", strict=True)
-IN_PLAIN_SIGNS = (
-    "ipygpulogger"  # what a stream does with characters that it lacks: others by number
-)
+IN_PLAIN_SIGNS = "ipygpulogger"  # what a stream does with characters that it lacks: others by number
 
 
 def _plain(error: UnicodeError) -> tuple[str, int]:

@@ -26,7 +26,7 @@ def test_our_own_mistakes(tmp_path, monkeypatch, capsys):
         main(["report", str(log)])
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="a shell closes no descriptor there")
+@pytest.mark.linux("a shell closes no descriptor there", "macos")
 @pytest.mark.parametrize(("now_mb", "status"), [(100, 0), (150, 1)])
 def test_a_closed_stdout(tmp_path, now_mb, status):
     """`compare >&-`: who wants no table still learns from the exit status whether a cell grew."""

@@ -3,7 +3,6 @@
 import os
 import re
 import resource
-import sys
 from functools import partial
 
 import psutil
@@ -129,7 +128,7 @@ def test_address_space(tmp_path, monkeypatch):
     assert left(limits) == {"this machine": 60 * GB}
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="the files are Linux's")
+@pytest.mark.linux("the files are Linux's")
 def test_this_machine():
     """Total to the byte as psutil has it, what is available about the same; nothing here fails."""
     limits = RamLimits()
