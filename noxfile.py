@@ -14,6 +14,7 @@ gpu         `doctor --verify --estimate` on a real GPU: not by default, for few 
 operators   every operator of torch in `estimate`, a table of what differs: not by default, for it takes long
 faults      every fault below the package at every moment, and long fuzzing: not by default, it takes an hour
 soak        10,000 mixed cells, and the same without the extension: not by default, for it takes long
+elsewhere   the first lane as on macOS and on Windows, without what only Linux has: not by default
 mutants     whether the tests notice a changed operator in what counts: not by default, for it takes long
 """
 
@@ -297,3 +298,12 @@ def ipython(session, version):
         session.install("-e", ".[test]", f"ipython=={version}.*", "ipykernel<6.30", "setuptools")
     files = session.posargs or ["tests/notebook/test_logger.py", "tests/kernel/test_kernel.py"]
     session.run("python", "-m", "pytest", "-m", "not torch", *files)
+
+
+@nox.session
+@nox.parametrize("system", ["macos", "windows"])
+def elsewhere(session, system):
+    """The first lane without what only Linux has, and with psutil as it answers there."""
+    install(session, "-e", ".[test]")
+    env = {"SYSTEM": system, "PYTHONPATH": str(Path("tests", "elsewhere").resolve())}
+    session.run("python", "-m", "pytest", "-m", "not torch", *how(session), env=env)
