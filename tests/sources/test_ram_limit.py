@@ -2,7 +2,6 @@
 
 import os
 import re
-import resource
 from functools import partial
 
 import psutil
@@ -16,6 +15,7 @@ from ipygpulogger.sources.system import ram_limit
 from ipygpulogger.sources.system.ram_limit import MemoryLimit, RamLimits, least
 
 MB = 2**20
+resource = pytest.importorskip("resource", reason="Windows has no limits of a process")
 
 
 @pytest.fixture(autouse=True)
