@@ -314,31 +314,50 @@ def import_there(name, globals=None, locals=None, fromlist=(), level=0):  # noqa
     return stand_in(found) if level == 0 else found
 
 
+class Loader:
+    """Loads a module of the package as another loader does, with the builtins of the other system."""
+
+    def __init__(self, real, there):
+        self._real, self._there = real, there
+
+    def create_module(self, spec):
+        return self._real.create_module(spec)
+
+    def exec_module(self, module):
+        vars(module)["__builtins__"] = self._there
+        self._real.exec_module(module)
+
+    def __getattr__(self, name):
+        return getattr(self._real, name)
+
+
 class Finder:
-    """Finds the package's modules as others do, and has them run with the builtins of the other system."""
+    """Finds the package's modules as the others do."""
 
     def __init__(self):
-        self.builtins = {**vars(builtins), "__import__": import_there, "open": open_file}
+        self._there = {**vars(builtins), "__import__": import_there, "open": open_file}
 
     def find_spec(self, name, path=None, target=None):
         if name.partition(".")[0] != "ipygpulogger":
             return None
         for finder in sys.meta_path:
             spec = None if finder is self else finder.find_spec(name, path, target)
-            if spec is not None and hasattr(spec.loader, "exec_module"):
-                run = spec.loader.exec_module
-
-                def exec_module(module, run=run):
-                    vars(module)["__builtins__"] = self.builtins
-                    run(module)
-
-                spec.loader.exec_module = exec_module
+            if spec is not None:
+                if hasattr(spec.loader, "exec_module"):
+                    spec.loader = Loader(spec.loader, self._there)
                 return spec
         return None
+
+
+class Finders(list):
+    """Ours stays the first: pytest puts its own, which rewrites the asserts of plugins, in front of all."""
+
+    def insert(self, index, finder):
+        super().insert(max(index, 1), finder)
 
 
 if SYSTEM:
     if SYSTEM not in PMEM:
         raise SystemExit(f"SYSTEM={SYSTEM}: choose macos or windows")
-    sys.meta_path.insert(0, Finder())
+    sys.meta_path = Finders([Finder(), *sys.meta_path])
     importlib.invalidate_caches()
