@@ -20,6 +20,7 @@ from memory import trim
 
 from ipygpulogger import IPyGPULogger, measure, measure_lines
 from ipygpulogger.engine import machine as machines
+from ipygpulogger.sources.system import linux
 from ipygpulogger.sources.system.ram_limit import RamLimits
 
 # A busy machine draws slowly, and says nothing about the code by it.
@@ -71,9 +72,7 @@ def pytest_ignore_collect(collection_path):
 
 def pytest_configure():
     """A suite that says it runs elsewhere, and does not, would prove nothing."""
-    if os.environ.get("SYSTEM") and "elsewhere" not in getattr(
-        sys.modules.get("sitecustomize"), "__file__", ""
-    ):
+    if linux.sys.platform != {"windows": "win32", "macos": "darwin"}.get(SYSTEM, sys.platform):
         raise pytest.UsageError("SYSTEM needs PYTHONPATH=tests/elsewhere; nox -s elsewhere sets both")
 
 
