@@ -217,11 +217,11 @@ def usage_on_macos(resource):
 
 def process_of(psutil):
     """`psutil.Process` of the running process."""
-    pmem = namedtuple("pmem", PMEM[SYSTEM])
+    pmem, linuxs = namedtuple("pmem", PMEM[SYSTEM]), psutil.Process
 
     class Process:
         def __init__(self, pid=None):
-            self._real = psutil.Process(pid)
+            self._real = linuxs(pid)
 
         def memory_info(self):
             real = self._real.memory_info()
@@ -239,7 +239,7 @@ def process_of(psutil):
         def __getattr__(self, name):
             return getattr(self._real, name)
 
-    return Process
+    return lambda *pid: (Process if psutil.Process is linuxs else psutil.Process)(*pid)
 
 
 class Loop:
