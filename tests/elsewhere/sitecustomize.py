@@ -61,12 +61,15 @@ PMEM = {  # psutil.Process().memory_info(), psutil/_ntuples.py
 }
 
 
+_own = ModuleType.__dict__["__dict__"].__get__
+
+
 class StandIn(ModuleType):
     """A module as it is there: the real one, but for what it lacks and what it has otherwise."""
 
     def __init__(self, real, lacks, other):
         super().__init__(real.__name__, real.__doc__)
-        vars(self).update(_real=real, _lacks=re.compile(lacks or "$."), **other)
+        _own(self).update(_real=real, _lacks=re.compile(lacks or "$."), **other)
 
     def __getattr__(self, name):
         if self._lacks.fullmatch(name):
@@ -74,10 +77,14 @@ class StandIn(ModuleType):
         return getattr(self._real, name)
 
     def __setattr__(self, name, value):
-        (vars(self).__setitem__ if name in vars(self) else self._setter)(name, value)
+        (_own(self).__setitem__ if name in _own(self) else self._setter)(name, value)
 
     def _setter(self, name, value):
         setattr(self._real, name, value)
+
+    @property
+    def __dict__(self):  # where pytest's and unittest's replacements look for what to put back
+        return {**vars(self._real), **_own(self)}
 
     def __delattr__(self, name):
         delattr(self._real, name)
@@ -239,7 +246,10 @@ def process_of(psutil):
         def __getattr__(self, name):
             return getattr(self._real, name)
 
-    return lambda *pid: (Process if psutil.Process is linuxs else psutil.Process)(*pid)
+    def process(*pid):
+        return (Process if psutil.Process is linuxs else psutil.Process)(*pid)
+
+    return process
 
 
 class Loop:

@@ -100,6 +100,7 @@ def test_what_changes_is_seen(tmp_path):
     assert least(limits.all()).left_bytes == MB
 
 
+@pytest.mark.linux("a process has no limits", "macos")
 def test_address_space(tmp_path, monkeypatch):
     """That limit is no limit of RAM; beyond it allocating fails. There is none on Windows."""
     Simulated(tmp_path).write("proc/self/statm", "1000 500 100 10 0 300 0\n")
@@ -238,6 +239,7 @@ def said(root):
     return [(one.source, one.state, one.says) for one in RamLimits(root).diagnoses()]
 
 
+@pytest.mark.linux("a process has no limits", "macos")
 def test_what_is_said_of_each_limit(tmp_path, monkeypatch):
     """The tightest first: the file, the value, what is left; little alone has a remedy."""
     container(tmp_path, current=6 * GB, inactive_file=GB)
