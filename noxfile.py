@@ -15,6 +15,7 @@ gpu         `doctor --verify --estimate` on a real GPU: not by default, for few 
 operators   every operator of torch in `estimate`, a table of what differs: not by default, for it takes long
 faults      every fault below the package at every moment, and long fuzzing: not by default, it takes an hour
 soak        10,000 mixed cells, and the same without the extension: not by default, for it takes long
+elsewhere   the first lane as on macOS and on Windows, without what only Linux has: not by default
 mutants     whether the tests notice a changed operator in what counts: not by default, for it takes long
 """
 
@@ -312,3 +313,12 @@ def quick(session):
     cells = "tests/docs/test_pages.py::test_the_cells_run_and_print_what_the_page_shows"
     words = ["-m", "not torch", "--deselect", cells, *how(session), *(() if session.posargs else QUICK)]
     session.run("python", "-m", "pytest", *words)
+
+
+@nox.session
+@nox.parametrize("system", ["macos", "windows"])
+def elsewhere(session, system):
+    """The first lane without what only Linux has, and with psutil as it answers there."""
+    install(session, "-e", ".[test]")
+    env = {"SYSTEM": system, "PYTHONPATH": str(Path("tests", "elsewhere").resolve())}
+    session.run("python", "-m", "pytest", "-m", "not torch", *how(session), env=env)

@@ -20,6 +20,7 @@ from memory import trim
 
 from ipygpulogger import IPyGPULogger, measure, measure_lines
 from ipygpulogger.engine import machine as machines
+from ipygpulogger.sources.system import linux
 from ipygpulogger.sources.system.ram_limit import RamLimits
 
 # A busy machine draws slowly, and says nothing about the code by it.
@@ -54,6 +55,8 @@ HERE = {  # by marker: whether what it needs is here
     "cluster": installed("torch", "ipyparallel", "distributed"),  # Ray has wheels for some Pythons only
     "browser": installed("jupyterlab", "playwright"),
 }
+# Another system than Linux, here or simulated by tests/elsewhere; see there.
+SYSTEM = os.environ.get("SYSTEM") or {"win32": "windows", "darwin": "macos"}.get(sys.platform, "linux")
 SHARED_KERNELS = set()  # the process identifiers of those that wait for the next test of their file
 ELSEWHERE = [marker for marker, here in HERE.items() if not here]
 
@@ -67,8 +70,18 @@ def pytest_ignore_collect(collection_path):
     return any(f"{start}{marker}" in text for start in starts for marker in ELSEWHERE) or None
 
 
+def pytest_configure():
+    """A suite that says it runs elsewhere, and does not, would prove nothing."""
+    if linux.sys.platform != {"windows": "win32", "macos": "darwin"}.get(SYSTEM, sys.platform):
+        raise pytest.UsageError("SYSTEM needs PYTHONPATH=tests/elsewhere; nox -s elsewhere sets both")
+
+
 def pytest_collection_modifyitems(config, items):
     """What is not installed, or is no CUDA build, is tested in another lane: deselected, not skipped."""
+    for item in items:
+        marker = item.get_closest_marker("linux")
+        if marker and SYSTEM not in ("linux", *marker.args[1:]):
+            item.add_marker(pytest.mark.skip(reason=f"not on {SYSTEM}: {marker.args[0]}"))
     for marker in ELSEWHERE:
         config.hook.pytest_deselected(items=[i for i in items if i.get_closest_marker(marker)])
         items[:] = [i for i in items if not i.get_closest_marker(marker)]

@@ -7,7 +7,7 @@ import os
 import select
 
 MB = 2**20
-_C = ctypes.CDLL(None)
+_C = ctypes.CDLL(None) if os.name == "posix" else None
 
 
 def trim():

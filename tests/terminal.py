@@ -6,8 +6,11 @@ import re
 import struct
 import subprocess
 import sys
-import termios
 import time
+
+import pytest
+
+termios = pytest.importorskip("termios", reason="Windows has no pseudo-terminals")
 
 _SEQUENCE = re.compile(r"\x1b\[([?0-9;]*)([A-Za-z])")
 

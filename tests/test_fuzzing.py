@@ -161,7 +161,7 @@ PROC = {
 }
 
 
-@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="there is no /proc here")
+@pytest.mark.linux("there is no /proc")
 @pytest.mark.parametrize("name", PROC)
 def test_any_content_of_proc_is_a_number_or_an_error_of_its_kind(name, monkeypatch):
     """What the kernel's files may hold on other kernels: whole numbers, or OSError or ValueError."""

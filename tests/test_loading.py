@@ -94,6 +94,7 @@ def test_loading_imports_few_modules(found):
     assert len(ours(found["loaded"])) <= MOST_OF_OURS
 
 
+@pytest.mark.linux("elsewhere psutil reads the memory")
 def test_loading_imports_nothing_that_is_not_used(found):
     """Neither parts of the package that no cell has used, nor libraries."""
     loaded = ours(found["loaded"] + found["in_cells"])
@@ -106,6 +107,7 @@ def test_loading_imports_nothing_that_is_not_used(found):
     assert not found["psutil"]
 
 
+@pytest.mark.linux("Windows' library is not looked for without them", "macos")
 def test_without_a_driver_its_bindings_stay_away(found):
     """And the user is told that there is none all the same."""
     if "No GPU here (no NVIDIA driver): RAM only." in found["said"]:

@@ -172,6 +172,7 @@ TRUTH = {
 }
 
 
+@pytest.mark.linux("nothing forks there", "macos")
 @pytest.mark.parametrize("options", [[], ["-p", "no:xdist"], ["-n", "2", "--dist", "loadfile"]], ids=" ".join)
 def test_every_figure_is_exact(run, options):
     """Of a test, of its setup and teardown without the fixtures that tests share, and of those of each of these."""
@@ -190,6 +191,7 @@ def test_every_figure_is_exact(run, options):
     assert "not measured" not in shown
 
 
+@pytest.mark.linux("nothing forks there", "macos")
 def test_as_many_are_shown_as_asked_for(run):
     """And the key of the ini file switches it on."""
     result = run(EVERY, "--gpulog-top", "2", "-o", "gpulog=true")
@@ -475,6 +477,7 @@ SECOND = (
 )
 
 
+@pytest.mark.linux("nothing forks there", "macos")
 @pytest.mark.parametrize("options", [[], ["-n", "1"]], ids=" ".join)
 @pytest.mark.parametrize(
     ("conftest", "program"), [(FORKED, "def test_it(): need(64)"), (RERUN, SECOND)], ids=["forked", "rerun"]

@@ -13,7 +13,7 @@ import signal
 import sys
 from collections.abc import Sequence
 
-from ..runtime.errors import first_line
+from ..runtime.errors import IN_PLAIN_SIGNS, first_line
 from . import report, run, script
 from .arguments import BadRequest, parse
 from .streams import aside
@@ -33,7 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parse(sys.argv[1:] if arguments is None else arguments)
     for stream in () if options.command == "script" else (sys.stdout, sys.stderr):
         with contextlib.suppress(AttributeError):  # a cell's text may not be in the terminal's encoding
-            stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
+            stream.reconfigure(errors=IN_PLAIN_SIGNS)  # type: ignore[union-attr]
     try:
         ended = _COMMANDS[options.command](options)
     except BadRequest as problem:

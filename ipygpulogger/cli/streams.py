@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from typing import TextIO
 
 from ..records.units import printable
+from ..runtime.errors import put
 
 _STYLES = {"failed": "\x1b[1;31m", "faint": "\x1b[2m", "good": "\x1b[32m"}
 _PLAIN = "\x1b[0m"
@@ -70,7 +71,8 @@ def _print(words: str, stream: TextIO | None) -> None:
         return
     try:
         with _cleared():
-            print(words, file=stream, flush=True)
+            put(words, stream)
+            stream.flush()
     except OSError as error:
         _discard(stream)  # or the interpreter fails once more when it flushes the stream at its exit
         if not isinstance(error, BrokenPipeError):

@@ -19,7 +19,7 @@ from ..records import Measurement
 from ..records.units import printable
 from ..render import experiments as render
 from ..runtime import clock, collector
-from ..runtime.errors import named, say
+from ..runtime.errors import named, put, say
 from ..runtime.shell import current_shell
 from . import experiment_cells as cells
 from .experiment_cells import CellLogger, Consumed, IPyExperimentData, IPyExperimentMemory
@@ -90,9 +90,9 @@ class IPyExperiments:
         self._final: IPyExperimentData | None = None
         self._scope = cells.open_baseline()
         self._began_s = clock.monotonic_s()
-        print(render.started(self._backend_name))
+        put(render.started(self._backend_name))
         is_on_gpu = isinstance(self, IPyExperimentsGPU)
-        print(f"{render.device(cells.device_in(self._now(), self._device))}\n" if is_on_gpu else "")
+        put(f"{render.device(cells.device_in(self._now(), self._device))}\n" if is_on_gpu else "")
         if exp_enable:
             self.print_state()
             print("\n")  # ipyexperiments printed two empty lines
@@ -150,7 +150,7 @@ class IPyExperiments:
         now = self._now()
         gpu, ram = cells.device_in(now, self._device), (now.gen.after_bytes, *cells.machine_ram_bytes())
         of_gpu = {"GPU": (render.taken_bytes(gpu), gpu.free_bytes, gpu.total_bytes)} if gpu else {}
-        print(render.state({"CPU": ram, **of_gpu}, self._notes))
+        put(render.state({"CPU": ram, **of_gpu}, self._notes))
         self._notes.clear()
 
     def finish(self) -> IPyExperimentData | None:
@@ -178,18 +178,18 @@ class IPyExperiments:
         consumed, reclaimed = self._consumed(self._now()), Consumed(0, 0)
         if self._enabled:
             newer = [(other, other._consumed(other._now())) for other in self._newer()]
-            print(render.finished(type(self).__name__, clock.monotonic_s() - self._began_s))
+            put(render.finished(type(self).__name__, clock.monotonic_s() - self._began_s))
             deleted, failed, kept = self._delete()
             said = render.variables(deleted, failed, kept), render.garbage(gc.collect(), len(gc.garbage))
             for text in filter(None, said):
-                print(text)
+                put(text)
             self._settle()
             reclaimed = consumed.plus(self._consumed(self._now()), -1)
             for other, before in newer:
                 other._elsewhere = other._elsewhere.plus(before.plus(other._consumed(other._now()), -1))
                 other._names_before.difference_update(deleted)  # made again, they are the newer one's
             gpu = {} if self._device is None else {"GPU": (consumed.gpu, reclaimed.gpu)}
-            print(render.memory({"CPU": (consumed.cpu, reclaimed.cpu)} | gpu))
+            put(render.memory({"CPU": (consumed.cpu, reclaimed.cpu)} | gpu))
             self.print_state()
             print("\n")
         return self._data(self._now(), consumed, reclaimed)

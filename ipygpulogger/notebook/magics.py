@@ -15,6 +15,7 @@ from IPython.display import display
 
 from ..engine.machine import importing, machine
 from ..records.units import printable
+from ..runtime.errors import put
 from ..runtime.shell import cells_behind, current_shell
 from ..sources import Unavailable
 from . import completion
@@ -183,7 +184,7 @@ class GpulogMagics:
         gpus: Sequence[DeviceUsage] = ()
         with suppress(Unavailable):  # the diagnoses say so
             gpus = measured_now(reset_peaks=logger.reset_peaks).gpus
-        print(growth.status(state, found, gpus))
+        put(growth.status(state, found, gpus))
 
     def _summary(self, *words: str) -> None:
         by = rank_in(words)
@@ -198,7 +199,7 @@ class GpulogMagics:
         history = self.logger.history
         if hasattr(self.shell, "kernel"):
             return plot.figure(history)
-        return plot.in_terminal(history, partial(print, f"\n{plot_data.drawing(history)}"))
+        return plot.in_terminal(history, partial(put, f"\n{plot_data.drawing(history)}"))
 
     def _panel(self) -> None:
         if not hasattr(self.shell, "kernel"):
@@ -223,12 +224,12 @@ class GpulogMagics:
         limit = least(one for one in machine().limits.all() if one.memory == "RAM")
         left[RAM] = Headroom(now.gen.after_bytes, None if limit is None else limit.left_bytes)
         found = fit_of(self.logger.history, left, count, name)
-        print(fit.report(found))
+        put(fit.report(found))
 
     def _save(self, *words: str) -> None:
         path, history = path_in("save", words), self.logger.history
         history.save(path)
-        print(printable(f"{history.counted()} written to {path}"))
+        put(printable(f"{history.counted()} written to {path}"))
 
     def _load(self, *words: str) -> History:
         with importing():
@@ -245,7 +246,7 @@ class GpulogMagics:
         __tracebackhide__ = True
         if not statement:
             raise not_taken("measure", ())
-        print(measured_statement(self.shell, statement, reset_peaks=self.logger.reset_peaks))
+        put(measured_statement(self.shell, statement, reset_peaks=self.logger.reset_peaks))
 
     def _snapshot(self, *words: str) -> None:
         """Write torch's snapshot as it is now, or of the last recorded cell in which an allocation failed."""
@@ -266,9 +267,9 @@ class GpulogMagics:
             content += f" and {found.events:,} event{'s' * (found.events != 1)} of torch's memory history"
         error = "" if kept is None else f"The out-of-memory error in {kept.where}: "
         written = f"{content} written to {path}, for https://pytorch.org/memory_viz."
-        print(printable(f"{error}{written}" if of_failure else written))
+        put(printable(f"{error}{written}" if of_failure else written))
         if error and not of_failure:
-            print(printable(f"That is the present. {error}%gpulog snapshot {FAILED} PATH"))
+            put(printable(f"That is the present. {error}%gpulog snapshot {FAILED} PATH"))
 
     def _vars(self) -> None:
         with importing():
@@ -280,25 +281,25 @@ class GpulogMagics:
 
         found = owners_in(self.shell, array_readers())
         used = held_bytes(measured_now(reset_peaks=self.logger.reset_peaks))
-        print(owners.holders(found.owners, used, complete=found.complete, uncounted=found.uncounted))
+        put(owners.holders(found.owners, used, complete=found.complete, uncounted=found.uncounted))
 
     def _free(self) -> None:
-        print(self.logger.free())
+        put(str(self.logger.free()))
 
     def _doctor(self) -> None:
         with importing():
             from ..render import growth
-        print(growth.diagnoses(machine().diagnose()))
+        put(growth.diagnoses(machine().diagnose()))
 
     def _show(self, plain: str, markup: str) -> None:
         """Display a page as HTML where cells have rich reports, else print it."""
         if self.logger.report == "rich":
             display({"text/plain": plain, "text/html": markup}, raw=True)  # type: ignore[no-untyped-call, unused-ignore]
         else:
-            print(plain)
+            put(plain)
 
     def _help(self) -> None:
-        print(HELP)
+        put(HELP)
 
 
 # -- the extension, and what ``ipygpulogger run`` asks it in a kernel ---------------------------------------

@@ -3,14 +3,30 @@
 from __future__ import annotations
 
 import _thread
+import codecs
 import os
 import signal
 import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import TextIO
 
 from .objects import walk_tb
+
+# Signs of ours where the encoding of a stream lacks them, as those of Windows' consoles do.
+_PLAIN_SIGNS = {"≥": ">=", "→": "->", "…": "...", "±": "+-", "△": "^", "✕": "x", "▼": "v", "·": "|", "│": "|"}
+_PLAIN_SIGNS |= zip("\u2212━･●■█▓▚▒░▁▂▃▄▅▆▇⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏", "--**##@%+.___####|/-\\|/-\\|/", strict=True)
+IN_PLAIN_SIGNS = "ipygpulogger"  # what a stream does with characters that it lacks: others by number
+
+
+def _plain(error: UnicodeError) -> tuple[str, int]:
+    assert isinstance(error, UnicodeEncodeError)
+    lacking = error.object[error.start : error.end]
+    return "".join(_PLAIN_SIGNS.get(c) or ascii(c)[1:-1] for c in lacking), error.end
+
+
+codecs.register_error(IN_PLAIN_SIGNS, _plain)
 
 
 def named(error: BaseException) -> str:
@@ -73,6 +89,20 @@ def call_uninterrupted(call: Callable[[], None]) -> None:
         raise errors.pop()
 
 
+def _in_plain_signs(words: str, error: Exception) -> str:
+    if not isinstance(error, UnicodeEncodeError):
+        return words
+    return words.encode(error.encoding, IN_PLAIN_SIGNS).decode(error.encoding)
+
+
+def put(words: str, stream: TextIO | None = None) -> None:
+    """Print a text, with other signs where the stream's encoding lacks some."""
+    try:
+        print(words, file=stream)
+    except UnicodeEncodeError as error:
+        print(_in_plain_signs(words, error), file=stream)
+
+
 def say(words: str, *, aside: bool = False) -> str | None:
     """Print what the user did not ask for, `aside` to stderr; return why it could not be written, or None."""
     stream = sys.stderr if aside else sys.stdout
@@ -83,7 +113,8 @@ def say(words: str, *, aside: bool = False) -> str | None:
     except Exception as error:  # the stream may be of any class
         if is_from_a_handler(error):
             raise
-        return why(error)
+        plain = _in_plain_signs(words, error)
+        return why(error) if plain == words else say(plain, aside=aside)
     return None
 
 

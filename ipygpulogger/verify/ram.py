@@ -57,7 +57,7 @@ class Ram(Memory):
         try:
             return _kernel_bytes("Rss:", "self")
         except OSError:  # gVisor, and Linux before 4.14
-            return int(Path("/proc/self/statm").read_text().split()[1]) * mmap.PAGESIZE
+            return int(Path("/proc/self/statm").read_bytes().split()[1]) * mmap.PAGESIZE
 
     def usage(self, scope: Scope) -> RamUsage:
         """Return the figures of a scope."""
@@ -66,7 +66,7 @@ class Ram(Memory):
 
 def _kernel_bytes(name: str, pid: int | str) -> int:
     """Return one of the kernel's figures of a process, by its page tables."""
-    lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    lines = Path(f"/proc/{pid}/smaps_rollup").read_text(encoding="ascii").splitlines()
     return 1024 * sum(int(line.split()[1]) for line in lines if line.startswith(name))
 
 

@@ -28,8 +28,10 @@ def facts(root: str = "/") -> dict[str, str]:
     """Return what is known of the system and of each source; what is unknown says so."""
 
     def kernel() -> str:
-        said = Path(root, "proc/version").read_text(errors="replace").lower()
-        known = [name for mark, name in _KERNELS.items() if mark in said]
+        known, version = [], Path(root, "proc/version")
+        if version.exists():  # on Linux
+            said = version.read_text(encoding="utf-8", errors="replace").lower()
+            known = [name for mark, name in _KERNELS.items() if mark in said]
         return f"{platform.system()} {platform.release()} {platform.machine()} {', '.join(known)}".rstrip()
 
     def packages() -> str:

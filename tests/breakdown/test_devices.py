@@ -309,6 +309,7 @@ def test_torch_2_6(cuda, monkeypatch):
     monkeypatch.undo()
 
 
+@pytest.mark.linux("nothing forks there", "macos")
 def test_a_fork(cuda):
     """A child that ends a recording of its parent neither fails nor ends it there."""
     around = Recorded()

@@ -62,6 +62,7 @@ def test_a_variable_that_the_cell_deleted(kernel):
             assert any(row[1] == "temporaries" for row in found), (law, found)
 
 
+@pytest.mark.linux("nothing forks there", "macos")
 @pytest.mark.kernel(begin=BEGIN)
 def test_lines_and_names_are_those_that_the_user_sees(kernel):
     """In one notebook: numpy, C and pandas, a failed cell, threads and tasks, a child; within 1 %."""

@@ -26,7 +26,7 @@ def test_our_own_mistakes(tmp_path, monkeypatch, capsys):
         main(["report", str(log)])
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="a shell closes no descriptor there")
+@pytest.mark.linux("a shell closes no descriptor there", "macos")
 @pytest.mark.parametrize(("now_mb", "status"), [(100, 0), (150, 1)])
 def test_a_closed_stdout(tmp_path, now_mb, status):
     """`compare >&-`: who wants no table still learns from the exit status whether a cell grew."""
@@ -75,9 +75,9 @@ def test_a_full_stdout(tmp_path):
     assert "No space left on device" in done.stderr
 
 
-@pytest.mark.parametrize(("encoding", "sign"), [("utf-8", "≥"), ("ascii", r"\u2265")])
+@pytest.mark.parametrize(("encoding", "sign"), [("utf-8", "≥"), ("ascii", ">=")])
 def test_signs_of_ours_that_the_terminal_lacks(tmp_path, encoding, sign):
-    """They and a cell's own characters are written by their numbers."""
+    """They are written in plain signs, a cell's own characters by their numbers."""
     peak = Peak(100 * MB, None, "sampled")
     log = saved(tmp_path / "log.jsonl", replace(made(source="π = 3"), gen=RamUsage(0, 0, peak)))
     done = subprocess.run(

@@ -106,7 +106,7 @@ ENDS = {
 }
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="signals")
+@pytest.mark.linux("no signal ends a program there, and nothing forks", "macos")
 @pytest.mark.parametrize("end", ENDS)
 def test_it_ends_as_it_would_alone(script, end):
     """Exit status, signal, stdout, and stderr but for our report: all as Python has it, tracebacks included."""

@@ -202,6 +202,7 @@ def test_other_ways_to_lose_it(shell, capsys, code, deleted):
     assert FINISHED.fullmatch(capsys.readouterr().out)["deleted"] == deleted
 
 
+@pytest.mark.linux("nothing forks there", "macos")
 def test_a_forked_child_says_nothing(shell, capfd):
     """The experiment is the parent's: the child's copy goes without a word, and deletes nothing."""
     run(shell, "exp = X(cl_enable=False)\na = 1")

@@ -23,10 +23,13 @@ from ipygpulogger.sources.system import linux
 from ipygpulogger.sources.system.child_process import ChildProcess, Descendants
 from ipygpulogger.sources.system.forked import WALK_S_PER_BYTE, Starts, forks
 
-pytestmark = pytest.mark.skipif(
-    Descendants().visit(ChildProcess.observe) is None or not Path("/proc/self/smaps_rollup").exists(),
-    reason="this kernel does not tell of children",
-)
+pytestmark = [
+    pytest.mark.linux("children are not listed there"),
+    pytest.mark.skipif(
+        Descendants().visit(ChildProcess.observe) is None or not Path("/proc/self/smaps_rollup").exists(),
+        reason="this kernel does not tell of children",
+    ),
+]
 
 START = """
 import mmap, multiprocessing, os, pty, random, subprocess, sys

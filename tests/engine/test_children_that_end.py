@@ -8,10 +8,13 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.skipif(
-    not os.access("/proc/self/clear_refs", os.W_OK) or not Path("/proc/self/smaps_rollup").exists(),
-    reason="this kernel has no high-water mark of children",
-)
+pytestmark = [
+    pytest.mark.linux("children are not listed there"),
+    pytest.mark.skipif(
+        not os.access("/proc/self/clear_refs", os.W_OK) or not Path("/proc/self/smaps_rollup").exists(),
+        reason="this kernel has no high-water mark of children",
+    ),
+]
 PROGRAM = runpy.run_path(str(Path(__file__).with_name("children_that_end.py")))
 
 

@@ -444,7 +444,7 @@ def test_a_counter_that_fails_in_any_way(error):
         assert f"Model fails: {type(error).__name__}" in str(raised.value)
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+@pytest.mark.linux("nothing forks there", "macos")
 def test_a_fork(monkeypatch):
     """In the child nothing waits for the parent's threads, and what the parent left open is at least what is known."""
     play = Play(Model()).run("open a; +500; -500; fold a")

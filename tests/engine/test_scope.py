@@ -56,6 +56,7 @@ def run(on, *steps, **options):
 # -- general RAM -----------------------------------------------------------------------------------
 
 
+@pytest.mark.linux("no mark can be reset elsewhere")
 def test_without_resets_the_users_ru_maxrss_stays():
     """reset_peaks=False leaves the kernel's mark alone; then a smaller peak is bounded by the record."""
     program = textwrap.dedent(
@@ -300,6 +301,7 @@ def test_a_fork_asks_the_machine_if_there_is_one(monkeypatch):
     assert asked == [1]
 
 
+@pytest.mark.linux("Windows starts programs otherwise", "macos")
 def test_starts_of_programs_are_watched_while_something_is_open(fresh):
     """After the last scope Python's own function is back."""
     plain = os.posix_spawn

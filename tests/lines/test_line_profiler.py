@@ -282,7 +282,7 @@ def test_our_own_failure_reaches_nobody(monkeypatch):
     assert any("ZeroDivisionError" in note for note in lines.notes(lambda _: CELL))
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+@pytest.mark.linux("nothing forks there", "macos")
 def test_a_forked_child_is_not_measured():
     """In a child nothing is told; the parent's measuring goes on."""
     cell = Cell(

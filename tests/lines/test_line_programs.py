@@ -1,7 +1,6 @@
 """Lines under programs that hypothesis makes: nobody notices them, and every figure is the model's."""
 
 import contextlib
-import sys
 from collections import defaultdict
 from dataclasses import dataclass, field
 
@@ -458,7 +457,7 @@ def told_by(lines):
     }
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="only there is the truth known to the page")
+@pytest.mark.linux("only there is the truth known to the page")
 @examples(40)
 @given(stories())
 def test_every_line_is_the_models(story):

@@ -5,7 +5,6 @@ import mmap
 import shutil
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -29,9 +28,7 @@ SOURCE = "char data[{size}] = {{1}}; long touch(void) {{ long s = 0; for (long i
 PACKAGE = "import ctypes, os\nlibrary = ctypes.CDLL(os.path.join(os.path.dirname(__file__), 'native.so'))\nlibrary.touch()\n"
 
 needs_gcc = pytest.mark.skipif(shutil.which("gcc") is None, reason="no gcc builds the shared object")
-linux = pytest.mark.skipif(
-    not Path("/proc/self/pagemap").exists(), reason="no page table tells what is resident"
-)
+linux = pytest.mark.linux("no page table tells what is resident")
 
 
 @pytest.fixture(scope="module")

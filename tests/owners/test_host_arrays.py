@@ -3,7 +3,6 @@
 import array
 import ctypes
 import mmap
-import pathlib
 import sys
 import tempfile
 from collections import OrderedDict, deque
@@ -105,7 +104,7 @@ def test_files_are_not_memory(tmp_path, size):
     assert held(mapped=mapped, part=mapped[10:], shown=shown, look=np.frombuffer(shown, np.uint8)) == {}
 
 
-@pytest.mark.skipif(not pathlib.Path("/dev/shm").is_dir(), reason="shared memory has no such folder here")
+@pytest.mark.linux("shared memory has no such folder")
 def test_a_file_in_shared_memory_is_memory():
     """Its pages go only when the file goes, so who maps it holds them, with all that look into the mapping."""
     with tempfile.TemporaryFile(dir="/dev/shm") as file:

@@ -187,7 +187,7 @@ def test_an_interrupt_in_our_end_is_made_good(shell, logger, monkeypatch):
     assert gc.get_threshold() == was
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
+@pytest.mark.linux("nothing forks there", "macos")
 def test_a_fork_while_a_thread_of_ours_works(at_work):
     """The child's collector is the user's: the thread at work is not there."""
     was = gc.get_threshold()

@@ -14,6 +14,8 @@ from ipygpulogger.records import Measurement
 from ipygpulogger.sources.system import linux
 from ipygpulogger.sources.system.process import HighWaterMark, Process
 
+pytestmark = pytest.mark.linux("its kernel counts approximately")
+
 
 @pytest.mark.parametrize(
     ("cpus", "expected_mb"), [("0-1", 0.75), ("0-15", 6), ("0-31,64-95", 96), ("0-255", 1536), ("0", 0.375)]

@@ -201,7 +201,7 @@ window.drop()
 """
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
+@pytest.mark.linux("nothing forks there", "macos")
 def test_a_forked_child_records_its_own():
     """The tracker is the parent's, whose file and windows stay."""
     done = subprocess.run(
@@ -212,9 +212,8 @@ def test_a_forked_child_records_its_own():
     assert not done.stderr
 
 
-@pytest.mark.skipif(
-    sys.platform != "linux",
-    reason="memray opens its file by name; only on Linux does /proc name a file that is deleted already",
+@pytest.mark.linux(
+    "memray opens its file by name; only on Linux does /proc name a file that is deleted already"
 )
 @pytest.mark.parametrize("signal", ["KILL", "INT"])
 def test_nothing_remains_of_a_process_that_is_killed(tmp_path, signal):

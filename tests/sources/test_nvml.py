@@ -107,7 +107,7 @@ def test_every_fault_costs_one_figure(gpu, nvml, code, says, function):
     assert nvml.notes.take() == ()
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+@pytest.mark.linux("nothing forks there", "macos")
 def test_a_forked_child_opens_the_driver_again(gpu, nvml):
     """Handles are the parent's; the child makes its own."""
     uuid = nvml.devices()[0].uuid

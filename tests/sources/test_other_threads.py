@@ -96,7 +96,7 @@ LOCKS = {
 }
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
+@pytest.mark.linux("nothing forks there", "macos")
 @pytest.mark.parametrize("name", LOCKS)
 def test_a_lock_that_another_thread_held_at_a_fork(name):
     """That thread is not there in the child, where nobody would ever release the lock."""

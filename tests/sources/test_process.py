@@ -12,6 +12,7 @@ from memory import MB
 from ipygpulogger.sources.system.process import Paced, Process
 
 
+@pytest.mark.linux("its C library alone says what malloc keeps")
 def test_what_malloc_keeps_is_told_apart():
     """Freed heap that stays resident is counted as kept, not as in use."""
     process = Process()

@@ -2,8 +2,6 @@
 
 import os
 import re
-import resource
-import sys
 from functools import partial
 
 import psutil
@@ -17,6 +15,7 @@ from ipygpulogger.sources.system import ram_limit
 from ipygpulogger.sources.system.ram_limit import MemoryLimit, RamLimits, least
 
 MB = 2**20
+resource = pytest.importorskip("resource", reason="Windows has no limits of a process")
 
 
 @pytest.fixture(autouse=True)
@@ -101,6 +100,7 @@ def test_what_changes_is_seen(tmp_path):
     assert least(limits.all()).left_bytes == MB
 
 
+@pytest.mark.linux("a process has no limits", "macos")
 def test_address_space(tmp_path, monkeypatch):
     """That limit is no limit of RAM; beyond it allocating fails. There is none on Windows."""
     Simulated(tmp_path).write("proc/self/statm", "1000 500 100 10 0 300 0\n")
@@ -129,7 +129,7 @@ def test_address_space(tmp_path, monkeypatch):
     assert left(limits) == {"this machine": 60 * GB}
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="the files are Linux's")
+@pytest.mark.linux("the files are Linux's")
 def test_this_machine():
     """Total to the byte as psutil has it, what is available about the same; nothing here fails."""
     limits = RamLimits()
@@ -239,6 +239,7 @@ def said(root):
     return [(one.source, one.state, one.says) for one in RamLimits(root).diagnoses()]
 
 
+@pytest.mark.linux("a process has no limits", "macos")
 def test_what_is_said_of_each_limit(tmp_path, monkeypatch):
     """The tightest first: the file, the value, what is left; little alone has a remedy."""
     container(tmp_path, current=6 * GB, inactive_file=GB)

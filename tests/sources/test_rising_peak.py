@@ -6,6 +6,7 @@ import sys
 import threading
 import types
 
+import pytest
 from memory import MB, Block, blip
 from ram import GRAIN, NVML, current, needs_high_water, refuse
 
@@ -20,7 +21,7 @@ from ipygpulogger.sources.system.process import Process, RisingPeak
 
 def test_a_long_scope_is_sampled():
     """Without any counter what was held while the sampler looked is in the peak, as "at least"."""
-    on = Machine(process=Process(RisingPeak(current, None)), nvml=NVML, frameworks=())
+    on = Machine(process=Process(RisingPeak(lambda: (current(), None))), nvml=NVML, frameworks=())
     seen = threading.Event()
 
     def look():
@@ -65,6 +66,7 @@ def test_a_refused_reset_is_noticed_by_trying(monkeypatch):
     assert interval.peak().hi_bytes - interval.before_bytes() >= 38 * MB
 
 
+@pytest.mark.linux("each system has one unit")
 def test_the_unit_of_the_rising_peak(monkeypatch):
     """getrusage(2): kilobytes on Linux, bytes on macOS."""
     spec = importlib.util.spec_from_file_location(f"{linux.__name__}_on_macos", linux.__file__)
@@ -75,10 +77,10 @@ def test_the_unit_of_the_rising_peak(monkeypatch):
     usage = types.SimpleNamespace(ru_minflt=1, ru_majflt=2, ru_maxrss=5 * MB)
     monkeypatch.setattr(linux.resource, "getrusage", lambda _: usage)
     assert on_macos.faults_and_mark() == ((1, 2), 5 * MB)
-    if sys.platform == "linux":
-        assert linux.faults_and_mark() == ((1, 2), 5 * MB * 1024)
+    assert linux.faults_and_mark() == ((1, 2), 5 * MB * 1024)
 
 
+@pytest.mark.linux("gVisor is a Linux")
 def test_without_any_counter_it_samples(monkeypatch):
     """Where the kernel shows no high-water mark (gVisor) what is seen is "at least", and that is said."""
     monkeypatch.setattr(linux, "reset_mark", refuse)
@@ -91,7 +93,7 @@ def test_without_any_counter_it_samples(monkeypatch):
 @needs_high_water
 def test_a_rising_peak_is_exact_only_on_a_record():
     """Below the old record: bounded by it; above: exact."""
-    tracker = PeakTracker(RisingPeak(current, lambda: linux.resident_and_mark_bytes()[1]))
+    tracker = PeakTracker(RisingPeak(linux.resident_and_mark_bytes))
     blip(64)
     record_bytes = linux.resident_and_mark_bytes()[1]
     low = tracker.open()

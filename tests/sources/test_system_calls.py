@@ -14,7 +14,7 @@ import pytest
 from ipygpulogger.sources.system import linux
 from ipygpulogger.sources.system.linux import Calls, gil_held
 
-on_linux = pytest.mark.skipif(sys.platform != "linux", reason="the GIL is kept on Linux alone")
+on_linux = pytest.mark.linux("the GIL is kept on Linux alone")
 MOST_CALLS, MOST_GETPID = 30, 20  # of a light cell
 
 # A shell with a logger, in a process of its own.
@@ -42,6 +42,7 @@ def run(program, options, *command):
     return subprocess.check_output(words, text=True, cwd=Path(__file__).parents[1])
 
 
+@on_linux
 @pytest.mark.skipif(
     not shutil.which("strace"), reason="strace, which counts the calls, is not installed here"
 )
@@ -145,6 +146,7 @@ def test_what_can_be_read_at_once(calls, tmp_path):
     os.close(reader)
 
 
+@pytest.mark.linux("nothing forks there", "macos")
 def test_whether_there_are_children(calls):
     """A child counts while it runs and until it was waited for, and stays there to be waited for."""
     before = calls.has_children()  # left by other tests

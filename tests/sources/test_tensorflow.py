@@ -76,7 +76,7 @@ def test_tensorflow_users_errors_are_theirs(fakes):
     framework.release()
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+@pytest.mark.linux("nothing forks there", "macos")
 @pytest.mark.parametrize("name", ["jax", "tensorflow"])
 def test_a_forked_child_asks_nothing_of_its_parents_threads(fakes, name):
     """The parent's client may have been locked at the moment of the fork."""

@@ -1,7 +1,6 @@
 """The log that grows by a line per cell, and the option of the logger that writes it."""
 
 import os
-import resource
 import signal
 import subprocess
 import sys
@@ -60,8 +59,11 @@ def test_writers_do_not_mix_their_lines(tmp_path):
     assert found == {f"{process} {thread}": list(range(200)) for process in range(4) for thread in range(2)}
 
 
+@pytest.mark.linux("files have no limit", "macos")
 def test_a_disk_that_fills_in_the_middle_of_a_line(tmp_path):
     """The system takes a part of a line and then no more: the record is lost, those around it are not."""
+    import resource
+
     path = tmp_path / "run.jsonl"
     log = Log(path)
     log.append(plain(1))
@@ -82,6 +84,7 @@ def test_a_disk_that_fills_in_the_middle_of_a_line(tmp_path):
         assert list(History.load(path)) == [plain(1), plain(3), plain(4)]
 
 
+@pytest.mark.linux("its /proc tells what is open")
 def test_nothing_is_held_open(tmp_path):
     """Between two records the log holds no file, and an error leaves none."""
     folder = tmp_path / "logs"

@@ -24,7 +24,7 @@ from ipygpulogger.verify.check import Figure, Unchecked
 
 MB = 2**20
 STRIKES = int(os.environ.get("STRIKES", "6"))  # 0: each line
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the truth is read from Linux's /proc")
+pytestmark = pytest.mark.linux("the truth is read from /proc")
 CHECKS = {check.name: i for i, check in enumerate(ram.checks())}
 
 

@@ -148,7 +148,7 @@ class _Run:
             self._path = f"/proc/self/fd/{self._file.fileno()}"
         else:
             number, self._path = tempfile.mkstemp(prefix="ipygpulogger.")
-            self._file = os.fdopen(number)
+            self._file = os.fdopen(number, "rb")
         tracker = memray.Tracker(
             destination=memray.FileDestination(self._path, overwrite=True, compress_on_exit=False),
             memory_interval_ms=3_600_000,  # what its own thread reads is not needed

@@ -204,20 +204,19 @@ class RisingPeak(Counter):
 
     def __init__(
         self,
-        current: Callable[[], int],
-        peak: Callable[[], int] | None,
+        read: Callable[[], tuple[int, int | None]],
         precision_bytes: int = 0,
         current_precision_bytes: int = 0,
     ) -> None:
-        self.peak_class: PeakClass = "monotone" if peak else "sampled"
+        self.peak_class: PeakClass = "sampled" if read()[1] is None else "monotone"
         self.precision_bytes, self.current_precision_bytes = precision_bytes, current_precision_bytes
-        self._current, self._peak = current, peak
+        self._read = read  # the resident memory, and the peak
 
     def observe(self) -> Observation:
         """Read the resident memory, and the peak if there is one."""
         with unavailable(UNREADABLE, named):  # psutil may be broken in any way
-            current_bytes = self._current()
-            peak_bytes = max(self._peak(), current_bytes) if self._peak else None
+            current_bytes, peak_bytes = self._read()
+        peak_bytes = None if peak_bytes is None else max(peak_bytes, current_bytes)
         return Observation((Reading(current_bytes, peak_bytes),), stamp=())
 
 
@@ -279,12 +278,8 @@ class Process:
             raise Unavailable(f"{UNREADABLE}: {error}") from error
         if HighWaterMark.probe():
             return HighWaterMark()
-        return RisingPeak(  # the reset is refused
-            lambda: linux.resident_and_mark_bytes()[0],
-            lambda: linux.resident_and_mark_bytes()[1],
-            high_water_precision_bytes(),
-            resident_precision_bytes(),
-        )
+        read = linux.resident_and_mark_bytes  # the reset is refused
+        return RisingPeak(read, high_water_precision_bytes(), resident_precision_bytes())
 
     def close(self) -> None:
         """Leave no descriptor behind; the next scope acquires them again."""
@@ -327,16 +322,16 @@ def _counter_of_psutil() -> Counter:
         import psutil  # only here: Linux needs none, and a broken one should cost nothing there
 
         memory: Callable[[], Any] = psutil.Process().memory_info
-        int(memory().rss)
+        # Of Windows. The second name is that of psutil before 8, and a deprecated alias in it.
+        mark = next((name for name in ("peak_rss", "peak_wset") if hasattr(memory(), name)), "")
 
-    def resident_bytes() -> int:
-        return int(memory().rss)
+        def read() -> tuple[int, int | None]:
+            now = memory()
+            if mark:
+                return int(now.rss), int(getattr(now, mark))
+            return int(now.rss), linux.faults_and_mark()[1] if sys.platform == "darwin" else None
 
-    if hasattr(memory(), "peak_wset"):  # Windows
-        return RisingPeak(resident_bytes, lambda: int(memory().peak_wset))
-    if sys.platform == "darwin":
-        return RisingPeak(resident_bytes, lambda: linux.faults_and_mark()[1])
-    return RisingPeak(resident_bytes, None)
+        return RisingPeak(read)
 
 
 class Ended(NamedTuple):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from functools import cached_property
@@ -245,6 +246,13 @@ class RamLimits:
             sizes_kb = re.findall(rb"^Mem(?:Total|Available): *(\d+) kB$", self.read(source), re.MULTILINE)
             total_bytes, available_bytes = (int(size_kb) * 1024 for size_kb in sizes_kb)
             yield MemoryLimit("this machine", source, total_bytes, max(0, total_bytes - available_bytes))
+            return
+        if sys.platform != "linux" and not self._root:
+            with suppress(Exception):  # psutil may be broken in any way
+                import psutil
+
+                memory = psutil.virtual_memory()
+                yield MemoryLimit("this machine", "psutil", memory.total, memory.total - memory.available)
 
     def _counted(self, path: str, name: str) -> int | None:
         """Return a figure from a file of names and numbers, for which counters of many CPUs are summed."""
