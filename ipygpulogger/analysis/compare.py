@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Iterable, Iterator
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
-from ..records.cell_record import TEST, CellRecord, process_of
+from ..records.cell_record import TEST, CellRecord, line_code, process_of
 from ..records.units import MB
 from ..records.usage import Peak, Usage
 
@@ -134,13 +135,15 @@ def _rest(runs: _Runs, taken: Collection[Hashable]) -> _Runs:
 
 def _by_source(was: _Runs, now: _Runs) -> dict[Hashable, Hashable]:
     """Return the kernel's cells with the same first line, matched from the end; a nested one is another."""
+    alone = [record for runs in (was, now) for key, record in runs.items() if not isinstance(key, tuple)]
+    line = attrgetter("source") if all(record.source for record in alone) else line_code
     earlier: dict[Hashable, list[Hashable]] = {}
     for key, record in was.items():
         if not isinstance(key, tuple):
-            earlier.setdefault((record.source, record.execution_count is None), []).append(key)
+            earlier.setdefault((line(record), record.execution_count is None), []).append(key)
     found: dict[Hashable, Hashable] = {}
     for key, record in reversed(now.items()):
-        keys = earlier.get((record.source, record.execution_count is None))
+        keys = earlier.get((line(record), record.execution_count is None))
         if keys and not isinstance(key, tuple):
             found[key] = keys.pop()
     return found

@@ -6,7 +6,6 @@ import argparse
 import contextlib
 import json
 from collections.abc import Callable, Iterator, Sequence
-from operator import attrgetter
 from pathlib import Path
 
 from ..analysis.compare import compare as compare_runs
@@ -44,20 +43,22 @@ def read(path: Path) -> History:
 class Results:
     """The results of an execution: the records, the source of each one's cell, and what went wrong."""
 
-    def __init__(self, log_path: Path | None) -> None:
+    def __init__(self, log_path: Path | None, *, log_source: bool) -> None:
+        if log_source and log_path is None:
+            raise BadRequest("--log-source belongs to --log: name the log with --log FILE.jsonl")
         self.history = History()
         self._sources: dict[int, str] = {}  # of the cells of records, by `id`
         self.over: list[CellRecord] = []  # that went above a budget by their own need
         self.problems: list[str] = []  # sentences that say why the run does not end with success
-        self._log_path = log_path
+        self._log_path, self._log_source = log_path, log_source
         self._log: Log | None = None
 
     def started(self) -> None:
         """Begin the log; before this moment a refused request leaves an older log as it is."""
         try:
             if self._log_path is not None:
-                self._log_path.write_text("", encoding="utf-8")
                 self._log = Log(self._log_path)
+                write_file(self._log_path, "")
         except (OSError, ValueError) as error:
             raise BadRequest(f"{self._log_path} cannot be written: {first_line(error)}") from error
 
@@ -68,7 +69,7 @@ class Results:
             self._sources |= {id(record): source for record in records}
         if self._log is not None:
             with self.failure(self._log_path):
-                self._log.append(*records)
+                self._log.append(*records, log_source=self._log_source)
 
     def source(self, record: CellRecord) -> str:
         """Return the text of a record's cell."""
@@ -105,7 +106,8 @@ def report(options: argparse.Namespace) -> int:
     cells = read(options.path)
     say(summary.summary(cells, options.by))
     if options.html:
-        write_page(options.html, options.path.stem, cells, attrgetter("source"))
+        absent = "# not in this log: it was written without log_source"
+        write_page(options.html, options.path.stem, cells, lambda one: one.source or absent)
     return 0
 
 

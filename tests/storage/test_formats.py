@@ -33,7 +33,7 @@ slow = settings(deadline=None, suppress_health_check=list(HealthCheck), max_exam
 def test_what_is_saved_is_loaded(tmp_path_factory, kind, found):
     """Whatever the records: every one comes back equal, in order, from every kind of file."""
     path = tmp_path_factory.mktemp("saved") / f"run.{kind}"
-    History(found).save(path)
+    History(found).save(path, log_source=True)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert list(History.load(path)) == found
@@ -95,7 +95,8 @@ def test_without_pyarrow_parquet_says_what_to_install(tmp_path, monkeypatch):
         monkeypatch.setitem(sys.modules, name, None)
     for attempt in (History([plain()]).save, History.load):
         with pytest.raises(
-            ImportError, match=r"^a \.parquet file needs pyarrow: pip install 'ipygpulogger\[parquet\]'$"
+            ImportError,
+            match=r"^a \.parquet file needs pyarrow 15 or later: pip install 'ipygpulogger\[parquet\]'$",
         ):
             attempt(path)
     with pytest.raises(ImportError, match=r"pip install 'ipygpulogger\[pandas\]'$"):
@@ -131,7 +132,7 @@ def test_a_spreadsheet_finds_no_formula(tmp_path):
     texts = ("=1+1", "+1", "-1", "@x", "\t=1", '"=1"', "")
     found = [plain(source=text, label=text, error=text) for text in texts]
     path = tmp_path / "run.csv"
-    History(found).save(path)
+    History(found).save(path, log_source=True)
     frame = pd.read_csv(path, dtype=str, keep_default_na=False)
     for column in frame:
         assert not [cell for cell in frame[column] if cell[:1] in tuple("=+-@\t")]
