@@ -41,8 +41,8 @@ def check(targets: Mapping[str, Path | None], source: Path, name: str) -> None:
             raise BadRequest(f"{target} {why_not}")
         if not target.parent.is_dir():
             raise BadRequest(f"there is no folder {target.parent} to write {target.name} into")
-        places = [target, target.parent] if target.exists() else [target.parent]
-        if not all(os.access(place, os.W_OK) for place in places):
+        places = [target] if target.exists() and not target.is_file() else [target, target.parent]
+        if not all(os.access(place, os.W_OK) for place in places if place.exists()):
             raise BadRequest(f"{target} may not be written")
     for (what, one), (other_what, other) in combinations(wanted, 2):
         if one.resolve() == other.resolve():

@@ -26,10 +26,8 @@ def read(path: Path) -> History:
     problems: list[str] = []
     try:
         found = History(load(path, problems))
-    except OSError as error:
-        raise BadRequest(f"{path} cannot be read: {error.strerror or error}") from error
     except Exception as error:  # readers of csv, parquet and notebooks raise many kinds
-        reason = first_line(error)
+        reason = getattr(error, "strerror", None) or first_line(error)
         names_it = printable(str(path)) in printable(reason)
         raise BadRequest(reason if names_it else f"{path} cannot be read: {reason}") from error
     if not found:

@@ -44,14 +44,10 @@ def main_line_of(text: str) -> str:
 
 
 def line_code(record: CellRecord) -> str:
-    """Return eight digits that stand for a cell's first line, up to its first text; of none, what it has.
-
-    Texts, comments, numbers and what follows a magic are not in them, so nobody can guess those from them.
-    """
-    if not record.source:
-        return record.code
+    """Return eight digits for a first line: without texts, numbers, comments, arguments of magics."""
     begins = re.sub(r"\b\d[\w.]*", "0", _BEFORE_TEXT.findall(record.source)[0]).rstrip()
-    return blake2b(begins.encode(errors="replace"), digest_size=4).hexdigest()
+    code = blake2b(begins.encode(errors="replace"), digest_size=4).hexdigest()
+    return code if record.source else record.code  # as a log without source has it
 
 
 class Data(NamedTuple):
@@ -109,8 +105,7 @@ class CellRecord(Measurement):
         between: By device, how much memory moved since the end of the previous cell, if over 1 MB and known.
         gpulog_only: Whether the cell contains only this package's own magics, such as ``%gpulog free``.
         dimensions: By name in the code, batch sizes and leading dimensions of arrays; of few cells empty.
-        code: A fingerprint of the code without its numbers and comments; empty where `dimensions` is. In a
-            log without `source`, that of `line_code`.
+        code: A fingerprint of the code without numbers and comments, or none; in a log, of the first line.
         main_line: The line that says what the cell does, if it is not `source`: the one that allocated most
             of what was alive at the peak, where that was recorded, else that of `main_line_of`.
     """

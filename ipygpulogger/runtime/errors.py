@@ -90,10 +90,8 @@ def say(words: str, *, aside: bool = False) -> str | None:
 
 def unfit(path: Path) -> str:
     """Return why no file can be written there, a link to one or to nothing among it; empty if one can."""
-    if path.is_dir():
-        return "is a folder; name a file"
     is_link = path.is_symlink() and (path.is_file() or not path.exists())  # ``/dev/stdout`` is one to a pipe
-    return "is a link; name the file itself" if is_link else ""
+    return "is a folder; name a file" if path.is_dir() else "is a link; name the file itself" * is_link
 
 
 def write_file(path: Path, content: str | bytes) -> None:

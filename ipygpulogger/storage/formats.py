@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import is_dataclass, replace
 from datetime import datetime
 from functools import cache
@@ -17,6 +18,7 @@ from typing import Any, Literal, get_args, get_origin
 from ..records.cell_record import GROUP_MIME, MIME, TEST, CellRecord, line_code, process_of
 from ..records.process import ProcessRecord
 from ..records.units import printable
+from ..runtime.errors import write_file
 from .decode import from_json, types_of
 
 _BEGINS = b'{"label": '  # every line that `json_line` writes
@@ -29,15 +31,11 @@ _Found = Iterator[tuple[str, Any]]  # a place in the file, and plain values or, 
 
 def save(path: Path, records: Iterable[CellRecord], *, log_source: bool = False) -> None:
     """Write records to a file of the kind that its name says; `History.save` has the rules."""
-    from ..runtime.errors import write_file
-
     kind = path.suffix.lower()
     _check_kind(path, _WRITTEN)
-    records = records if log_source else map(without_source, records)
-    if kind == ".jsonl":
-        write_file(path, "".join(map(json_line, records)))
-    else:
-        write_file(path, (_csv if kind == ".csv" else _parquet)(*flat(records)))
+    kept = records if log_source else map(without_source, records)
+    make: dict[str, Any] = {".csv": _csv, ".parquet": _parquet}
+    write_file(path, make[kind](*flat(kept)) if kind in make else "".join(map(json_line, kept)))
 
 
 def read(path: Path) -> _Found:
@@ -71,9 +69,7 @@ def without_source(record: CellRecord) -> CellRecord:
 
 def _named(rows: Any) -> Any:
     """Return rows of `AtPeak` of which each is called after its place, if its name may be a line."""
-    return tuple(
-        row if _NAMES.fullmatch(row.name) else replace(row, name=row.place or row.name) for row in rows
-    )
+    return tuple(r if _NAMES.fullmatch(r.name) else replace(r, name=r.place or r.name) for r in rows)
 
 
 def own_record(cell: Mapping[str, Any]) -> Mapping[str, Any] | None:
@@ -139,8 +135,7 @@ def _csv(rows: list[dict[str, Any]], columns: list[str]) -> str:
 
     table = io.StringIO()
     writer = csv.writer(table)
-    writer.writerow(columns)
-    writer.writerows([_cell(row.get(path)) for path in columns] for row in rows)
+    writer.writerows([columns, *([_cell(row.get(path)) for path in columns] for row in rows)])
     return table.getvalue()
 
 
@@ -196,15 +191,13 @@ def _read_parquet(path: Path) -> _Found:
 
 
 def _pyarrow() -> tuple[Any, Any]:
-    needs = "a .parquet file needs pyarrow 15 or later: pip install 'ipygpulogger[parquet]'"
-    try:
+    with suppress(ImportError):
         import pyarrow as pa
         from pyarrow import parquet
-    except ImportError as error:
-        raise ImportError(needs) from error
-    if int(pa.__version__.partition(".")[0]) < 15:  # it may load a pickle that a file holds (CVE-2023-47248)
-        raise ImportError(needs)
-    return pa, parquet
+
+        if int(pa.__version__.partition(".")[0]) >= 15:  # others may load a pickle in a file: CVE-2023-47248
+            return pa, parquet
+    raise ImportError("a .parquet file needs pyarrow 15 or later: pip install 'ipygpulogger[parquet]'")
 
 
 @cache

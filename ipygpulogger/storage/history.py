@@ -108,8 +108,7 @@ class History(Sequenced[CellRecord]):
     def save(self, path: str | os.PathLike[str], *, log_source: bool = False) -> None:
         """Write the records to a .jsonl, .csv or .parquet file, replacing an older one whole or not at all.
 
-        The columns of .csv and .parquet are those of `to_pandas`, with lists as JSON. The lines of code are
-        left out unless `log_source` asks for them.
+        The columns of .csv and .parquet are those of `to_pandas`, with lists as JSON. `log_source` adds code.
 
         Raises:
             ValueError: The file name ends otherwise.

@@ -3,11 +3,12 @@
 import json
 from dataclasses import replace
 
+import nbformat
 import pytest
-from command_line import command, made
-from hypothesis import given
+from command_line import made
+from hypothesis import given, settings
 from hypothesis import strategies as st
-from made import plain, records
+from made import UNSHRUNK, plain, records
 from sessions import ram
 
 from ipygpulogger import History, IPyGPULogger
@@ -32,38 +33,45 @@ CELLS = [
     f"# {SECRET}",
     f"%env TOKEN={SECRET}",
     f"!echo {SECRET}",
-    f"pass\nkept = (bytearray(b'x') * (16 << 20), '{SECRET}')  # {SECRET}",
-    f"def made(key='{SECRET}'):\n    return bytearray(b'{SECRET}') * (2 << 20)",
-    f"%%gpulog --lines --peak\nmade('{SECRET}')\nx = [made(key='{SECRET}') for _ in range(3)]  # {SECRET}",
+    f"pass\nkept = (bytearray(b'x') * (8 << 20), '{SECRET}')  # {SECRET}",
+    f"def made(key='{SECRET}'):\n    return bytearray(b'{SECRET}') * (1 << 20)",
+    f"%%gpulog --lines --peak\nmade('{SECRET}')\nx = [made(key='{SECRET}') for _ in range(2)]  # {SECRET}",
     f"raise ValueError('{SECRET}', kept)",
-    f"size = len(b'{SECRET}' * (4 << 20))",
+    f"size = len(b'{SECRET}' * (1 << 20))",
     f"text = f'''\n{SECRET} {{len(made('{SECRET}'))}}\n'''",
 ]
 
 
-@pytest.mark.parametrize("asked", [False, True])
-def test_a_log_has_the_text_of_the_code_only_if_asked(shell, tmp_path, capsys, monkeypatch, asked):
+def test_a_log_has_the_text_of_the_code_only_if_asked(shell, tmp_path, capsys, monkeypatch):
     """Texts, comments, arguments of magics, lines at the peak, errors: none is in a log, or in what is saved."""
     monkeypatch.setattr(shell, "showtraceback", lambda *_, **__: None)
     il = IPyGPULogger(log=tmp_path / "log.jsonl", lines=True, peak="all").start()
-    il.log_source = asked
     for cell in CELLS:
         shell.run_cell(cell, store_history=True)
-    for kind in KINDS:
-        shell.run_line_magic("gpulog", f"save {tmp_path}/saved.{kind}")
+    for asked in (False, True):
+        il.log_source = asked
+        for kind in KINDS:
+            shell.run_line_magic("gpulog", f"save {tmp_path}/{asked}.{kind}")
+    il.log = tmp_path / "asked.jsonl"
+    shell.run_cell(CELLS[0], store_history=True)
     il.stop()
     assert [row for record in il.history for row in record.at_peak if SECRET in row.name]
     assert SECRET in json.dumps(il.history.to_dicts())  # the session itself knows its cells
-    for name in ("log.jsonl", *(f"saved.{kind}" for kind in KINDS)):
-        assert (SECRET.encode() in (tmp_path / name).read_bytes()) is asked, name
+    for name in (
+        "log.jsonl",
+        "asked.jsonl",
+        *(f"{asked}.{kind}" for asked in (False, True) for kind in KINDS),
+    ):
+        has_source = name.startswith(("asked", "True"))
+        assert (SECRET.encode() in (tmp_path / name).read_bytes()) is has_source, name
         found = History.load(tmp_path / name)
-        assert len(found) == len(CELLS)
-        if name.endswith("l"):
-            names = {row.name for record in found for row in record.at_peak}
-            assert any(SECRET in one for one in names) is asked
-            assert "x" in {one.name for record in found for one in record.owners}  # names stay
+        assert any(record.source for record in found) is has_source
+    found = History.load(tmp_path / "log.jsonl")
+    assert "x" in {one.name for record in found for one in record.owners}  # names stay
+    assert len(found) == len(CELLS)
 
 
+@settings(max_examples=15, phases=UNSHRUNK)
 @given(record=records())
 def test_a_record_without_source_has_its_figures(record):
     """All else is as it was: figures, names, places. To leave the source out twice changes nothing more."""
@@ -155,20 +163,16 @@ def test_cells_that_nothing_tells_apart_are_no_suspects():
     assert History([without_source(replace(one, cell_id="a")) for one in grown]).suspects()
 
 
-def test_the_command_line(notebook, tmp_path):
+def test_the_command_line(tmp_path, capsys):
     """`run --log` leaves the source out and `--log-source` keeps it; the page of such a log says so."""
-    path, log = notebook(CODE), tmp_path / "log.jsonl"
+    path, log, page = tmp_path / "nb.ipynb", tmp_path / "log.jsonl", tmp_path / "page.html"
+    nbformat.write(nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(CODE)]), path)
     for options, has_source in ([], False), (["--log-source"], True):
-        done = command("run", path, "--log", log, *options)
-        assert (done.returncode, SECRET in log.read_text()) == (0, has_source)
-        assert SECRET in done.stdout
-        page = tmp_path / "page.html"
-        done = command("report", log, "--html", page)
-        assert (done.returncode, SECRET in done.stdout, SECRET in page.read_text()) == (
-            0,
-            has_source,
-            has_source,
-        )
+        assert main(["run", str(path), "--log", str(log), *options]) == 0
+        assert SECRET in capsys.readouterr().out
+        assert (SECRET in log.read_text()) is has_source
+        assert main(["report", str(log), "--html", str(page)]) == 0
+        assert (SECRET in capsys.readouterr().out) is (SECRET in page.read_text()) is has_source
         assert ("not in this log" in page.read_text()) is not has_source
     with pytest.raises(BadRequest, match="--log-source belongs to --log"):
         Results(None, log_source=True)
