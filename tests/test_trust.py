@@ -1,23 +1,38 @@
 """What SECURITY.md promises: nothing from a file is executed, sent or followed, and only what was named is written."""
 
+import dataclasses
 import json
 import os
 import pickle
+import re
 import stat
 import subprocess
 import sys
+import types
 import warnings
+from dataclasses import replace
+from datetime import datetime, timezone
+from html.parser import HTMLParser
 from pathlib import Path
+from typing import Literal, Union, get_args, get_origin
 
 import pytest
+import yaml
 from command_line import made, refused, saved
 from made import plain
 
 from ipygpulogger import History, IPyGPULogger
+from ipygpulogger.analysis.group import Group, Missing
 from ipygpulogger.cli import main
+from ipygpulogger.cli.arguments import parse
 from ipygpulogger.cli.report import Results
-from ipygpulogger.records import MIME
+from ipygpulogger.notebook.panel import picture
+from ipygpulogger.records import MIME, CellRecord
+from ipygpulogger.records.process import ProcessRecord
+from ipygpulogger.render import at_peak, html, lines, summary
+from ipygpulogger.render.page import page
 from ipygpulogger.runtime.errors import write_file
+from ipygpulogger.storage.decode import types_of
 from ipygpulogger.storage.formats import IN_METADATA, json_line
 from ipygpulogger.storage.log import Log
 
@@ -332,3 +347,104 @@ def test_what_is_no_file(tmp_path, monkeypatch, capsys):
     assert stat.S_ISFIFO(Path("pipe.html").stat().st_mode)
     done = subprocess.run([*command, "/dev/stdout"], capture_output=True, check=True)
     assert b"<!doctype html>" in done.stdout.lower()
+
+
+# -- text stays text; terminals, each field: tests/render/test_printable.py -------------------------------
+
+EVIL = "\"'></title></style></svg></pre><script>alert(1)</script><img src=x onerror=alert(2)><a href=javascript:alert(3)>"
+
+
+def filled(hint, number=0):
+    """A value of a type, with the same hostile text wherever it takes one."""
+    if dataclasses.is_dataclass(hint):
+        return hint(**{name: filled(kind, at) for at, (name, kind) in enumerate(types_of(hint).items())})
+    options = get_args(hint)
+    if get_origin(hint) is Literal:
+        return options[0]
+    if get_origin(hint) in (Union, types.UnionType):
+        return filled(next(option for option in options if option is not types.NoneType), number)
+    if get_origin(hint) is tuple:
+        return (
+            (filled(options[0]), filled(options[0], 1))
+            if options[-1] is ...
+            else tuple(filled(one, at + 1) for at, one in enumerate(options))
+        )
+    made_of = {
+        str: EVIL,
+        float: 0.5 + number,
+        bool: True,
+        datetime: datetime(2026, 1, 1, tzinfo=timezone.utc),
+    }
+    return made_of.get(hint, (9 + number) << 20)
+
+
+class Read(HTMLParser):
+    """The tags, attributes and words of markup."""
+
+    def __init__(self, markup):
+        super().__init__()
+        self.tags, self.attributes, self.words = [], [], ""
+        self.feed(markup)
+        self.close()
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        self.attributes += attrs
+
+    def handle_data(self, data):
+        self.words += data
+
+
+@pytest.mark.parametrize("kind", [CellRecord, ProcessRecord])
+def test_no_text_of_a_record_is_markup(kind):
+    """Each drawing of HTML or SVG, with all fields hostile at once: no tag and no attribute comes of a text."""
+    record = replace(filled(kind), current_gpu=0)
+    peak = record.at_peak, record.peak_times_s, record.timeline
+    found = [
+        html.report(record), html.so_far(record), *html.line_and_body(record), lines.html(record.lines, record.notes),
+        at_peak.html(*peak), summary.html([record] * 3), picture([record, record])[1],
+        page(EVIL, [record, record], source=lambda _: EVIL, ranked=summary.html([record]), said=[EVIL]),
+        record.out_of_memory._repr_html_(), record.timeline[0]._repr_html_(), record._repr_html_(),
+    ]  # fmt: skip
+    if kind is ProcessRecord:
+        found.append(Group(EVIL, [record], [Missing(EVIL, EVIL)], [EVIL])._repr_html_())
+    for markup in found:
+        read = Read(markup)
+        assert "img" not in read.tags
+        assert read.tags.count("script") == markup.lower().startswith("<!doctype")
+        assert not [name for name, _ in read.attributes if name.startswith("on")]
+        assert not [value for _, value in read.attributes if (value or "").lower().startswith("javascript")]
+    assert any("<script>alert(1)" in Read(markup).words for markup in found)
+
+
+# -- what the pages say ------------------------------------------------------------------------------------
+
+ROOT = Path(__file__).parents[1]
+FORMS = sorted((ROOT / ".github" / "ISSUE_TEMPLATE").glob("*.yml"))
+
+
+def test_each_promise_names_a_test_that_there_is():
+    """SECURITY.md: every file of tests and every test in its table."""
+    text = (ROOT / "SECURITY.md").read_text(encoding="utf-8")
+    paths = list((ROOT / "tests").rglob("test_*.py"))
+    assert set(re.findall(r"\btest_\w+\.py", text)) <= {path.name for path in paths}
+    tests = "".join(path.read_text(encoding="utf-8") for path in paths)
+    for name in set(re.findall(r"`(test_\w+)`", text)):
+        assert f"def {name}(" in tests, name
+    for row in re.findall(r"^\| \*\*.*$", text, re.MULTILINE):
+        assert "test_" in row.split("|")[2], row
+
+
+@pytest.mark.parametrize("form", FORMS, ids=[form.stem for form in FORMS])
+def test_issue_forms(form):
+    """What GitHub asks of a form: a name, a description, a body with ids of its own; each asks for the figures."""
+    found = yaml.safe_load(form.read_text(encoding="utf-8"))
+    if form.stem == "config":
+        assert found.keys() == {"blank_issues_enabled", "contact_links"}
+        return
+    assert {"name", "description", "body"} <= found.keys()
+    fields = {one["id"]: one for one in found["body"]}
+    assert len(fields) == len(found["body"])
+    assert all(one["type"] in ("textarea", "input") and one["attributes"]["label"] for one in fields.values())
+    words = re.search(r"`ipygpulogger (doctor .*)`", fields["verify"]["attributes"]["label"])[1].split()
+    assert vars(parse(words)) | {"verify": True, "json": True} == vars(parse(words))

@@ -19,6 +19,7 @@ from ipygpulogger.cli.report import Results
 from ipygpulogger.records import AtPeak, LineUsage, OutOfMemory
 from ipygpulogger.records.cell_record import line_code
 from ipygpulogger.records.process import Process, ProcessRecord
+from ipygpulogger.render.lines import heaviest
 from ipygpulogger.storage.formats import without_source
 from ipygpulogger.storage.log import Log
 
@@ -94,7 +95,7 @@ def test_each_field_that_may_hold_a_line():
         AtPeak("cpu", "temporaries", CODE, "In [7]:3", 1, 1), AtPeak("cpu", "variables", "x, y and 3 more", "a:1", 1, 1),
         AtPeak("cpu", "variables", "model.fc1, Out[3]", "a:1", 1, 1), AtPeak("cpu", "variables", "a (deleted)", "a:1", 1, 1),
     ]  # fmt: skip
-    line = LineUsage(1, CODE, 1, 1.0, ram(0, 1))
+    line = LineUsage(1, CODE, 1, 1.0, ram(0, 32))
     oom = OutOfMemory("cpu", 1, 1, 1, 1, 1, 1, 0, 0, (), "", tuple(rows))
     whole = plain(source=CODE, main_line=CODE, lines=(line,), at_peak=tuple(rows), out_of_memory=oom)
     bare = without_source(whole)
@@ -102,6 +103,7 @@ def test_each_field_that_may_hold_a_line():
     assert bare.out_of_memory.alive == bare.at_peak
     assert SECRET not in json.dumps(bare.to_dict())
     assert (bare.code_line, bare.label) == ("", whole.label)
+    assert heaviest(bare.lines).startswith("heaviest line 1: +32 MB")
     for label in (CODE, "In [4]"):  # ipyparallel's, outside IPython and in it
         engine = Process("host", 1, 0, "engine 0", CODE)
         bare = without_source(ProcessRecord.of(replace(whole, label=label), engine))
