@@ -1,10 +1,13 @@
 """What SECURITY.md promises: nothing from a file is executed, sent or followed, and only what was named is written."""
 
 import dataclasses
+import getpass
 import json
 import os
 import pickle
+import platform
 import re
+import socket
 import stat
 import subprocess
 import sys
@@ -418,6 +421,25 @@ def test_no_text_of_a_record_is_markup(kind):
 
 
 # -- what the pages say ------------------------------------------------------------------------------------
+
+
+def test_what_an_issue_reveals(tmp_path):
+    """The whole output that the forms ask for, made here: no name of host or user, no folder of this machine."""
+    command = [sys.executable, "-m", "ipygpulogger", "doctor", "--verify", "--quick", "--json"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout)["figures"]
+    places = (
+        Path.home(),
+        tmp_path,
+        ROOT,
+        sys.prefix,
+        sys.base_prefix,
+        sys.executable,
+        f"/{getpass.getuser()}",
+    )
+    for name in (socket.gethostname(), platform.node(), *map(str, places)):
+        assert len(name) < 3 or name not in done.stdout, name
+
 
 ROOT = Path(__file__).parents[1]
 FORMS = sorted((ROOT / ".github" / "ISSUE_TEMPLATE").glob("*.yml"))

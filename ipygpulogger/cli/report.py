@@ -104,8 +104,7 @@ def report(options: argparse.Namespace) -> int:
     cells = read(options.path)
     say(summary.summary(cells, options.by))
     if options.html:
-        absent = "# not in this log: it was written without log_source"
-        write_page(options.html, options.path.stem, cells, lambda one: one.source or absent)
+        write_page(options.html, options.path.stem, cells, lambda one: one.source or "# not in this log")
     return 0
 
 

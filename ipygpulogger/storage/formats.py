@@ -59,8 +59,7 @@ def without_source(record: CellRecord) -> CellRecord:
     changed["lines"] = tuple(replace(line, source="") for line in record.lines)
     if not (record.cell_id or "").startswith(TEST):  # which has the name of its file
         changed["source"] = ""
-    if oom is not None:
-        changed["out_of_memory"] = replace(oom, alive=_named(oom.alive))
+    changed["out_of_memory"] = oom and replace(oom, alive=_named(oom.alive))
     if process is not None and (process.worker or "").startswith("engine "):  # of ipyparallel
         label = record.label if record.label.startswith("In [") else "request"
         changed |= {"label": label, "process": replace(process, task=process.task and "request")}
