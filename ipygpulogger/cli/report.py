@@ -41,7 +41,7 @@ def read(path: Path) -> History:
 class Results:
     """The results of an execution: the records, the source of each one's cell, and what went wrong."""
 
-    def __init__(self, log_path: Path | None, *, log_source: bool) -> None:
+    def __init__(self, log_path: Path | None, *, log_source: bool = False) -> None:
         if log_source and log_path is None:
             raise BadRequest("--log-source belongs to --log: name the log with --log FILE.jsonl")
         self.history = History()
