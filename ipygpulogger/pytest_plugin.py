@@ -74,10 +74,11 @@ class _Tests:
     def pytest_runtestloop(self, session: pytest.Session) -> None:
         from .engine.machine import machine
         from .engine.scope import measured_now
+        from .runtime.errors import write_file
 
         with self._safely("the session", self._said):
             if self._log is not None and not session.config.option.collectonly:
-                self._log.path.write_text("", encoding="utf-8")
+                write_file(self._log.path, "")
             if self._is_worker or getattr(session.config.option, "dist", "no") == "no":
                 machine().attach(self)
                 self._config.add_cleanup(lambda: machine().detach(self))

@@ -52,7 +52,7 @@ def saved(path, *cells):
     history = History()
     for cell in cells:
         history.append(cell)
-    history.save(path)
+    history.save(path, log_source=True)
     return path
 
 

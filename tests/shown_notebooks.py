@@ -32,7 +32,7 @@ def main():
 
 
 def _execute(name, folder, into, env):
-    executed, words = folder / name, ["--log", into / f"{name}.jsonl"] if into else []
+    executed, words = folder / name, ["--log", into / f"{name}.jsonl", "--log-source"] if into else []
     words = ["run", NOTEBOOKS / name, "--output", executed, *words]
     done = subprocess.run([sys.executable, "-m", "ipygpulogger", *map(str, words)], env=env, check=False)
     if not done.returncode:

@@ -38,7 +38,7 @@ PACKAGES = {
     "callbacks": "blocks",
     "utils": "compat",
     "experiments": "compat utils",
-    "pytest_plugin": "analysis blocks engine records render storage",
+    "pytest_plugin": "analysis blocks engine records render runtime storage",
     "__main__": "cli",
     "": "blocks estimation notebook records runtime storage",
 }

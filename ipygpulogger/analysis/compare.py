@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Iterable, Iterator
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
-from ..records.cell_record import TEST, CellRecord, process_of
+from ..records.cell_record import TEST, CellRecord, line_code, process_of
 from ..records.units import MB
 from ..records.usage import Peak, Usage
 
@@ -131,14 +132,13 @@ def _rest(runs: _Runs, taken: Collection[Hashable]) -> _Runs:
 
 def _by_source(was: _Runs, now: _Runs) -> dict[Hashable, Hashable]:
     """Return the kernel's cells with the same first line, matched from the end; a nested one is another."""
-    earlier: dict[Hashable, list[Hashable]] = {}
-    for key, record in was.items():
-        if not isinstance(key, tuple):
-            earlier.setdefault((record.source, record.execution_count is None), []).append(key)
-    found: dict[Hashable, Hashable] = {}
-    for key, record in reversed(now.items()):
-        keys = earlier.get((record.source, record.execution_count is None))
-        if keys and not isinstance(key, tuple):
+    own = [[(key, one) for key, one in runs.items() if not isinstance(key, tuple)] for runs in (was, now)]
+    line = attrgetter("source") if all(one.source for runs in own for _, one in runs) else line_code
+    earlier, found = dict[Hashable, list[Hashable]](), dict[Hashable, Hashable]()
+    for key, record in own[0]:
+        earlier.setdefault((line(record), record.execution_count is None), []).append(key)
+    for key, record in reversed(own[1]):
+        if keys := earlier.get((line(record), record.execution_count is None)):
             found[key] = keys.pop()
     return found
 

@@ -152,7 +152,7 @@ def _runs_of(records: Sequence[CellRecord], count: int | None) -> list[CellRecor
 
 def cell_of(record: CellRecord) -> Hashable:
     """Return what makes another run of a cell recognizable, also with other sizes; None if nothing does."""
-    if record.code and not record.gpulog_only:
+    if record.code and record.source and not record.gpulog_only:
         return record.cell_id, record.code
     return leaks.identity(record)
 

@@ -56,7 +56,7 @@ def with_kernel(records: Iterable[CellRecord]) -> Iterator[tuple[int, CellRecord
 
 def identity(record: CellRecord) -> Hashable:
     """Return what makes another run of a cell of the kernel recognizable, if anything does."""
-    named = record.cell_id is not None or not record.source.startswith("%")
+    named = record.cell_id is not None or record.source[:1] not in ("", "%")
     if not named or record.gpulog_only or process_of(record) is not None:
         return None
     code = record.code if record.cell_id is None else ""  # many cells may begin with ``if torch:``

@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 
 from ..analysis.compare import FLOOR_BYTES, TOLERANCE
 from ..records.units import parse_size, printable
-from ..runtime.errors import first_line, why
+from ..runtime.errors import first_line, unfit, why
 from .streams import say
 
 _SUFFIXES = {"the log": ".jsonl", "the executed notebook": ".ipynb"}
@@ -37,12 +37,12 @@ def check(targets: Mapping[str, Path | None], source: Path, name: str) -> None:
     for _, target in wanted:
         if target.resolve() == source.resolve():
             raise BadRequest(f"{target} is {name} itself; name another file")
-        if target.is_dir():
-            raise BadRequest(f"{target} is a folder; name a file")
+        if why_not := unfit(target):
+            raise BadRequest(f"{target} {why_not}")
         if not target.parent.is_dir():
             raise BadRequest(f"there is no folder {target.parent} to write {target.name} into")
-        places = [target, target.resolve().parent] if target.exists() else [target.parent]
-        if not all(os.access(place, os.W_OK) for place in places):
+        places = [target] if target.exists() and not target.is_file() else [target, target.parent]
+        if not all(os.access(place, os.W_OK) for place in places if place.exists()):
             raise BadRequest(f"{target} may not be written")
     for (what, one), (other_what, other) in combinations(wanted, 2):
         if one.resolve() == other.resolve():
@@ -264,6 +264,7 @@ def _parsers() -> tuple[argparse.ArgumentParser, argparse.ArgumentParser]:
         "--show-output": ("also print what the cells print", _FLAG),
         "--allow-errors": ("go on after a cell that fails, and exit 0 all the same", _FLAG),
         "--log": ("also write the records to this file, one line of JSON a cell", _FILE),
+        "--log-source": ("with --log: the lines of code, too, by which reports name the cells", _FLAG),
         "--lines": ("measure each line", _FLAG),
         "--peak": ("list what was alive at the peak; of RAM where no GPU is", _FLAG),
         "--peak=all": ("on GPUs and in RAM", {"action": "store_const", "const": "all", "dest": "peak"}),

@@ -6,7 +6,6 @@ import argparse
 import contextlib
 import json
 from collections.abc import Callable, Iterator, Sequence
-from operator import attrgetter
 from pathlib import Path
 
 from ..analysis.compare import compare as compare_runs
@@ -27,10 +26,8 @@ def read(path: Path) -> History:
     problems: list[str] = []
     try:
         found = History(load(path, problems))
-    except OSError as error:
-        raise BadRequest(f"{path} cannot be read: {error.strerror or error}") from error
     except Exception as error:  # readers of csv, parquet and notebooks raise many kinds
-        reason = first_line(error)
+        reason = getattr(error, "strerror", None) or first_line(error)
         names_it = printable(str(path)) in printable(reason)
         raise BadRequest(reason if names_it else f"{path} cannot be read: {reason}") from error
     if not found:
@@ -44,20 +41,22 @@ def read(path: Path) -> History:
 class Results:
     """The results of an execution: the records, the source of each one's cell, and what went wrong."""
 
-    def __init__(self, log_path: Path | None) -> None:
+    def __init__(self, log_path: Path | None, *, log_source: bool = False) -> None:
+        if log_source and log_path is None:
+            raise BadRequest("--log-source belongs to --log: name the log with --log FILE.jsonl")
         self.history = History()
         self._sources: dict[int, str] = {}  # of the cells of records, by `id`
         self.over: list[CellRecord] = []  # that went above a budget by their own need
         self.problems: list[str] = []  # sentences that say why the run does not end with success
-        self._log_path = log_path
+        self._log_path, self._log_source = log_path, log_source
         self._log: Log | None = None
 
     def started(self) -> None:
         """Begin the log; before this moment a refused request leaves an older log as it is."""
         try:
             if self._log_path is not None:
-                self._log_path.write_text("", encoding="utf-8")
                 self._log = Log(self._log_path)
+                write_file(self._log_path, "")
         except (OSError, ValueError) as error:
             raise BadRequest(f"{self._log_path} cannot be written: {first_line(error)}") from error
 
@@ -68,7 +67,7 @@ class Results:
             self._sources |= {id(record): source for record in records}
         if self._log is not None:
             with self.failure(self._log_path):
-                self._log.append(*records)
+                self._log.append(*records, log_source=self._log_source)
 
     def source(self, record: CellRecord) -> str:
         """Return the text of a record's cell."""
@@ -105,7 +104,7 @@ def report(options: argparse.Namespace) -> int:
     cells = read(options.path)
     say(summary.summary(cells, options.by))
     if options.html:
-        write_page(options.html, options.path.stem, cells, attrgetter("source"))
+        write_page(options.html, options.path.stem, cells, lambda one: one.source or "# not in this log")
     return 0
 
 

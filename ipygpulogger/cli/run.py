@@ -37,7 +37,7 @@ def run(options: argparse.Namespace) -> int:
     remarks = [*_set_parameters(notebook, options)]
     with contextlib.closing(Progress()) as progress:
         progress.show("starting the kernel")
-        results = Results(options.log)
+        results = Results(options.log, log_source=options.log_source)
         execution: Execution | None = None
         try:
             execution = Execution(notebook, path, options)

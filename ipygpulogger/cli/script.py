@@ -42,7 +42,7 @@ def run_script(options: argparse.Namespace) -> int | BaseException:
     """Run and measure a script; return the exception that ended it, else the exit status."""
     path, source = options.program, _source(options)
     page = options.html and options.html.absolute()  # the script may change the working directory
-    results = Results(options.log and options.log.absolute())
+    results = Results(options.log and options.log.absolute(), log_source=options.log_source)
     results.started()
     file, pid = os.path.abspath(path), os.getpid()  # noqa: PTH100 - as Python does, links kept
     sys.argv = [str(path), *options.arguments]

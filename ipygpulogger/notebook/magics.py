@@ -228,7 +228,7 @@ class GpulogMagics:
 
     def _save(self, *words: str) -> None:
         path, history = path_in("save", words), self.logger.history
-        history.save(path)
+        history.save(path, log_source=self.logger.log_source)
         put(printable(f"{history.counted()} written to {path}"))
 
     def _load(self, *words: str) -> History:

@@ -102,7 +102,7 @@ class Reporter:
     def write(self, log: Log, *records: CellRecord) -> None:
         """Add records to a log; one that cannot be written hurts no cell."""
         try:
-            log.append(*records)
+            log.append(*records, log_source=self._options.log_source)
         except Exception as error:  # the report is worth more than the log
             self.warn_once(f"ipygpulogger cannot write {log.path} and goes on trying: {why(error)}")
 

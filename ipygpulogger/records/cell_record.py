@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from hashlib import blake2b
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from .device_usage import CPU, Sizes
@@ -29,6 +30,7 @@ _SAYS_NOTHING = (
     r"#.*|[!@?].*|[)\]}]+|'''|\"\"\"|(?:import|from)\s[^;]*|[\w, ]+[,)]|(?:try|else|finally):|pass|\.\.\."
     r"|%(?!%|(?:time|timeit|prun|memit)\s).*|%%(?:time|timeit|prun|memit|capture|px|gpulog)\b.*"
 )
+_BEFORE_TEXT = re.compile(r"[%!,;/]+\w*|[^\"'#%!]*")
 
 
 def main_line_of(text: str) -> str:
@@ -39,6 +41,13 @@ def main_line_of(text: str) -> str:
     """
     lines = list(filter(None, map(str.strip, text.splitlines())))
     return next((line for line in lines if not re.fullmatch(_SAYS_NOTHING, line)), lines[0] if lines else "")
+
+
+def line_code(record: CellRecord) -> str:
+    """Return eight digits for a first line: without texts, numbers, comments, arguments of magics."""
+    begins = re.sub(r"\b\d[\w.]*", "0", _BEFORE_TEXT.findall(record.source)[0]).rstrip()
+    code = blake2b(begins.encode(errors="replace"), digest_size=4).hexdigest()
+    return code if record.source else record.code  # as a log without source has it
 
 
 class Data(NamedTuple):
@@ -96,7 +105,7 @@ class CellRecord(Measurement):
         between: By device, how much memory moved since the end of the previous cell, if over 1 MB and known.
         gpulog_only: Whether the cell contains only this package's own magics, such as ``%gpulog free``.
         dimensions: By name in the code, batch sizes and leading dimensions of arrays; of few cells empty.
-        code: A fingerprint of the code without its numbers and comments; empty where `dimensions` is.
+        code: A fingerprint of the code without numbers and comments, or none; in a log, of the first line.
         main_line: The line that says what the cell does, if it is not `source`: the one that allocated most
             of what was alive at the peak, where that was recorded, else that of `main_line_of`.
     """

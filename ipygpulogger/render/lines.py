@@ -81,8 +81,8 @@ def heaviest(lines: Sequence[LineUsage]) -> str:
     where = f" of {line.place}" if line.place else ""
     ((name),) = _names([device])
     return (
-        f"heaviest line {line.lineno}{where}: {clipped(line.source.strip(), _WIDTH)}"
-        f"  {', '.join(figures)} {'of' if device == CPU else 'on'} {name} ({ran}{time_text(line.time_s)})"
+        f"heaviest line {line.lineno}{where}: {f'{clipped(line.source.strip(), _WIDTH)}  '.lstrip()}"
+        f"{', '.join(figures)} {'of' if device == CPU else 'on'} {name} ({ran}{time_text(line.time_s)})"
     )
 
 

@@ -223,7 +223,7 @@ def suspect(runs: Sequence[CellRecord]) -> str:
 def named(record: CellRecord, between: str = ": ") -> str:
     """Return a cell's label and main line, by which people recognize it; of a script its name."""
     title, code = shortened(record.title()), shortened(record.code_line.strip())
-    return title if title == code else f"{title}{between}{code}"
+    return title if code in ("", title) else f"{title}{between}{code}"
 
 
 def comparison(found: Comparison, *, unchanged: bool = False) -> str:

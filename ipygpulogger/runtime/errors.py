@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import _thread
 import codecs
+import errno
 import os
 import signal
 import sys
@@ -118,12 +119,20 @@ def say(words: str, *, aside: bool = False) -> str | None:
     return None
 
 
+def unfit(path: Path) -> str:
+    """Return why no file can be written there, a link to one or to nothing among it; empty if one can."""
+    is_link = path.is_symlink() and (path.is_file() or not path.exists())  # ``/dev/stdout`` is one to a pipe
+    return "is a folder; name a file" if path.is_dir() else "is a link; name the file itself" * is_link
+
+
 def write_file(path: Path, content: str | bytes) -> None:
     r"""Write a file whole or not at all (`OSError`); into anything else, such as a pipe, just write.
 
+    No link is followed: a symbolic one is refused, the other names of a file keep what they have.
     A lone surrogate, which UTF-8 cannot encode, is written as ``\ud800``, as in JSON.
     """
-    path = path.resolve()
+    if why_not := unfit(path):
+        raise OSError(errno.EINVAL, why_not, str(path))
     written = content.encode(errors="backslashreplace") if isinstance(content, str) else content
     if path.exists() and not path.is_file():
         path.write_bytes(written)

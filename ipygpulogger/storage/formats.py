@@ -6,35 +6,36 @@ A reader yields plain values; `decode.record_from` makes records of them.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import is_dataclass
+from contextlib import suppress
+from dataclasses import is_dataclass, replace
 from datetime import datetime
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
-from ..records.cell_record import GROUP_MIME, MIME, CellRecord
+from ..records.cell_record import GROUP_MIME, MIME, TEST, CellRecord, line_code, process_of
 from ..records.process import ProcessRecord
 from ..records.units import printable
+from ..runtime.errors import write_file
 from .decode import from_json, types_of
 
 _BEGINS = b'{"label": '  # every line that `json_line` writes
 IN_METADATA = "ipygpulogger"  # the name in a cell's metadata under which its record is
+_NAMES = re.compile(r"(?:(?:^|, )[^\W\d][\w.]*(?:\[\d+\])?)+(?: and \d+ more)?(?: \(deleted\))?")
 _CUT_SHORT = "this line was cut short and is left out"
 
 _Found = Iterator[tuple[str, Any]]  # a place in the file, and plain values or, as text, why there are none
 
 
-def save(path: Path, records: Iterable[CellRecord]) -> None:
+def save(path: Path, records: Iterable[CellRecord], *, log_source: bool = False) -> None:
     """Write records to a file of the kind that its name says; `History.save` has the rules."""
-    from ..runtime.errors import write_file
-
     kind = path.suffix.lower()
     _check_kind(path, _WRITTEN)
-    if kind == ".jsonl":
-        write_file(path, "".join(map(json_line, records)))
-    else:
-        write_file(path, (_csv if kind == ".csv" else _parquet)(*flat(records)))
+    kept = records if log_source else map(without_source, records)
+    make: dict[str, Any] = {".csv": _csv, ".parquet": _parquet}
+    write_file(path, make[kind](*flat(kept)) if kind in make else "".join(map(json_line, kept)))
 
 
 def read(path: Path) -> _Found:
@@ -49,6 +50,25 @@ def read(path: Path) -> _Found:
 def json_line(record: CellRecord) -> str:
     """Return a record's line in a log; pure ASCII, so that a cut never splits a character."""
     return json.dumps(record.to_dict()) + "\n"
+
+
+def without_source(record: CellRecord) -> CellRecord:
+    """Return a record without text of the user's code: names stay, and what `line_code` makes of a line."""
+    oom, process = record.out_of_memory, process_of(record)
+    changed: dict[str, Any] = {"main_line": "", "code": line_code(record), "at_peak": _named(record.at_peak)}
+    changed["lines"] = tuple(replace(line, source="") for line in record.lines)
+    if not (record.cell_id or "").startswith(TEST):  # which has the name of its file
+        changed["source"] = ""
+    changed["out_of_memory"] = oom and replace(oom, alive=_named(oom.alive))
+    if process is not None and (process.worker or "").startswith("engine "):  # of ipyparallel
+        label = record.label if record.label.startswith("In [") else "request"
+        changed |= {"label": label, "process": replace(process, task=process.task and "request")}
+    return replace(record, **changed)
+
+
+def _named(rows: Any) -> Any:
+    """Return rows of `AtPeak` of which each is called after its place, if its name may be a line."""
+    return tuple(r if _NAMES.fullmatch(r.name) else replace(r, name=r.place or r.name) for r in rows)
 
 
 def own_record(cell: Mapping[str, Any]) -> Mapping[str, Any] | None:
@@ -114,8 +134,7 @@ def _csv(rows: list[dict[str, Any]], columns: list[str]) -> str:
 
     table = io.StringIO()
     writer = csv.writer(table)
-    writer.writerow(columns)
-    writer.writerows([_cell(row.get(path)) for path in columns] for row in rows)
+    writer.writerows([columns, *([_cell(row.get(path)) for path in columns] for row in rows)])
     return table.getvalue()
 
 
@@ -171,12 +190,13 @@ def _read_parquet(path: Path) -> _Found:
 
 
 def _pyarrow() -> tuple[Any, Any]:
-    try:
+    with suppress(ImportError):
         import pyarrow as pa
         from pyarrow import parquet
-    except ImportError as error:
-        raise ImportError("a .parquet file needs pyarrow: pip install 'ipygpulogger[parquet]'") from error
-    return pa, parquet
+
+        if int(pa.__version__.partition(".")[0]) >= 15:  # others may load a pickle in a file: CVE-2023-47248
+            return pa, parquet
+    raise ImportError("a .parquet file needs pyarrow 15 or later: pip install 'ipygpulogger[parquet]'")
 
 
 @cache

@@ -105,10 +105,10 @@ class History(Sequenced[CellRecord]):
         rows, columns = formats.flat(self)
         return pd.DataFrame(rows, columns=columns)
 
-    def save(self, path: str | os.PathLike[str]) -> None:
+    def save(self, path: str | os.PathLike[str], *, log_source: bool = False) -> None:
         """Write the records to a .jsonl, .csv or .parquet file, replacing an older one whole or not at all.
 
-        The columns of .csv and .parquet are those of `to_pandas`, with lists as JSON.
+        The columns of .csv and .parquet are those of `to_pandas`, with lists as JSON. `log_source` adds code.
 
         Raises:
             ValueError: The file name ends otherwise.
@@ -117,7 +117,7 @@ class History(Sequenced[CellRecord]):
         """
         from . import formats
 
-        formats.save(Path(path), self)
+        formats.save(Path(path), self, log_source=log_source)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> History:

@@ -9,9 +9,10 @@ from pathlib import Path
 from ..records.cell_record import CellRecord
 from ..records.units import printable
 from ..runtime.collector import undisturbed
+from ..runtime.errors import unfit
 from . import formats
 from .decode import ImpossibleNumberError, record_from
-from .formats import json_line
+from .formats import json_line, without_source
 
 
 class Log:
@@ -27,21 +28,23 @@ class Log:
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path).expanduser().absolute()  # for cells may change the working directory
-        if self.path.is_dir():
-            raise ValueError(printable(f"{path} is a folder; name a file"))
+        if why_not := unfit(self.path):
+            raise ValueError(printable(f"{path} {why_not}"))
         if not self.path.parent.is_dir():
             parent, name = self.path.parent, self.path.name
             raise ValueError(printable(f"there is no folder {parent} to write {name} into"))
         if not os.access(self.path if self.path.exists() else self.path.parent, os.W_OK):
             raise ValueError(printable(f"{path} may not be written"))
 
-    def append(self, *records: CellRecord) -> None:
-        """Add records.
+    def append(self, *records: CellRecord, log_source: bool = False) -> None:
+        """Add records, with the lines of code that they have if `log_source` asks for them.
 
         Raises:
             OSError: A record cannot be written. It is lost, and so are those behind it.
         """
-        lines = "".join(map(json_line, records)).encode()
+        lines = "".join(map(json_line, records if log_source else map(without_source, records))).encode()
+        if why_not := unfit(self.path):
+            raise OSError(errno.EINVAL, why_not, str(self.path))
         with self.path.open("ab+", buffering=0) as file:
             if os.fstat(file.fileno()).st_size:
                 file.seek(-1, os.SEEK_END)

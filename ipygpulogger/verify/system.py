@@ -22,6 +22,7 @@ _PACKAGES = re.compile(
     r"(torch|jax|jaxlib|tensorflow|cupy|rmm)(-(cu\d+|cuda.*|rocm.*|cpu|intel|macos|nightly))?"
     r"|nvidia-(cublas|cudnn)(-.*)?|nvidia-ml-py|ipygpulogger|ipython|numpy|psutil"
 )
+_GROUP = re.compile(r"(/sys/fs/cgroup/)\S+/")  # named after users, jobs and pods
 
 
 def facts(root: str = "/") -> dict[str, str]:
@@ -39,6 +40,7 @@ def facts(root: str = "/") -> dict[str, str]:
         return ", ".join(f"{name} {here[name]}" for name in sorted(filter(_PACKAGES.fullmatch, here)))
 
     says = {one.source: one.says.replace(sys.executable, "python") for one in machine().diagnose()}
+    says = {name: _GROUP.sub(r"\1.../", text) for name, text in says.items()}
     found: dict[str, str] = {}
     asked: dict[str, Callable[[], str]] = {}
     asked["system"] = kernel

@@ -24,7 +24,7 @@ MIXED = [
 @pytest.mark.parametrize("kind", ["jsonl", "csv", "parquet"])
 def test_a_file_keeps_them(kind, tmp_path):
     """Each record with its process, between those of this kernel."""
-    History(MIXED).save(tmp_path / f"run.{kind}")
+    History(MIXED).save(tmp_path / f"run.{kind}", log_source=True)
     loaded = list(History.load(tmp_path / f"run.{kind}"))
     assert loaded == MIXED
     assert [type(record) for record in loaded] == [type(record) for record in MIXED]

@@ -20,7 +20,7 @@ from ipygpulogger.render import page as pages
 def test_report_of_a_log_and_of_the_notebook(notebook, tmp_path):
     """The log and the executed notebook of one run tell the same."""
     path, log = notebook("x = 1\ny = 2", "len(b'x' * (300 << 20))"), tmp_path / "log.jsonl"
-    assert command("run", path, "--log", log).returncode == 0
+    assert command("run", path, "--log", log, "--log-source").returncode == 0
     executed = path.with_name("nb.executed.ipynb")
     reports = [
         command("report", source, "--html", tmp_path / f"{source.name}.html") for source in (log, executed)

@@ -335,7 +335,7 @@ def test_records_in_the_metadata_and_nothing_in_the_output(notebook, tmp_path):
     for _ in range(2):
         log = tmp_path / "log.jsonl"
         log.unlink(missing_ok=True)
-        done = command("run", path, "--log", log, "--allow-errors")
+        done = command("run", path, "--log", log, "--log-source", "--allow-errors")
         assert done.returncode == 0, done.stderr
         nb = executed(path)
         nbformat.validate(nb)

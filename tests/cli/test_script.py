@@ -48,7 +48,7 @@ def test_a_script_is_measured_as_a_cell_is(script, tmp_path, monkeypatch):
     """One record with exact figures, its report on stderr alone; log and page are where they were asked for."""
     path = script(NEEDS)
     monkeypatch.chdir(tmp_path)
-    done = ran(*RUN, "--log", "log.jsonl", "--html", "page.html", "--lines", "train.py")
+    done = ran(*RUN, "--log", "log.jsonl", "--html", "page.html", "--lines", "--log-source", "train.py")
     assert (done.returncode, done.stdout) == (0, ""), done.stderr
     assert re.search(
         r"RAM: Consumed Peaked  Used Total in \d\.\d{3}s \(train\.py\)\nGen: +96 +200 ", done.stderr

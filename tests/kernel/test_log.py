@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ipygpulogger import History
 
-START = "from ipygpulogger import IPyGPULogger; il = IPyGPULogger(report={report!r}, log={log!r}).start()"
+START = "from ipygpulogger import IPyGPULogger; il = IPyGPULogger(report={report!r}, log={log!r}, log_source=True).start()"
 
 
 def test_a_killed_kernel_loses_the_running_cell_alone(kernel, tmp_path):

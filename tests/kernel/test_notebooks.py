@@ -30,7 +30,17 @@ def run(name, tmp_path, env=None):
     if env is None:
         words = [shown_notebooks.__file__, name, "--into", tmp_path]
     else:
-        words = ["-m", "ipygpulogger", "run", NOTEBOOKS / name, "--log", log, "--output", tmp_path / name]
+        words = [
+            "-m",
+            "ipygpulogger",
+            "run",
+            NOTEBOOKS / name,
+            "--log",
+            log,
+            "--log-source",
+            "--output",
+            tmp_path / name,
+        ]
     done = subprocess.run(
         [sys.executable, *map(str, words)], capture_output=True, text=True, check=False, timeout=300, env=env
     )

@@ -22,8 +22,8 @@ def test_a_log_goes_on_behind_a_line_cut_short(tmp_path):
     whole = json_line(plain(2)).encode()
     for end in (1, 12, len(whole) // 2, len(whole) - 2):
         path.write_bytes(json_line(plain(1)).encode() + whole[:end])
-        Log(path).append(plain(3))
-        Log(path).append(plain(4))
+        Log(path).append(plain(3), log_source=True)
+        Log(path).append(plain(4), log_source=True)
         with pytest.warns(UserWarning, match="line 2: this line was cut short"):
             assert list(History.load(path)) == [plain(1), plain(3), plain(4)]
 
@@ -66,7 +66,7 @@ def test_a_disk_that_fills_in_the_middle_of_a_line(tmp_path):
 
     path = tmp_path / "run.jsonl"
     log = Log(path)
-    log.append(plain(1))
+    log.append(plain(1), log_source=True)
     size = path.stat().st_size
     handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -79,7 +79,7 @@ def test_a_disk_that_fills_in_the_middle_of_a_line(tmp_path):
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
         signal.signal(signal.SIGXFSZ, handler)
     assert path.stat().st_size == size + 10
-    log.append(plain(3), plain(4))
+    log.append(plain(3), plain(4), log_source=True)
     with pytest.warns(UserWarning, match="line 2: this line was cut short"):
         assert list(History.load(path)) == [plain(1), plain(3), plain(4)]
 
@@ -105,7 +105,7 @@ def test_nothing_is_held_open(tmp_path):
 @pytest.fixture
 def il(shell, capsys, tmp_path):
     """A logger that writes as it goes."""
-    il = IPyGPULogger(report="none", log=tmp_path / "run.jsonl").start()
+    il = IPyGPULogger(report="none", log=tmp_path / "run.jsonl", log_source=True).start()
     yield il
     il.stop()
 
@@ -125,7 +125,7 @@ def test_a_vanished_folder_is_said_once_and_hurts_no_cell(shell, tmp_path, capsy
     """Cells and history go on; when the folder is back the log goes on."""
     folder = tmp_path / "logs"
     folder.mkdir()
-    il = IPyGPULogger(log=folder / "run.jsonl").start()
+    il = IPyGPULogger(log=folder / "run.jsonl", log_source=True).start()
     shell.run_cell("x = 1", store_history=True)
     folder.rename(tmp_path / "away")
     capsys.readouterr()

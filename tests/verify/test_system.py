@@ -10,6 +10,7 @@ import pytest
 from limited import Simulated
 
 from ipygpulogger.engine.machine import machine
+from ipygpulogger.sources.system.ram_limit import MemoryLimit
 from ipygpulogger.verify import system
 
 LINUX, WSL = "Linux version 6.1.0", "Linux version 5.15.153.1-microsoft-standard-WSL2"
@@ -73,6 +74,17 @@ def test_it_tells_whose_it_is_to_nobody():
         assert len(name) < 3 or name not in told
     assert f"/{getpass.getuser()}" not in told
     assert not {"torch", "jax", "cupy", "tensorflow", "rmm"} & (set(sys.modules) - before)
+
+
+def test_control_groups_have_no_names(monkeypatch):
+    """The file that limits memory is told, not whose group it is in, nor which job."""
+    for folder in ("user.slice/user-1000.slice/ada", "memory/slurm/uid_7/job_9", "kubepods/pod12ab"):
+        limit = MemoryLimit("job limit", f"/sys/fs/cgroup/{folder}/memory.max", 9 << 30, 1 << 30)
+        monkeypatch.setattr(machine(), "diagnose", lambda limit=limit: [limit.diagnosis()])
+        assert (
+            facts_of("/")["RAM limit"]
+            == "8.0 GB of 9.0 GB (job limit) left, from /sys/fs/cgroup/.../memory.max"
+        )
 
 
 def test_what_fails_is_unknown(monkeypatch, tmp_path):
