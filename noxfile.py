@@ -317,12 +317,10 @@ def versions(session, version):
 
 @nox.session
 def oldest(session):
-    """The same under the oldest version of each dependency that pyproject.toml allows a user."""
+    """The same under the oldest version of each dependency that pyproject.toml allows."""
     install(session, "uv")
-    uv = ["python", "-m", "uv", "pip", "install", "--quiet"]
-    extras = ".[run,pandas,parquet,plot,memray,panel]"
-    session.run(*uv, "--resolution", "lowest-direct", "-e", extras, "numpy>=1.22,<2")
-    session.run(*uv, "-e", ".[test]")  # the tests' own tools, which leaves what is there
+    lowest = ["--resolution", "lowest-direct", "-e", ".[test,panel]"]
+    session.run_install("python", "-m", "uv", "pip", "install", "--quiet", *lowest)
     session.run("python", "-m", "pytest", "-m", "not torch", *(session.posargs or USERS))
 
 
@@ -334,5 +332,7 @@ def cpu(session):
         install(session, "torch===2.13.0+cpu")  # where pip was given a place that has it
     except CommandFailed:  # uv knows where its builds are
         install(session, "uv")
-        session.run("python", "-m", "uv", "pip", "install", "--quiet", "--torch-backend", "cpu", "torch")
+        session.run_install(
+            "python", "-m", "uv", "pip", "install", "--quiet", "--torch-backend", "cpu", "torch"
+        )
     session.run("python", "-m", "pytest", "-m", "not torch", *how(session))
