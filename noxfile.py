@@ -256,7 +256,7 @@ def browser(session):
     """JupyterLab in a real Chromium; BROWSER_PICTURES names a folder for what was seen."""
     if not any(map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))):
         session.skip("this machine has no Chromium")
-    session.install("-e", ".[test,panel]", "jupyterlab", "playwright")
+    session.install("-e", ".[test,panel]", "jupyterlab", "notebook>=7", "playwright")
     session.run("python", "-m", "pytest", "tests/browser", *session.posargs)
 
 
@@ -278,7 +278,7 @@ def faults(session):
     """Every call that leaves the process times every error, before, within and after a cell; more fuzzing."""
     install_simulated(session, TORCH)
     env = {"OMP_NUM_THREADS": "1", "FAULTS": "all", "FUZZ": "5000"}
-    session.run("python", "-m", "pytest", "tests/test_faults.py", "tests/test_fuzzing.py", env=env)
+    session.run("python", "-m", "pytest", "-s", "tests/test_faults.py", "tests/test_fuzzing.py", env=env)
 
 
 @nox.session

@@ -57,7 +57,7 @@ CEILINGS = {
         "defaults": Cost(440, 42, 400, 24),
     },
     "torch on two devices": {
-        "light": Cost(740, 40, 730, 54),
+        "light": Cost(780, 40, 770, 54),
         "light, rich": Cost(1100, 52, 1180, 94),
         "defaults": Cost(1030, 48, 980, 60),
     },

@@ -98,11 +98,13 @@ class Panel:
 
     def send(self, message: Message) -> None:
         """Send a comm message to the open views; an error in sending, such as a closed comm, is ignored."""
-        text, name = json.dumps(message), os.urandom(4).hex()
-        pieces = [text[at : at + MOST_BYTES // 2] for at in range(0, len(text), MOST_BYTES // 2)]
-        parts = [{"of": len(pieces), "id": name, "at": at, "text": one} for at, one in enumerate(pieces)]
+        text, parts = json.dumps(message), [message]
+        if len(text) > MOST_BYTES:
+            starts, name = range(0, len(text), MOST_BYTES // 2), os.urandom(4).hex()
+            pieces = enumerate(text[at : at + MOST_BYTES // 2] for at in starts)
+            parts = [{"of": len(starts), "id": name, "at": at, "text": one} for at, one in pieces]
         with suppress(Exception):
-            for part in parts if len(text) > MOST_BYTES else [message]:
+            for part in parts:
                 if self.is_open:
                     self._widget.send(part)
 
