@@ -7,6 +7,9 @@ cluster     more than one process: torchrun, ipyparallel, Ray and Dask
 monitoring  what measures lines, on the Pythons that have sys.monitoring
 docs        the documentation as a site, without a warning
 frameworks  the CPU builds of JAX and TensorFlow: not by default, for they are large
+versions    the shell and the kernel under other IPython, ipykernel and numpy: not by default, they are many
+oldest      the same under the oldest version of each dependency: not by default, for the same reason
+cpu         the first lane with torch's build for CPUs: not by default, for it is large
 torch       the second lane under torch from the oldest to the newest: not by default, for the same reason
 notebooks   not a test: it executes notebooks/ anew, whose outputs are kept
 browser     JupyterLab in a real Chromium: not by default, for few machines have one
@@ -330,7 +333,7 @@ def cpu(session):
     install(session, "-e", ".[test]")
     try:
         install(session, "torch===2.13.0+cpu")  # where pip was given a place that has it
-    except CommandFailed:  # uv knows where its builds are
+    except CommandFailed:  # uv knows where torch's own index is: not yet run
         install(session, "uv")
         session.run_install(
             "python", "-m", "uv", "pip", "install", "--quiet", "--torch-backend", "cpu", "torch"

@@ -93,6 +93,15 @@ def test_each_combination_of_versions_runs(monkeypatch):
     assert wanted <= {one["session"] for one in each}
 
 
+def test_each_session_that_a_page_names_exists(monkeypatch):
+    """`nox -s NAME` in a page works as it stands there."""
+    pages = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")]
+    text = "\n".join(page.read_text(encoding="utf-8") for page in pages if page.name != "CHANGELOG.md")
+    found = {one for said in re.findall(r"nox -s ((?:\w[\w.()]*[ ]?)+)", text) for one in said.split()}
+    assert found
+    assert found <= sessions(monkeypatch)
+
+
 @named(FILES)
 def test_each_action_is_pinned_by_digest_beside_its_version(file):
     """A tag can be moved; and a digest alone tells the reader nothing."""
