@@ -8,6 +8,9 @@ monitoring  what measures lines, on the Pythons that have sys.monitoring
 docs        the documentation as a site, without a warning
 quick       the fast tests of what a first change touches: not by default, for `plain` runs them
 frameworks  the CPU builds of JAX and TensorFlow: not by default, for they are large
+versions    the shell and the kernel under other IPython, ipykernel and numpy: not by default, they are many
+oldest      the same under the oldest version of each dependency: not by default, for the same reason
+cpu         the first lane with torch's build for CPUs: not by default, for it is large
 torch       the second lane under torch from the oldest to the newest: not by default, for the same reason
 notebooks   not a test: it executes notebooks/ anew, whose outputs are kept
 browser     JupyterLab in a real Chromium: not by default, for few machines have one
@@ -59,6 +62,26 @@ LINES = [
     "tests/kernel/test_lines.py",
     "tests/lines",
     "tests/notebook/test_interrupts.py",
+]
+
+# IPython, ipykernel and numpy, from the oldest to the newest; the lanes have the newest of each.
+KERNEL_6, KERNEL_7 = ("ipykernel==6.*", "ipykernel==7.*")
+NUMPY_1, NUMPY_2 = ("numpy==1.*", "numpy==2.*")
+VERSIONS = {
+    "7.34": ["ipython==7.34.*", KERNEL_6, NUMPY_1],
+    "7.34-7": ["ipython==7.34.*", KERNEL_7, NUMPY_2],
+    "8.0": ["ipython==8.0.*", KERNEL_6, NUMPY_1],
+    "8": ["ipython==8.*", KERNEL_7, NUMPY_1],
+    "9.0": ["ipython==9.0.*", KERNEL_6, NUMPY_2],
+    "9": ["ipython==9.*", KERNEL_7, NUMPY_2],
+}
+USERS = [
+    "tests/cli",
+    "tests/kernel",
+    "tests/notebook",
+    "tests/render",
+    "tests/storage",
+    "tests/test_loading.py",
 ]
 
 
@@ -290,15 +313,34 @@ def lint(session):
 
 
 @nox.session
-@nox.parametrize("version", ["7.34", "8.12", "newest"])
-def ipython(session, version):
-    """The shell and the kernel under IPython from the oldest to the newest."""
-    if version == "newest":
-        session.install("--upgrade", "--upgrade-strategy", "eager", "-e", ".[test]", "ipython", "ipykernel")
-    else:
-        session.install("-e", ".[test]", f"ipython=={version}.*", "ipykernel<6.30", "setuptools")
-    files = session.posargs or ["tests/notebook/test_logger.py", "tests/kernel/test_kernel.py"]
-    session.run("python", "-m", "pytest", "-m", "not torch", *files)
+@nox.parametrize("version", [nox.param(one, id=one) for one in VERSIONS])
+def versions(session, version):
+    """The shell, the kernel and the reports, or the tests named, under other versions of what they use."""
+    install(session, "-e", ".[test]", *VERSIONS[version])
+    session.run("python", "-m", "pytest", "-m", "not torch", *(session.posargs or USERS))
+
+
+@nox.session
+def oldest(session):
+    """The same under the oldest version of each dependency that pyproject.toml allows."""
+    install(session, "uv")
+    lowest = ["--resolution", "lowest-direct", "-e", ".[test,panel]"]
+    session.run_install("python", "-m", "uv", "pip", "install", "--quiet", *lowest)
+    session.run("python", "-m", "pytest", "-m", "not torch", *(session.posargs or USERS))
+
+
+@nox.session
+def cpu(session):
+    """The first lane where torch is installed, in the build that knows no CUDA; or the tests named."""
+    install(session, "-e", ".[test]")
+    try:
+        install(session, "torch===2.13.0+cpu")  # where pip was given a place that has it
+    except CommandFailed:  # uv knows where torch's own index is: not yet run
+        install(session, "uv")
+        session.run_install(
+            "python", "-m", "uv", "pip", "install", "--quiet", "--torch-backend", "cpu", "torch"
+        )
+    session.run("python", "-m", "pytest", "-m", "not torch", *how(session))
 
 
 QUICK = ["tests/analysis", "tests/records", "tests/docs/test_pages.py", "tests/test_architecture.py"]

@@ -16,6 +16,7 @@ import pytest
 import simgpu
 from failures import pytest_terminal_summary  # noqa: F401 - a hook of pytest
 from hypothesis import HealthCheck, settings
+from job_summary import pytest_sessionfinish  # noqa: F401 - a hook of pytest
 from memory import trim
 
 from ipygpulogger import IPyGPULogger, measure, measure_lines

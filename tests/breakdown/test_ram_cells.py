@@ -21,7 +21,10 @@ IN_THREADS = """\
 def work():
     return len(b"x" * (24 * MB))
 await asyncio.gather(asyncio.to_thread(work), asyncio.to_thread(lambda: None))
-import os; child = os.fork()
+import os, warnings
+with warnings.catch_warnings():  # Python 3.12 and later warn that a process with threads forks
+    warnings.simplefilter("ignore", DeprecationWarning)
+    child = os.fork()
 if not child:
     os._exit(len(b"x" * (99 * MB)) & 1)
 assert os.waitpid(child, 0)[1] == 0
