@@ -45,7 +45,7 @@ class Results:
     """The results of an execution: the records, the source of each one's cell, and what went wrong."""
 
     def __init__(self, log_path: Path | None) -> None:
-        self.history = History()
+        self.history: History = History()
         self._sources: dict[int, str] = {}  # of the cells of records, by `id`
         self.over: list[CellRecord] = []  # that went above a budget by their own need
         self.problems: list[str] = []  # sentences that say why the run does not end with success

@@ -74,18 +74,18 @@ class IPyExperiments:
         self._shell, self._enabled, self._pid = shell, exp_enable, os.getpid()
         self._device = self._wake()
         how = {"compact": cl_compact, "gc_collect": cl_gc_collect}
-        self.cl = CellLogger(self._device, set_seed=cl_set_seed, **how) if cl_enable else None
+        self.cl: CellLogger | None = None
+        if cl_enable:
+            self.cl = CellLogger(self._device, set_seed=cl_set_seed, **how)
         machine().nvml.devices()  # importing pynvml leaves garbage, which is not the user's
         gc.collect()
         self._settle()
-        self._number = next(_numbers)
-        self._names_before = set(shell.user_ns)
+        self._number, self._names_before = next(_numbers), set(shell.user_ns)
         self._names_kept: set[str] = set()
         self._notes: list[str] = []
         self._elsewhere = Consumed(0, 0)  # what older experiments gave back since we began
         self._final: IPyExperimentData | None = None
-        self._scope = cells.open_baseline()
-        self._began_s = clock.monotonic_s()
+        self._scope, self._began_s = cells.open_baseline(), clock.monotonic_s()
         print(render.started(self._backend_name))
         self._print_device()
         if exp_enable:

@@ -80,7 +80,8 @@ def gpu_mem_get_used(torch_gpu_id: int | None = None) -> int:
     return gpu_mem_get(torch_gpu_id).used
 
 
-gpu_mem_get_free_mbs, gpu_mem_get_used_mbs = gpu_mem_get_free, gpu_mem_get_used
+gpu_mem_get_free_mbs = gpu_mem_get_free
+gpu_mem_get_used_mbs = gpu_mem_get_used
 
 
 def gpu_mem_get_free_no_cache() -> int:

@@ -158,7 +158,7 @@ class Children:
         self._on, self._ended_before = on, ended_before
         self.intervals: dict[ChildProcess, Interval] = {}  # of each that was seen; empty once they are final
         self.together_bytes = 0  # the most that all of them were seen to have at once
-        self.ended = False  # whether their peaks are final
+        self.ended: bool = False  # whether their peaks are final
         self._final: dict[ChildProcess, Peak] = {}  # the peaks at the end of the scope
         self._before: dict[ChildProcess, _ChildMemory] | None = {}
 

@@ -81,9 +81,10 @@ class DeviceScope:
         self.after: DeviceSnapshot | None = None  # None until its end
         self.neighbours_before_bytes: int | None = None  # held by other processes at the beginning
         # What the sampler saw in use on the whole device, and outside the allocators.
-        self.highest_used_bytes = self.highest_other_bytes = 0
+        self.highest_used_bytes: int = 0
+        self.highest_other_bytes: int = 0
         self.lowest_other_bytes: int | None = None
-        self.series = TimeSeries()  # of the whole device
+        self.series: TimeSeries = TimeSeries()  # of the whole device
         self.energy_j: float | Unavailable = Unavailable("first used within this scope")  # at the beginning
         self.metrics: tuple[Metric, ...] = ()
 

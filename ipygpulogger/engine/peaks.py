@@ -91,7 +91,7 @@ class Interval:
     """One interval over one counter: what was in use when it opened, and the bounds of its peak."""
 
     def __init__(self, observation: Observation, *, fresh: bool, precision_bytes: int) -> None:
-        self.reset_elsewhere = False  # whether something other than the tracker may have reset the counter
+        self.reset_elsewhere: bool = False  # whether something but the tracker may have reset the counter
         self.ended = False  # whether its peak is final
         self._precision_bytes = precision_bytes
         self._series = [_Series(reading, fresh) for reading in observation.readings]

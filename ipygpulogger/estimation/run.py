@@ -96,10 +96,10 @@ class FakeRun:
         self._allocations, self._reporting = Allocations(), DeviceReporting(torch)
         self._mode = fake_mode(torch, self._reporting, device)
         self._fakes = FakeMap(torch, reach, device, self._allocations, all_on_device=all_on_device)
-        self.operators = Operators(torch, device, self._allocations, self._reporting, self._fakes)
+        self.operators: Operators = Operators(torch, device, self._allocations, self._reporting, self._fakes)
         self._kinds = Kinds(torch, self._allocations)
         self._known, self._calls_modules = set(reach.held), False
-        self.is_late = False  # whether something took part that was not known
+        self.is_late: bool = False  # whether something took part that was not known
 
     def is_to_run_again(self, error: Exception | None) -> bool:
         """Return whether to run again, with what took part there from the start, or all on the device."""

@@ -37,8 +37,7 @@ class LineProfiler:
 
     def __init__(self, wants: Callable[[FrameType], bool], *, reset_peaks: bool = True) -> None:
         # `wants` is called once for each code object, when it first runs: whether to measure it.
-        self._wants = wants
-        self._memory = LineMemories(machine(), self.lost, reset_peaks=reset_peaks)
+        self._wants, self._memory = wants, LineMemories(machine(), self.lost, reset_peaks=reset_peaks)
         self._table = LineTable(self._memory)
         self._lost: list[str] = []
         self._running = self._measured = False

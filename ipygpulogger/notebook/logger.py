@@ -69,8 +69,7 @@ class IPyGPULogger(Options):
         super().__init__(parent=shell, **options)
         self._shell = shell
         me = weakref.proxy(self)  # for our own parts: a circle would be garbage of ours in the user's process
-        self._magics = GpulogMagics.of(shell)
-        self._machine = machine()
+        self._magics, self._machine = GpulogMagics.of(shell), machine()
         # What the last cell left, and the time since then; setting an attribute of a logger takes longer.
         self._last: Any = SimpleNamespace(record=None, gap=None)
         self._history = History()

@@ -26,7 +26,7 @@ class Log:
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.path = Path(path).expanduser().absolute()  # for cells may change the working directory
+        self.path: Path = Path(path).expanduser().absolute()  # for cells may change the working directory
         if self.path.is_dir():
             raise ValueError(printable(f"{path} is a folder; name a file"))
         if not self.path.parent.is_dir():

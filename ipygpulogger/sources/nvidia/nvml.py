@@ -61,7 +61,7 @@ class Nvml:
 
     def __init__(self) -> None:
         self._missing: dict[str, str] = {}  # by figure: why; an entry goes when the driver answers again
-        self.notes = Notes()
+        self.notes: Notes = Notes()
         self._gate = threading.RLock()  # for opening and closing; not held during a call
         self._using: set[int] = set()  # the threads that are in the library just now
         self._pid = 0  # of the process that opened it

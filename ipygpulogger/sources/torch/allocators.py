@@ -14,7 +14,17 @@ from typing import Any, Literal
 
 from ...records import Diagnosis, device_id
 from ...runtime.errors import first_line
-from ..contract import Counter, Device, DeviceMemory, Holding, Observation, Reading, Unavailable, unavailable
+from ..contract import (
+    Counter,
+    Device,
+    DeviceMemory,
+    Holding,
+    Observation,
+    PeakClass,
+    Reading,
+    Unavailable,
+    unavailable,
+)
 from ..frameworks import ResettableCounter, ResettableFramework, Stats
 from . import state, tensors
 from .state import TORCH_ERRORS
@@ -87,7 +97,7 @@ class TorchCounter(ResettableCounter):
 class PinnedCounter(Counter):
     """torch's page-locked host memory, live and cached, for all devices; its peak is read, never reset."""
 
-    peak_class = "monotone"
+    peak_class: PeakClass = "monotone"
 
     def observe(self) -> Observation:
         """Read the host allocator's statistics."""
