@@ -53,6 +53,7 @@ HERE = {  # by marker: whether what it needs is here
     "training": CUDA and installed("fastai", "lightning", "transformers", "keras"),
     "cluster": installed("torch", "ipyparallel", "distributed"),  # Ray has wheels for some Pythons only
     "browser": installed("jupyterlab", "playwright"),
+    "package": "PACKAGE" in os.environ,
 }
 SHARED_KERNELS = set()  # the process identifiers of those that wait for the next test of their file
 ELSEWHERE = [marker for marker, here in HERE.items() if not here]
