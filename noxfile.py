@@ -10,7 +10,7 @@ frameworks  the CPU builds of JAX and TensorFlow: not by default, for they are l
 torch       the second lane under torch from the oldest to the newest: not by default, for the same reason
 notebooks   not a test: it executes notebooks/ anew, whose outputs are kept
 browser     JupyterLab in a real Chromium: not by default, for few machines have one
-package     the sdist and the wheel, checked, and tests on the installed wheel: not by default, a release runs it
+package     sdist and wheel, checked, and tests on the installed wheel: not by default, a release runs it
 gpu         `doctor --verify --estimate` on a real GPU: not by default, for few machines have one
 operators   every operator of torch in `estimate`, a table of what differs: not by default, for it takes long
 faults      every fault below the package at every moment, and long fuzzing: not by default, it takes an hour
@@ -23,6 +23,7 @@ import platform
 import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import nox
@@ -314,9 +315,8 @@ def package(session):
     The files stay in build/package. Arguments are for pytest, such as other tests.
     """
     session.install("build", "twine", "check-wheel-contents", "pyroma", "pyright[nodejs]", "setuptools-scm")
-    built, away = Path("build", "package").resolve(), Path(session.create_tmp(), "away").resolve()
-    for folder in (built, away):
-        shutil.rmtree(folder, ignore_errors=True)
+    built = Path("build", "package").resolve()
+    shutil.rmtree(built, ignore_errors=True)
     session.run("python", "-m", "build", "-o", str(built))
     session.run("python", "-m", "build", "--wheel", "-o", str(built / "checkout"))
     (sdist,), (wheel,) = built.glob("*.tar.gz"), built.glob("*.whl")
@@ -325,9 +325,10 @@ def package(session):
     session.run("pyroma", "--min=10", str(sdist))
     session.install("--no-compile", f"{wheel}[test]")
     session.install("--no-deps", "--force-reinstall", str(wheel))  # the version may be that of the last build
-    shutil.unpack_archive(sdist, away)
-    session.chdir(next(away.iterdir()))
-    shutil.rmtree("ipygpulogger")  # only the wheel's can be imported
     tests = session.posargs or [*how(session), *OF_THE_WHEEL]
     env = COMPILED_ONCE | {"PACKAGE": str(built)}
-    session.run("python", "-m", "pytest", "-m", "not torch", *tests, env=env)
+    with tempfile.TemporaryDirectory() as away:  # outside the checkout, and its git
+        shutil.unpack_archive(sdist, away)
+        with session.chdir(next(Path(away).iterdir())):
+            shutil.rmtree("ipygpulogger")  # only the wheel's can be imported
+            session.run("python", "-m", "pytest", "-m", "not torch", *tests, env=env)
