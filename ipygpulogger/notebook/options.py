@@ -251,9 +251,7 @@ class Options(Configurable):
     metrics: Tuple = Tuple(
         help="Report 'energy', 'utilization' or both of each GPU, all processes together.", config=True
     )
-    lines: Enum = _switch(
-        False, "Measure each line of the cells, and of functions that earlier cells defined."
-    )
+    lines: Enum = _switch(False, "Measure each line of cells, and of functions that earlier cells defined.")
     peak: Enum = Enum(
         *(True, False, "all"),
         default=False,
