@@ -95,10 +95,9 @@ def compare(
     last run counts, as in a saved notebook. A record of another process is compared with that of the same
     rank or worker. Tasks are left out: a scheduler chooses where each runs.
 
-    A cell has grown when its highest use has, by more than the tolerated fraction of what that was, the
-    floor, and the granularity of both counters; and when that much is left without what was there before it.
-    The increase is measured from the upper bound of the earlier one to the lower bound of the later one, so
-    that it is certain.
+    A cell has grown when its highest use has, by more than the tolerated fraction of that, the floor, and the
+    granularity of both counters; and when that much is left without what was there before it. It is measured
+    from the upper bound of the earlier one to the lower bound of the later one, to be certain.
     """
     was, now = _last_runs(base), _last_runs(new)
     # By what makes the cell recognizable; a number does not.

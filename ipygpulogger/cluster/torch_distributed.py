@@ -152,8 +152,7 @@ def _distributed() -> Any:
 def _connection() -> Any:
     """Return a connection to the store of the default process group, where our keys are apart from others.
 
-    `rendezvous("env://")` would make a new server in rank 0, and knows only groups that were set up by
-    environment variables.
+    `rendezvous("env://")` makes a new server in rank 0, and knows groups of environment variables only.
     """
     distributed: Any = sys.modules["torch.distributed"]
     store = distributed.distributed_c10d._get_default_store()

@@ -251,8 +251,7 @@ def reduce_mem_usage(df: Any) -> Any:
       not, the column is left alone, and a line says so.
     - Text becomes a category; None is then NaN.
 
-    The printed sizes are those of ``df.memory_usage()``, which counts 8 bytes for an object. The DataFrame
-    itself is returned.
+    Its sizes are those of ``df.memory_usage()``: 8 bytes for an object. The DataFrame itself is returned.
     """
     before_bytes = int(df.memory_usage().sum())
     say(f"Memory usage of dataframe is {in_mb(before_bytes):.2f} MB")

@@ -1,8 +1,7 @@
 """One device in one scope: its memory, energy and utilization, and the figures over time.
 
 This process's memory is what the allocators count, and what it holds outside them where the driver reports
-it. The context is reported, but not consumed. The peak is exact if memory outside the allocators did not
-change.
+it. The context is reported, not consumed. The peak is exact if memory outside the allocators did not change.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """Many intervals over one counter, across threads, though the counter has only one peak and one reset.
 
-Whenever an interval opens, the tracker reads the counter, raises the peak of every open interval to the
-reading ("folds" it), and resets the counter. A transient of another thread between reading and reset would be
-lost. The counter's stamp, a count of page faults or allocations, shows whether there can be one; then the
-bounds are wider.
+When an interval opens, the tracker reads the counter, raises the peak of every open interval to the reading
+("folds" it), and resets the counter. A transient of another thread between the two would be lost. Its stamp,
+a count of page faults or allocations, shows whether there can be one; then the bounds are wider.
 """
 
 from __future__ import annotations

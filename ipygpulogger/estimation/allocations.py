@@ -245,8 +245,7 @@ class GradientSums:
     """Results of a backward pass that torch writes in place: they take the memory of what they are added to.
 
     The engine never writes in place to a tensor of a subclass, and fake tensors are of one: see
-    `can_accumulate_inplace` in torch/csrc/autograd/input_buffer.cpp, `areAnyTensorSubclassLike` in
-    FunctionsManual.cpp.
+    `can_accumulate_inplace` in input_buffer.cpp, `areAnyTensorSubclassLike` in FunctionsManual.cpp.
     """
 
     def __init__(self, torch: ModuleType, allocations: Allocations) -> None:

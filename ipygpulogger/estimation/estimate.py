@@ -182,8 +182,7 @@ def imported_torch() -> ModuleType:
 def device_index(device: Any, torch: ModuleType) -> int:
     """Return the index of a CUDA device that a user named: "cuda:0", "cuda", 0, a `torch.device`.
 
-    "cuda" is torch's current device, which is the first one as long as CUDA is not initialised. The machine
-    need not have it.
+    "cuda" is torch's current device, the first until CUDA is initialised. It need not be here.
     """
     if (index := whole_number(device)) is not None:
         device = f"{BACKEND}:{index}"

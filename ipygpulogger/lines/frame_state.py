@@ -1,8 +1,7 @@
 """The line that each frame is at: hits and time of each line, and the line that its memory is attributed to.
 
-Reading the counters takes some 40 us. So lines that run very often are measured for a while and then only
-counted: the memory of a cell's statement goes to its first line from then on, a function's to the lines that
-call it.
+Reading counters takes some 40 us. So lines that run often are measured for a while and then only counted: the
+memory of a cell's statement goes to its first line from then on, a function's to the lines that call it.
 """
 
 from __future__ import annotations

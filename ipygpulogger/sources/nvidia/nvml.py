@@ -177,8 +177,7 @@ class Nvml:
     def own_bytes(self, uuid: str | None) -> int | None:
         """Return what this process holds of a device, everything included; this is slow (4.5 ms).
 
-        None if the driver does not list it: without permission, under WSL, in containers, where it lists the
-        host's pids.
+        None if the driver does not list it: without permission, under WSL, in containers (the host's pids).
         """
         rows = None
         with self._use(uuid) as (module, handle):
