@@ -14,6 +14,7 @@ cpu         the first lane with torch's build for CPUs: not by default, for it i
 torch       the second lane under torch from the oldest to the newest: not by default, for the same reason
 notebooks   not a test: it executes notebooks/ anew, whose outputs are kept
 browser     JupyterLab in a real Chromium: not by default, for few machines have one
+package     sdist and wheel, checked, and tests on the installed wheel: not by default, a release runs it
 gpu         `doctor --verify --estimate` on a real GPU: not by default, for few machines have one
 operators   every operator of torch in `estimate`, a table of what differs: not by default, for it takes long
 faults      every fault below the package at every moment, and long fuzzing: not by default, it takes an hour
@@ -27,6 +28,7 @@ import platform
 import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import nox
@@ -364,3 +366,36 @@ def elsewhere(session, system):
     install(session, "-e", ".[test]")
     env = {"SYSTEM": system, "PYTHONPATH": str(Path("tests", "elsewhere").resolve())}
     session.run("python", "-m", "pytest", "-m", "not torch", *how(session), env=env)
+
+
+# What needs this checkout stays out: the package's own files (test_architecture), and the longest lanes.
+OF_THE_WHEEL = [
+    *("tests/package", "tests/kernel", "tests/cli", "tests/render", "tests/storage", "tests/records"),
+    *("tests/analysis", "tests/test_loading.py", "tests/test_pytest_plugin.py"),
+]
+
+
+@nox.session
+def package(session):
+    """Build the sdist, of it the wheel, and check both; run tests from the sdist, on the installed wheel.
+
+    The files stay in build/package. Arguments are for pytest, such as other tests.
+    """
+    session.install("build", "twine", "check-wheel-contents", "pyroma", "pyright[nodejs]", "setuptools-scm")
+    built = Path("build", "package").resolve()
+    shutil.rmtree(built, ignore_errors=True)
+    session.run("python", "-m", "build", "-o", str(built))
+    session.run("python", "-m", "build", "--wheel", "-o", str(built / "checkout"))
+    (sdist,), (wheel,) = built.glob("*.tar.gz"), built.glob("*.whl")
+    session.run("twine", "check", "--strict", str(sdist), str(wheel))
+    session.run("check-wheel-contents", str(wheel))
+    session.run("pyroma", "--min=9", str(sdist))  # of 10: no maintainer has given an address of mail
+    session.install("--no-compile", f"{wheel}[test]")
+    session.install("--no-deps", "--force-reinstall", str(wheel))  # the version may be that of the last build
+    tests = session.posargs or [*how(session), *OF_THE_WHEEL]
+    env = COMPILED_ONCE | {"PACKAGE": str(built)}
+    with tempfile.TemporaryDirectory() as away:  # outside the checkout, and its git
+        shutil.unpack_archive(sdist, away)
+        with session.chdir(next(Path(away).iterdir())):
+            shutil.rmtree("ipygpulogger")  # only the wheel's can be imported
+            session.run("python", "-m", "pytest", "-m", "not torch", *tests, env=env)

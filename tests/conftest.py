@@ -55,6 +55,7 @@ HERE = {  # by marker: whether what it needs is here
     "training": CUDA and installed("fastai", "lightning", "transformers", "keras"),
     "cluster": installed("torch", "ipyparallel", "distributed"),  # Ray has wheels for some Pythons only
     "browser": installed("jupyterlab", "playwright"),
+    "package": "PACKAGE" in os.environ,
 }
 # Another system than Linux, here or simulated by tests/elsewhere; see there.
 SYSTEM = os.environ.get("SYSTEM") or {"win32": "windows", "darwin": "macos"}.get(sys.platform, "linux")

@@ -180,8 +180,10 @@ class CachingAllocator:
     """The allocator of one device, without memory."""
 
     def __init__(self, limit_bytes: int | None = None) -> None:
-        self.allocated_bytes = self.peak_bytes = 0  # in blocks that are in use; the highest so far
-        self.reserved_bytes = self.peak_reserved_bytes = 0  # in segments, cached memory included
+        self.allocated_bytes: int = 0  # in blocks that are in use
+        self.reserved_bytes: int = 0  # in segments, cached memory included
+        self.peak_bytes: int = 0  # the highest of each so far
+        self.peak_reserved_bytes: int = 0
         self._limit_bytes = limit_bytes
         # Of the small pool and the large one: size, address and block of what is free, in this order.
         self._free: dict[bool, list[tuple[int, int, Block]]] = {True: [], False: []}

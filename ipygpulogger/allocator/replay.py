@@ -62,11 +62,11 @@ class Replay:
         earlier = blocks_of(begin.segments) if begin is not None else {}
         begin_at = None if begin is None else _begin_of(history, begin, len(live(earlier)))
         # Those that torch still has.
-        self.events = history.events if begin_at is None else history.events[begin_at + 1 :]
+        self.events: list[dict[str, Any]] = history.events[0 if begin_at is None else begin_at + 1 :]
         # The number of the last allocation before the events.
         self.first_count: int = end.before.allocated - sum(one["action"] == "alloc" for one in self.events)
         # Whether the events reach back to the beginning of the recording.
-        self.whole = begin_at is not None or (begin is None and not self.first_count)
+        self.whole: bool = begin_at is not None or (begin is None and not self.first_count)
         if begin is not None and begin_at is not None:
             stood, segments = earlier, begin.segments
         elif self.whole:  # the device's whole life
@@ -79,7 +79,7 @@ class Replay:
         self._begin_bytes: int
         # Whether the events agree with each other, and with what the allocator says about itself. If not,
         # some of them are missing, or are not in their order.
-        self.agrees = self._run(stood, Layout(segments, stood, self._settings), history)
+        self.agrees: bool = self._run(stood, Layout(segments, stood, self._settings), history)
         # Where the events begin after the measurement, frees alone may be lost as well.
         reach = self.whole or since.allocated > self.first_count
         self.agrees = self.agrees and None not in map(self._index, [until, since] if reach else [until])

@@ -60,7 +60,8 @@ class Group(Sequenced[ProcessRecord]):
     ) -> None:
         self.label = label
         self._records = tuple(sorted(records, key=place_of))
-        self.missing, self.notes = tuple(missing), tuple(notes)
+        self.missing: tuple[Missing, ...] = tuple(missing)
+        self.notes: tuple[str, ...] = tuple(notes)
 
     def __bool__(self) -> bool:
         return bool(self._records or self.missing or self.notes)

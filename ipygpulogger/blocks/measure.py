@@ -62,8 +62,7 @@ class _Block:
         self.measure, self._label = measure, label
         self.others = 0  # other tasks that ran meanwhile, if it is one
         self._scope: Scope | None = None
-        self._recording = measure.recording()
-        self._began_s = 0.0
+        self._recording, self._began_s = measure.recording(), 0.0
 
     def __enter__(self) -> None:
         if self.measure.of_task:

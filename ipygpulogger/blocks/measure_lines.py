@@ -52,7 +52,7 @@ class _Call:
             raise
 
 
-class LineTrace(functools.partial, Generic[P, R]):  # type: ignore[type-arg]
+class LineTrace(functools.partial[R], Generic[P, R]):
     """What `measure_lines` returns: the function, and what the lines of its last call used.
 
     Overlapping calls (recursion, generators, tasks, threads) are measured as one. A `functools.partial`
@@ -70,8 +70,7 @@ class LineTrace(functools.partial, Generic[P, R]):  # type: ignore[type-arg]
     def __init__(self, function: Callable[P, R], *, report: bool) -> None:
         _code_of(function)
         functools.update_wrapper(self, self.func).__wrapped__ = function
-        self._report = report
-        self._lock = threading.RLock()
+        self._report, self._lock = report, threading.RLock()
         self._lines: LineProfiler | None = None
         self._calls: set[_Call] = set()  # that are measured together now
         self._last: tuple[LineUsage, ...] | None = None

@@ -105,7 +105,7 @@ class Kinds:
         ended = [one for one in self._passes if one.ended_s and not one.inner]
         ended = [one for one in ended if self._begin(one) < self._end(one)]  # others ran elsewhere
         # Backward passes and steps, from when and until when, since the epoch.
-        self.spans = [("backward", one.began_s, one.ended_s) for one in ended]
+        self.spans: list[tuple[str, float, float]] = [("backward", one.began_s, one.ended_s) for one in ended]
         self.spans += [("step", *step) for step in history.steps]
         self._begins = [self._begin(one) for one in self._passes]
         self._latest_ends = list(itertools.accumulate(map(self._end, self._passes), max))

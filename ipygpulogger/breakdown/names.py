@@ -134,8 +134,7 @@ class _Reader:
     """Reads the memory behind values for a search, and labels what it is for, without names."""
 
     def __init__(self, torch: ModuleType) -> None:
-        self._torch = torch
-        self._values = Values(torch)
+        self._torch, self._values = torch, Values(torch)
         self.graphs = self._values.graphs
         self.labels: Labels = {}
 
@@ -219,9 +218,10 @@ class Values:
     """Tells what the memory behind values holds; torch functions and dispatch modes must be off."""
 
     def __init__(self, torch: ModuleType) -> None:
-        self.torch, self.graphs = torch, Graphs(torch)
+        self.torch = torch
+        self.graphs: Graphs = Graphs(torch)
         self._is_leaf: Callable[[Any], bool] = torch._C.TensorBase.is_leaf.__get__
-        self.optimizer = torch.optim.Optimizer
+        self.optimizer: type[Any] = torch.optim.Optimizer
         self._lasting = self.optimizer, torch.nn.Module
         # By id, and whether a name was known, what was looked at, and how much of it there was.
         self._known: dict[tuple[int, bool], tuple[weakref.ref[Any], int]] = {}

@@ -54,8 +54,7 @@ class DeviceRecording(Measuring):
     """What was alive on each device when most was allocated there; an open measurement, as a scope is."""
 
     def __init__(self, shell: Any, *, always_named: bool) -> None:
-        self._always_named = always_named
-        self._breakdown = Breakdown(shell)
+        self._always_named, self._breakdown = always_named, Breakdown(shell)
         self._machine: Machine | None = None
         self._history: TorchHistory | None = None
         self._why_not: Unavailable | None = None  # why torch does not record its allocations

@@ -77,8 +77,7 @@ class Breakdown:
     def __init__(self, shell: Any = None) -> None:
         self._shell = shell
         self.notes: list[str] = []  # sentences on what is less exact
-        self._watching = False
-        self._history = TrainingHistory()
+        self._watching, self._history = False, TrainingHistory()
         self._names: Labels = {}
 
     def begin(self) -> None:
@@ -105,8 +104,7 @@ class Breakdown:
     def end(self) -> None:
         """Stop watching. Idempotent."""
         if self._watching:
-            self._watching = False
-            self._history = training.end(self)
+            self._watching, self._history = False, training.end(self)
 
     def rows(self, device: str, index: int, moment: Moment) -> tuple[AtPeak, ...]:
         """Return the rows of one device, the largest first."""

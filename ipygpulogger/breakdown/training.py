@@ -68,8 +68,7 @@ class Training:
             if not is_first:
                 return
             self._reset()
-            self._began_s = clock.monotonic_s()
-            self._values = Values(torch)
+            self._began_s, self._values = clock.monotonic_s(), Values(torch)
             read = getattr(torch._C, "_cuda_memoryStats", _nothing)
             self._statistics = getattr(read, "_ipygpulogger_original", read)  # the allocator's own figures
             self._wrappers.put_on({"_engine_run_backward": self._maker})
@@ -260,6 +259,6 @@ def _nothing(_: Any) -> Any:
     return None
 
 
-training = Training()
+training: Training = Training()
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=training.after_fork_in_child)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..blocks.watch_epochs import EpochScope, caller
+from ..blocks.watch_epochs import EpochRecord, EpochScope, caller
 from . import unusable
 
 try:
     from keras.callbacks import Callback
-except ModuleNotFoundError as error:
-    raise unusable(error, "keras", __name__) from error
+except ModuleNotFoundError as _error:
+    raise unusable(_error, "keras", __name__) from _error
 
 
 class PeakMemCallback(Callback):  # type: ignore[misc]
@@ -26,7 +26,7 @@ class PeakMemCallback(Callback):  # type: ignore[misc]
     def __init__(self) -> None:
         super().__init__()
         self._epochs = EpochScope()
-        self.history = self._epochs.history
+        self.history: list[EpochRecord] = self._epochs.history
 
     def on_train_begin(self, logs: Any = None) -> None:  # noqa: ARG002
         """Tie the epochs to this call of ``fit``."""

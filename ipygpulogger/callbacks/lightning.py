@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..blocks.watch_epochs import EpochScope, caller
+from ..blocks.watch_epochs import EpochRecord, EpochScope, caller
 from . import unusable
 
 try:
     from lightning.pytorch import Callback
-except ModuleNotFoundError as error:
-    raise unusable(error, "lightning", __name__) from error
+except ModuleNotFoundError as _error:
+    raise unusable(_error, "lightning", __name__) from _error
 
 
 class PeakMemCallback(Callback):  # type: ignore[misc]
@@ -27,7 +27,7 @@ class PeakMemCallback(Callback):  # type: ignore[misc]
 
     def __init__(self) -> None:
         self._epochs = EpochScope()
-        self.history = self._epochs.history
+        self.history: list[EpochRecord] = self._epochs.history
         self._number = 0
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002

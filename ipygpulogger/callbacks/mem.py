@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import FrameType
 from typing import Any
 
-from ..blocks.watch_epochs import EpochScope, caller
+from ..blocks.watch_epochs import EpochRecord, EpochScope, caller
 from . import unusable
 
 try:
@@ -15,8 +15,8 @@ try:
     if getattr(fastai, "__version__", "").startswith(("0.", "1.")):
         raise ImportError(f"{__name__} needs fastai 2, not {fastai.__version__}: pip install 'fastai>=2'")
     from fastai.callback.core import Callback
-except ModuleNotFoundError as error:
-    raise unusable(error, "fastai", __name__) from error
+except ModuleNotFoundError as _error:
+    raise unusable(_error, "fastai", __name__) from _error
 
 
 NAMES = ("cpu used", "peak", "gpu used", "peak")
@@ -41,7 +41,7 @@ class PeakMemMetric(Callback):  # type: ignore[misc]
 
     def __init__(self, learn: Any = None, names: tuple[str, str, str, str] = NAMES) -> None:  # noqa: ARG002
         self._epochs = EpochScope()
-        self.history = self._epochs.history
+        self.history: list[EpochRecord] = self._epochs.history
         self._names, self._column = names, 0
 
     @property

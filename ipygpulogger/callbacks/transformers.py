@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..blocks.watch_epochs import EpochScope, caller
+from ..blocks.watch_epochs import EpochRecord, EpochScope, caller
 from . import unusable
 
 try:
     from transformers import TrainerCallback
-except ModuleNotFoundError as error:
-    raise unusable(error, "transformers", __name__) from error
+except ModuleNotFoundError as _error:
+    raise unusable(_error, "transformers", __name__) from _error
 
 
 class PeakMemCallback(TrainerCallback):  # type: ignore[misc]
@@ -26,7 +26,7 @@ class PeakMemCallback(TrainerCallback):  # type: ignore[misc]
 
     def __init__(self) -> None:
         self._epochs = EpochScope()
-        self.history = self._epochs.history
+        self.history: list[EpochRecord] = self._epochs.history
         self._number = 0
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002

@@ -106,8 +106,7 @@ def default_parameters(notebook: Any) -> list[str]:
 def inject(notebook: Any, parameters: Mapping[Any, Any]) -> bool:
     """Put the parameters where papermill does, and return whether the notebook has a cell of either tag.
 
-    That is in place of a cell tagged ``injected-parameters``, else after the first tagged ``parameters``,
-    else at the top.
+    In place of a cell tagged ``injected-parameters``, else after the first ``parameters``, else at the top.
     """
     for name in parameters:
         if not isinstance(name, str) or not name.isidentifier() or keyword.iskeyword(name):

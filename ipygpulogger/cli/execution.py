@@ -55,8 +55,9 @@ class Execution:
     """
 
     def __init__(self, notebook: Any, path: Path, options: argparse.Namespace) -> None:
-        self.started = False  # the kernel, and the logger in it
-        self.cells_without_record = self.cells_failed = 0  # failed, and not tagged "raises-exception"
+        self.started: bool = False  # the kernel, and the logger in it
+        self.cells_without_record: int = 0
+        self.cells_failed: int = 0  # and not tagged "raises-exception"
         self._seen: set[datetime] = set()  # when the recorded cells began
         self._since = 0  # in the history of the kernel's logger
         self._notebook = notebook
@@ -66,8 +67,8 @@ class Execution:
         self._alarm: asyncio.TimerHandle | None = None  # when the cell has run too long
         cells = enumerate(notebook.cells)
         self._codes = [i for i, cell in cells if cell.cell_type == "code" and cell.source.strip()]
-        self.has_code = bool(self._codes)  # if not, no kernel is started
-        self.cell = ""
+        self.has_code: bool = bool(self._codes)  # if not, no kernel is started
+        self.cell: str = ""
         kernelspec = notebook.metadata.get("kernelspec", {})
         if options.kernel is None:
             language = str(kernelspec.get("language") or "")

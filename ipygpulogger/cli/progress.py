@@ -170,8 +170,7 @@ class Progress:
         self._terminal: TextIO | None = sys.stderr if is_terminal(sys.stderr) else None
         self._lock = threading.RLock()
         self._what = self._place = ""
-        self._began_s = 0.0
-        self._is_drawn = False
+        self._began_s, self._is_drawn = 0.0, False
         self._ended = threading.Event()
         if self._terminal is not None:
             streams.clear_first(self.hidden)

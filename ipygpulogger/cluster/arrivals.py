@@ -34,11 +34,11 @@ class Arrivals:
 
     # One thread at a time may use it.
     def __init__(self, most: int | None = None) -> None:
-        self._most = most
-        self._numbers = itertools.count()
+        self._most, self._numbers = most, itertools.count()
         self._records: list[tuple[int, int, ProcessRecord]] = []  # a heap: what it needed, its number, itself
         self._more = self._more_bytes = 0  # how many were left out, and what the largest of them needed
-        self.refused = self.unsent = 0  # how much was no valid record, and how many tasks will send none
+        self.refused: int = 0  # how much was no valid record
+        self.unsent: int = 0  # how many tasks will send none
 
     def __bool__(self) -> bool:
         return bool(self._records or self.unsent)

@@ -128,7 +128,7 @@ class Outbox:
     """Sends to the mailbox what the tasks of this process used, without waiting for an answer."""
 
     def __init__(self) -> None:
-        self.worker = ""  # what this process is called: "worker" and the beginning of its id in Ray
+        self.worker: str = ""  # what this process is called: "worker" and the beginning of its id in Ray
         self._mailbox: Any = None
         self._checked_s = -_RECHECK_S
         self._lost = 0  # records, since the last call
@@ -179,7 +179,7 @@ class Outbox:
         answer.future().add_done_callback(answered)
 
 
-outbox = Outbox()
+outbox: Outbox = Outbox()
 
 
 # -- what is sent by value -----------------------------------------------------------------------------------

@@ -73,9 +73,10 @@ class Job:
     # That is opened when it is first needed. It is one of its own, because an operation of torch may hold the
     # other one for minutes, such as the set-up of NCCL while it waits for all ranks.
     def __init__(self, rank: int, size: int, store: Any = None, calls: Counter[str] | None = None) -> None:
-        self.size, self._store = size, store
-        self.lost = ""  # why the store cannot be used any longer; then it is not asked again
-        self.process = Process(socket.gethostname(), os.getpid(), rank)
+        self.size = size
+        self._store = store
+        self.lost: str = ""  # why the store cannot be used any longer; then it is not asked again
+        self.process: Process = Process(socket.gethostname(), os.getpid(), rank)
         # By label. Another process group may have the same store, with keys of the one before.
         self.calls: Counter[str] = calls or Counter()
         self._lock = threading.Lock()

@@ -92,10 +92,10 @@ class Watch(ABC):
 
     def __init__(self, client: Any, *, report: bool = True) -> None:
         self.client = client
-        self.history = History()
+        self.history: History = History()
         self.shows = report
-        self.lock = threading.RLock()  # of the arrivals
-        self.arrivals = Arrivals(MOST)
+        self.lock: threading.RLock = threading.RLock()  # of the arrivals
+        self.arrivals: Arrivals = Arrivals(MOST)
         self._shell: Any = None  # whose cells are watched
         self._groups: list[Group] = []
         self._said: set[str] = set()

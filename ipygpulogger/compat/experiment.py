@@ -78,12 +78,13 @@ class IPyExperiments:
         self._shell, self._enabled, self._pid = shell, exp_enable, os.getpid()
         self._device = self._wake()
         how = {"compact": cl_compact, "gc_collect": cl_gc_collect}
-        self.cl = CellLogger(self._device, set_seed=cl_set_seed, **how) if cl_enable else None
+        self.cl: CellLogger | None = None
+        if cl_enable:
+            self.cl = CellLogger(self._device, set_seed=cl_set_seed, **how)
         machine().nvml.devices()  # importing pynvml leaves garbage, which is not the user's
         gc.collect()
         self._settle()
-        self._number = next(_numbers)
-        self._names_before = set(shell.user_ns)
+        self._number, self._names_before = next(_numbers), set(shell.user_ns)
         self._names_kept: set[str] = set()
         self._notes: list[str] = []
         self._elsewhere = Consumed(0, 0)  # what older experiments gave back since we began

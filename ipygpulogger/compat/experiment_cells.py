@@ -128,7 +128,7 @@ class CellLogger(IPyGPULogger):
             with this before each cell; 0 for not. cuDNN is made deterministic, and stays so.
     """
 
-    set_seed = 0
+    set_seed: int = 0
 
     def __init__(
         self, device: int | None = None, *, compact: bool = False, gc_collect: bool = True, set_seed: int = 0

@@ -37,7 +37,9 @@ class GPUMemTrace:
     """
 
     def __init__(self, silent: bool = False, ctx: str | None = None, on_exit_report: bool = True) -> None:
-        self._silent, self.ctx, self.on_exit_report = silent, ctx, on_exit_report
+        self._silent = silent
+        self.ctx = ctx
+        self.on_exit_report = on_exit_report
         self._scope: Scope | None = None
         self.start()
 

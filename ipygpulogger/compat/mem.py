@@ -80,7 +80,8 @@ def gpu_mem_get_used(torch_gpu_id: int | None = None) -> int:
     return gpu_mem_get(torch_gpu_id).used
 
 
-gpu_mem_get_free_mbs, gpu_mem_get_used_mbs = gpu_mem_get_free, gpu_mem_get_used
+gpu_mem_get_free_mbs = gpu_mem_get_free
+gpu_mem_get_used_mbs = gpu_mem_get_used
 
 
 def gpu_mem_get_free_no_cache() -> int:
@@ -247,8 +248,7 @@ def reduce_mem_usage(df: Any) -> Any:
       not, the column is left alone, and a line says so.
     - Text becomes a category; None is then NaN.
 
-    The printed sizes are those of ``df.memory_usage()``, which counts 8 bytes for an object. The DataFrame
-    itself is returned.
+    Its sizes are those of ``df.memory_usage()``: 8 bytes for an object. The DataFrame itself is returned.
     """
     before_bytes = int(df.memory_usage().sum())
     say(f"Memory usage of dataframe is {in_mb(before_bytes):.2f} MB")

@@ -1,9 +1,8 @@
 """The child processes of this process: their peaks, what they have in one scope, and what forked ones share.
 
-A `PeakTracker` does for each child what another does for this process. Of a program of its own everything
-counts. A forked child counts without the pages that it shares with any other process, which its mark
-includes: what was shared at both ends of the scope is subtracted. Where that is not known exactly, the peak
-is bounded.
+A `PeakTracker` does for each child what another does for this process. Of another program everything counts.
+A forked child counts without the pages that it shares with any other process, which its mark includes: what
+was shared at both ends of the scope is subtracted. Where that is not exactly known, the peak is bounded.
 """
 
 from __future__ import annotations
@@ -158,7 +157,7 @@ class Children:
         self._on, self._ended_before = on, ended_before
         self.intervals: dict[ChildProcess, Interval] = {}  # of each that was seen; empty once they are final
         self.together_bytes = 0  # the most that all of them were seen to have at once
-        self.ended = False  # whether their peaks are final
+        self.ended: bool = False  # whether their peaks are final
         self._final: dict[ChildProcess, Peak] = {}  # the peaks at the end of the scope
         self._before: dict[ChildProcess, _ChildMemory] | None = {}
 

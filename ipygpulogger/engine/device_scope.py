@@ -1,8 +1,7 @@
 """One device in one scope: its memory, energy and utilization, and the figures over time.
 
 This process's memory is what the allocators count, and what it holds outside them where the driver reports
-it. The context is reported, but not consumed. The peak is exact if memory outside the allocators did not
-change.
+it. The context is reported, not consumed. The peak is exact if memory outside the allocators did not change.
 """
 
 from __future__ import annotations
@@ -81,9 +80,10 @@ class DeviceScope:
         self.after: DeviceSnapshot | None = None  # None until its end
         self.neighbours_before_bytes: int | None = None  # held by other processes at the beginning
         # What the sampler saw in use on the whole device, and outside the allocators.
-        self.highest_used_bytes = self.highest_other_bytes = 0
+        self.highest_used_bytes: int = 0
+        self.highest_other_bytes: int = 0
         self.lowest_other_bytes: int | None = None
-        self.series = TimeSeries()  # of the whole device
+        self.series: TimeSeries = TimeSeries()  # of the whole device
         self.energy_j: float | Unavailable = Unavailable("first used within this scope")  # at the beginning
         self.metrics: tuple[Metric, ...] = ()
 

@@ -220,7 +220,7 @@ class OwnImports:
     def __init__(self, resident_bytes: Callable[[], int]) -> None:
         self._resident_bytes = resident_bytes
         self._importing: set[int] = set()  # the threads that import just now
-        self.bytes = 0
+        self.bytes: int = 0
 
     @contextmanager
     def importing(self, most_bytes: int = _MOST_BYTES, least_bytes: int = 0) -> Iterator[None]:
@@ -248,7 +248,8 @@ class Settling:
     """Garbage collection, the frameworks' caches, the context of the current device."""
 
     def __init__(self, frameworks: Frameworks) -> None:
-        self._frameworks, self.ran = frameworks, True
+        self._frameworks = frameworks
+        self.ran: bool = True  # whether a scope ended since all was collected
 
     def preload(self) -> None:
         """Create the context of the current device if the user has imported its framework."""

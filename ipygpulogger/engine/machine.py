@@ -46,22 +46,22 @@ class Machine:
         frameworks: Iterable[Framework] | None = None,
         limits: RamLimits | None = None,
     ) -> None:
-        self.process = process or Process()
-        self.limits = limits or RamLimits()
-        self.nvml = nvml or Nvml()
-        self.notes = Notes()
-        self.own_imports = OwnImports(self.resident_bytes)
-        self.frameworks = Frameworks(
+        self.process: Process = process or Process()
+        self.limits: RamLimits = limits or RamLimits()
+        self.nvml: Nvml = nvml or Nvml()
+        self.notes: Notes = Notes()
+        self.own_imports: OwnImports = OwnImports(self.resident_bytes)
+        self.frameworks: Frameworks = Frameworks(
             self.notes, frameworks, user_resets=self._user_resets, importing=self.own_imports.importing
         )
-        self.devices = Devices(self.nvml, self.frameworks)
-        self.settling = Settling(self.frameworks)
-        self.scopes = OpenScopes()
+        self.devices: Devices = Devices(self.nvml, self.frameworks)
+        self.settling: Settling = Settling(self.frameworks)
+        self.scopes: OpenScopes = OpenScopes()
         self.failed_snapshot: SnapshotFile | None = None
         self._child_peaks: ChildPeaks | None = None
-        self.sampler = Sampler(self.sample)
+        self.sampler: Sampler = Sampler(self.sample)
         self._programs = Starts(self._sample_children)
-        self.ledger = Ledger(self.nvml)
+        self.ledger: Ledger = Ledger(self.nvml)
         self._ram: PeakTracker | None = None
         self._lock = threading.RLock()
 

@@ -1,9 +1,8 @@
 """Many intervals over one counter, across threads, though the counter has only one peak and one reset.
 
-Whenever an interval opens, the tracker reads the counter, raises the peak of every open interval to the
-reading ("folds" it), and resets the counter. A transient of another thread between reading and reset would be
-lost. The counter's stamp, a count of page faults or allocations, shows whether there can be one; then the
-bounds are wider.
+When an interval opens, the tracker reads the counter, raises the peak of every open interval to the reading
+("folds" it), and resets the counter. A transient of another thread between the two would be lost. Its stamp,
+a count of page faults or allocations, shows whether there can be one; then the bounds are wider.
 """
 
 from __future__ import annotations
@@ -91,7 +90,7 @@ class Interval:
     """One interval over one counter: what was in use when it opened, and the bounds of its peak."""
 
     def __init__(self, observation: Observation, *, fresh: bool, precision_bytes: int) -> None:
-        self.reset_elsewhere = False  # whether something other than the tracker may have reset the counter
+        self.reset_elsewhere: bool = False  # whether something but the tracker may have reset the counter
         self.ended = False  # whether its peak is final
         self._precision_bytes = precision_bytes
         self._series = [_Series(reading, fresh) for reading in observation.readings]

@@ -7,6 +7,7 @@ the peaks are read before anything is settled.
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable
+from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -54,8 +55,10 @@ class Scope(Measuring):
         self._sampling = self._closed = self._over = self._has_children = False
         self._children: dict[None, Children] = {}  # empty until there is any
         self._ram: Interval | None = None
-        self._start_s = self.time_s = 0.0
-        self.ours_before_bytes = self._imports_in_peak_bytes = 0  # see `OwnImports`
+        self.time_s: float = 0.0
+        self._start_s = 0.0
+        self.ours_before_bytes: int = 0  # see `OwnImports`
+        self._imports_in_peak_bytes = 0
 
     def open(self) -> Scope:
         """Take the first snapshot, open the peaks' intervals, and start the clock."""
@@ -63,7 +66,7 @@ class Scope(Measuring):
         try:
             self._ended_before = children_ended()
             listed = on.enter(self)
-            self.started_at = clock.utc_now()
+            self.started_at: datetime = clock.utc_now()
             if forks.living or on.process.has_children():
                 self.with_children().begin(reset=self._reset_peaks)
                 on.sampler.start(self)

@@ -56,11 +56,11 @@ class Allocations:
     def __init__(self) -> None:
         # Called before the peak may rise, to free what nothing holds any more.
         self.before: Callable[[], None] = lambda: None
-        self.allocator = CachingAllocator()
+        self.allocator: CachingAllocator = CachingAllocator()
         # In their order: the number of an allocation, and its requested bytes; -1 where it is freed.
         self.events: list[tuple[int, int]] = []
         self.all: list[Allocation] = []  # by number
-        self.at_peak_event = -1  # when the most was allocated, for the first time
+        self.at_peak_event: int = -1  # when the most was allocated, for the first time
         self._by_storage: dict[int, tuple[Any, Allocation]] = {}
         self._is_over = False
 
@@ -241,7 +241,8 @@ class GradientSums:
     # The engine never writes in place to a tensor of a subclass, as fake tensors are: see
     # `can_accumulate_inplace` (input_buffer.cpp) and `areAnyTensorSubclassLike` (FunctionsManual.cpp).
     def __init__(self, torch: ModuleType, allocations: Allocations) -> None:
-        self._torch, self.allocations = torch, allocations
+        self._torch = torch
+        self.allocations = allocations
         self._least: tuple[int, ...] | None = None
         self._fresh: list[tuple[weakref.ref[Any], str]] = []  # storages of the engine's, what made them
 

@@ -32,8 +32,8 @@ class FakeMap:
         self._loose: list[RealTensor] = []  # those that the function may let go of
         self._storages: dict[Any, Callable[[], Any]] = {}  # by storage and device: a fake that has it
         self._nodes: dict[int, Any] = {}  # by identity of a fake: what accumulates its gradient
-        self.is_real = reach.is_real  # returns whether something is a tensor that has a fake
-        self.held_bytes = 0  # of fakes whose real tensors are on the device already
+        self.is_real: Callable[[Any], bool] = reach.is_real  # whether it is a tensor that has a fake
+        self.held_bytes: int = 0  # of fakes whose real tensors are on the device already
         self.subclasses: set[str] = set()  # the names of those whose fakes are plain ones
 
     def of(self, tensor: Any) -> Any:

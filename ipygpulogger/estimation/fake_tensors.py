@@ -22,8 +22,7 @@ class DeviceReporting:
     def __init__(self, torch: ModuleType) -> None:
         self._meta, self._reads_autocast = torch.device("meta"), torch.is_autocast_enabled
         # Autograd asks the device of a result for a stream, which ends a process that has no CUDA in it.
-        self._has_streams = bool(torch.backends.cuda.is_built())
-        self._is_autocast_on = False
+        self._has_streams, self._is_autocast_on = bool(torch.backends.cuda.is_built()), False
         self._recorded: dict[int, weakref.ref[Any]] = {}
 
     def device(self, tensor: Any) -> Any:

@@ -82,7 +82,7 @@ class Reach:
         self._is_wrapper = torch._C._functorch.is_functorch_wrapped_tensor  # of `torch.func`
         self.held: dict[int, RealTensor] = {}  # the tensors, by identity
         # What is put back at the end.
-        self.restored = Restored(
+        self.restored: Restored = Restored(
             lambda value: self.of(value) if self.is_real(value) else value,
             lambda held: held.tensor if type(held) is RealTensor else held,
         )

@@ -99,7 +99,7 @@ class FakeRun:
         self.operators = Operators(torch, self._reporting, self._fakes)
         self._kinds = Kinds(torch, self._allocations)
         self._known, self._calls_modules = set(reach.held), False
-        self.is_late = False  # whether something took part that was not known
+        self.is_late: bool = False  # whether something took part that was not known
 
     def is_to_run_again(self, error: Exception | None) -> bool:
         """Return whether to run again, with what took part there from the start, or all on the device."""

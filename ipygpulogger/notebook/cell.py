@@ -129,17 +129,18 @@ class Cell:
 
     def __init__(self, info: Any, count: int | None) -> None:
         """Take IPython's description of a cell, and its execution count, which may be unknown yet."""
-        self.info = info  # None once it has ended
+        self.info: Any = info  # None once it has ended
         self.execution_count = count
         self.cell_id: str | None = getattr(info, "cell_id", None)  # the front end's, where it sends one
         self.raw = getattr(info, "raw_cell", None) or ""
-        self.request = request_of(self.raw)
-        self.gpulog_only = is_gpulog_only(self.raw)
+        self.request: Request = request_of(self.raw)
+        self.gpulog_only: bool = is_gpulog_only(self.raw)
         # %gpulog measure runs a statement of the user's, so the cell counts; its report is the statement's.
-        self.measures = self.gpulog_only and bool(re.search(r"gpulog +measure +[^-]", self.raw))
+        self.measures: bool = self.gpulog_only and bool(re.search(r"gpulog +measure +[^-]", self.raw))
         body = body_of(self.raw)
-        self.source, self.main_line = first_line(body), first_line(main_line_of(body))
-        self.nested = 0  # cells within it that have begun and not ended
+        self.source: str = first_line(body)
+        self.main_line: str = first_line(main_line_of(body))
+        self.nested: int = 0  # cells within it that have begun and not ended
         self.status: Status = "ok"
         self.error: str | None = None  # the class of the exception that ended the cell
         self.exception: BaseException | None = None  # that, while subscribers handle that it ended the cell

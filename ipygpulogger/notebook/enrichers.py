@@ -201,8 +201,7 @@ def over_budget(measurement: Measurement, budget: str | None) -> tuple[Note, ...
 def little_left(measurement: Measurement, seen: MemoryLimit | None) -> tuple[Note, ...]:
     """Return a note if little RAM is left under a limit, or was at the peak; or less than a cell needs.
 
-    The least was `seen` while the cell ran. Child processes live under the same limit, so what they needed
-    counts, too.
+    The least was `seen` while the cell ran. Child processes live under the same limit, so theirs counts, too.
     """
     usages = [usage for usage in (measurement.gen, measurement.children) if usage is not None]
     need_bytes = sum(usage.needed_bytes for usage in usages)

@@ -53,10 +53,11 @@ class Live:
     """
 
     def __init__(self, remarks: Callable[[Measurement], tuple[str, ...]]) -> None:
-        self.remarks, self.pid = remarks, os.getpid()
+        self.remarks = remarks
+        self.pid: int = os.getpid()
         self.running: dict[LiveCell, None] = {}  # in the order in which they began
         self.panel: Panel | None = None  # is told the figures, too
-        self.ticker = Sampler(partial(_tick, self.running), AFTER_S, EVERY_S, "ipygpulogger live")
+        self.ticker: Sampler = Sampler(partial(_tick, self.running), AFTER_S, EVERY_S, "ipygpulogger live")
 
     def cell(self, label: str, scope: Scope, place: LiveDisplay) -> LiveCell | None:
         """Prepare to show a cell, if it lasts; None in a forked child, whose parent has the thread."""
@@ -82,8 +83,8 @@ class LiveCell:
     def __init__(self, live: Live, label: str, scope: Scope, place: LiveDisplay) -> None:
         self._live, self._label, self._scope, self._place = live, label, scope, place
         self._stopped = False
-        self.shows = place.shows or live.panel is not None  # if not, it only follows the cell's output
-        self.began_s = 0.0
+        self.shows: bool = place.shows or live.panel is not None  # if not, it only follows the cell's output
+        self.began_s: float = 0.0
         self.tightest: MemoryLimit | None = None  # that with the least RAM left so far, if it was little
         self._shown, self._shown_s = "", 0.0  # the figures that are displayed, and when they were
 
@@ -167,10 +168,8 @@ class LiveDisplay:
         self.shows = shows
         self._publish = publisher.publish
         self._context = contextvars.copy_context()  # knows the cell as the parent of what it publishes
-        self._cell = _message_id(publisher.parent_header)
-        self._pid = os.getpid()
-        self._lock = threading.RLock()
-        self._id = "ipygpulogger-" + os.urandom(16).hex()
+        self._cell, self._pid = _message_id(publisher.parent_header), os.getpid()
+        self._lock, self._id = threading.RLock(), "ipygpulogger-" + os.urandom(16).hex()
         self._is_there = False
         self._ended = self._cleared = False
         self._within_line = False  # the cell's last output is text without a newline at its end

@@ -69,12 +69,10 @@ class IPyGPULogger(Options):
         super().__init__(parent=shell, **options)
         self._shell = shell
         me = weakref.proxy(self)  # for our own parts: a circle would be garbage of ours in the user's process
-        self._magics = GpulogMagics.of(shell)
-        self._machine = machine()
+        self._magics, self._machine = GpulogMagics.of(shell), machine()
         # What the last cell left, and the time since then; setting an attribute of a logger takes longer.
         self._last: Any = SimpleNamespace(record=None, gap=None)
-        self._history = History()
-        self._reporter = Reporter(me)
+        self._history, self._reporter = History(), Reporter(me)
         self._cells: dict[Cell, MeasuredCell] = {}  # that run now
         self._only: int | None = None  # the thread whose next cell is the only one to be measured
         self._growth = Growth.of(shell)

@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from ..storage.log import Log
 
     Documented = TypeVar("Documented", bound=type["Options"])
+    _Enum = traitlets.Enum[Any]
+    _Unicode = traitlets.Unicode[Any, Any]
+else:
+    _Enum, _Unicode = traitlets.Enum, traitlets.Unicode  # which older ones cannot subscript
 
 
 COMMANDS = {  # the subcommands, and what follows each
@@ -150,12 +154,12 @@ class _Option:
         raise BadOption(f"{self.name} takes {self.takes}, not {value!r}")
 
 
-class Enum(_Option, traitlets.Enum):  # type: ignore[type-arg, misc, unused-ignore]
+class Enum(_Option, _Enum):  # type: ignore[type-arg, misc, unused-ignore]
     """One of several words, True and False; ``%config`` lists them because the class has this name."""
 
     def __init__(self, *choices: str | bool, default: str | bool, **more: Any) -> None:
         super().__init__(choices, default, config=True, **more)
-        self.takes = f"{', '.join(map(repr, choices[:-1]))} or {choices[-1]!r}"
+        self.takes: str = f"{', '.join(map(repr, choices[:-1]))} or {choices[-1]!r}"
 
     def validate(self, obj: Any, value: Any) -> Any:
         """Return the value, of 1 and 0 as True and False; called by traitlets."""
@@ -176,7 +180,7 @@ def _switch(default: bool, says: str) -> Enum:
 class Tuple(_Option, traitlets.Tuple):  # type: ignore[type-arg, misc, unused-ignore]
     """Names of metrics."""
 
-    takes = f"any of {', '.join(map(repr, METRICS))}"
+    takes: str = f"any of {', '.join(map(repr, METRICS))}"
 
     def validate(self, obj: Any, value: Any) -> Any:
         """Return the names as a tuple; called by traitlets."""
@@ -185,12 +189,13 @@ class Tuple(_Option, traitlets.Tuple):  # type: ignore[type-arg, misc, unused-ig
         return tuple(value)
 
 
-class Text(_Option, traitlets.Unicode):  # type: ignore[type-arg, misc, unused-ignore]
+class Text(_Option, _Unicode):  # type: ignore[type-arg, misc, unused-ignore]
     """A text, or None; `understand` raises a `ValueError` for a text that means nothing."""
 
     def __init__(self, understand: Callable[[Any], object], takes: str, *kinds: type, **more: Any) -> None:
         super().__init__(None, allow_none=True, config=True, **more)
-        self.takes, self._understand, self._kinds = f"{takes}, or None", understand, (str, *kinds)
+        self.takes: str = f"{takes}, or None"
+        self._understand, self._kinds = understand, (str, *kinds)
 
     def validate(self, obj: Any, value: Any) -> Any:
         """Return the text if it is understood; called by traitlets."""
@@ -214,52 +219,52 @@ def _log(path: str | Path) -> Log:
 class Options(Configurable):
     """The options of `IPyGPULogger`: set in a call, by ``%config``, or in a configuration file."""
 
-    compact = _switch(False, "Report on one line.")
-    gc_collect = Enum(
+    compact: Enum = _switch(False, "Report on one line.")
+    gc_collect: Enum = Enum(
         *(True, False, "full"),
         default=True,
         help="Collect garbage after each cell, before memory is read: young garbage always, all of it where"
         " that can give memory back. 'full' collects all of it each time, which takes 0.1 s once torch is"
         " imported.",
     )
-    clear_cache = _switch(True, "Empty torch's cache before memory is read.")
-    preload = _switch(
+    clear_cache: Enum = _switch(True, "Empty torch's cache before memory is read.")
+    preload: Enum = _switch(
         True,
         "Create the GPU context before a cell, once torch is imported; False if you fork CUDA workers.",
     )
-    report = Enum(
+    report: Enum = Enum(
         *("text", "rich", "metadata", "none"),
         default="text",
         help="Print the reports ('text'), display them as HTML ('rich', as %load_ext does), show none and"
         " have `ipygpulogger run` write the records into the cells' metadata ('metadata'), or show 'none'.",
     )
-    quiet = Text(
+    quiet: Text = Text(
         Threshold.parse,
         "a size, a time or both, such as '10MB', '1s' or '10MB 1s'",
         help="Report no cell under this much memory moved ('10MB'), time ('1s'), or both ('10MB 1s').",
     )
-    devices = Enum(
+    devices: Enum = Enum(
         *("used", "all"),
         default="used",
         help="Report the devices that this process has 'used', or 'all' of the machine.",
     )
-    metrics = Tuple(
+    metrics: Tuple = Tuple(
         help="Report 'energy', 'utilization' or both of each GPU, all processes together.", config=True
     )
-    lines = _switch(False, "Measure each line of the cells, and of functions that earlier cells defined.")
-    peak = Enum(
+    lines: Enum = _switch(False, "Measure each line of cells, and of functions that earlier cells defined.")
+    peak: Enum = Enum(
         *(True, False, "all"),
         default=False,
         help="Tell what was alive when memory was highest, by kind and line: on GPUs from torch's record of"
         " its allocations; in general RAM through memray, if it is installed, where no GPU is used. 'all'"
         " does both.",
     )
-    budget = Text(
+    budget: Text = Text(
         parse_size,
         "a size such as '10GB'",
         help="Mark each cell that uses more than this ('10GB') of a GPU, or of RAM where it uses no GPU.",
     )
-    log = Text(
+    log: Text = Text(
         _log,
         "the path of a .jsonl file",
         Path,

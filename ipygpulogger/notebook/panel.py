@@ -33,13 +33,12 @@ if TYPE_CHECKING:
 
     Message = dict[str, Any]
 
-MOST_BYTES = (
-    900  # of a message, as JSON; a longer one is sent in pieces of half as many, which escapes may double
-)
+# Of a message, as JSON; a longer one is sent in pieces of half as many, which escapes may double.
+MOST_BYTES = 900
 NEWEST, NEEDIEST = 300, 100  # cells of a long session that are drawn
 _DRAWN, _BELOW = 14, 3  # lines of the drawing: of RAM and the first device, and below all
 # The code of the widget, and the rest, which is sent in messages: no notebook stores those.
-_WIDGET, _, _CODE = Path(__file__).with_suffix(".js").read_text(encoding="utf-8").partition("//====")
+_WIDGET, _MARK, _CODE = Path(__file__).with_suffix(".js").read_text(encoding="utf-8").partition("//====")
 _VIEW = "application/vnd.jupyter.widget-view+json"
 
 

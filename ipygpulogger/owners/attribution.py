@@ -7,6 +7,7 @@ that list, a `Span`, so a later traversal that comes to the object need not visi
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -53,8 +54,9 @@ class Traversal:
     __slots__ = ("found", "graph", "label", "pending", "rank", "root")
 
     def __init__(self, root: Root, rank: tuple[int, int]) -> None:
-        self.root, self.rank = root, rank  # `rank`: its place in the order in which blocks are attributed
-        self.label = root.label or root.name  # what the names of traversals that branch off it begin with
+        self.root: Root = root
+        self.rank: tuple[int, int] = rank  # its place in the order in which blocks are attributed
+        self.label: str = root.label or root.name  # the names of traversals that branch off it begin so
         self.graph: Traversal | None = None  # that of the autograd graph that branches off it
         # What is still to be visited, the deepest last: values, the span they belong to, the object's id.
         self.pending: list[tuple[Iterator[Any], Span | None, int]] = []
@@ -66,13 +68,13 @@ class Traversal:
         self.pending.append((iter(values), None, 0))
 
 
+@dataclass(slots=True, eq=False)
 class Span:
     """An object that was visited: what is reachable from it is a slice of its traversal's list."""
 
-    __slots__ = ("end", "start", "traversal")
-
-    def __init__(self, traversal: Traversal, start: int, end: int) -> None:
-        self.traversal, self.start, self.end = traversal, start, end  # -1 while it is being visited
+    traversal: Traversal
+    start: int
+    end: int  # -1 while it is being visited
 
 
 Entry = int | Span

@@ -69,8 +69,7 @@ def holders(
 ) -> str:
     """Return the table of the names that hold memory, the largest first; those below 1 MB are summed up.
 
-    `used` is what the process holds by device, None when unknown; the names in `uncounted` hold memory of
-    unknown size.
+    `used` is what it holds by device, None if unknown; the names in `uncounted` hold memory of unknown size.
     """
     caveats = "There was no time to look everywhere: the named hold at least this much."
     lines = [*_table(owners, used).text(marks=False), *([] if complete else [caveats])]

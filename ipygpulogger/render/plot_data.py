@@ -9,7 +9,7 @@ import heapq
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from datetime import timezone
+from datetime import datetime, timezone
 from typing import TYPE_CHECKING, NamedTuple
 
 from ..analysis.notable import is_inexact
@@ -62,13 +62,14 @@ class Axis:
     """
 
     def __init__(self, records: Iterable[CellRecord]) -> None:
-        found, self.process = of_one_process(records)  # its name; empty for the notebook's own kernel
-        self.cells = sorted(found, key=lambda record: (record.started_at, -record.time_s))
+        self.process: str  # its name; empty for the notebook's own kernel
+        found, self.process = of_one_process(records)
+        self.cells: list[CellRecord] = sorted(found, key=lambda record: (record.started_at, -record.time_s))
         if not self.cells:
             raise ValueError("there is nothing to plot: no cell has been reported yet")
-        self.begin = self.cells[0].started_at
+        self.begin: datetime = self.cells[0].started_at
         begin = f"{self.begin.astimezone(timezone.utc):%Y-%m-%d %H:%M:%S} UTC"
-        self.caption = f"time in the cells, from {begin} on"
+        self.caption: str = f"time in the cells, from {begin} on"
         self.bands: list[Band] = []
         x = last_s = 0.0
         for cell in self.cells:
@@ -80,7 +81,7 @@ class Axis:
             left, x = x, x + end_s - max(start_s, last_s)
             self.bands.append(Band([cell], left, x))
             last_s = end_s
-        self.width = x or 0.001
+        self.width: float = x or 0.001
 
     def shaded(self) -> tuple[list[Band], list[Band]]:
         """Return every second cell, if it is wide and did not fail, and each that failed."""

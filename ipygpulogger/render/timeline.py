@@ -34,7 +34,7 @@ class Drawing:
     def __init__(self, one: KindTimeline) -> None:
         self._one, self._peak_at, self._peak = one, *one.peak()
         self._bytes, self._first, self._last = sum(self._peak), one.points[0][0], one.points[-1][0]
-        self.names = [HELD if kind == "before" else kind for kind in one.kinds]
+        self.names: list[str] = [HELD if kind == "before" else kind for kind in one.kinds]
         spans: dict[str, list[tuple[float, float]]] = {"forward": [], "backward": [], "step": []}
         for name, begin, end in one.phases:
             spans.setdefault(name, []).append((self._share(begin), self._share(end)))

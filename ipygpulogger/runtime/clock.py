@@ -14,7 +14,7 @@ from datetime import datetime, timezone
 
 monotonic_s: Callable[[], float]
 wall_s: Callable[[], float]  # seconds since the epoch, by the system's clock
-thread_s = functools.partial(time.thread_time)  # that the processor worked for this thread
+thread_s: Callable[[], float] = functools.partial(time.thread_time)  # of the processor's, for this thread
 if hasattr(time, "clock_gettime"):
     # The clock behind `time.perf_counter`, on macOS as on Linux.
     _clock_id = getattr(time, "CLOCK_UPTIME_RAW", time.CLOCK_MONOTONIC)
@@ -32,7 +32,7 @@ def utc_now() -> datetime:
 
 
 class _ThisThread(threading.local):
-    overhead_s = 0.0  # the time that tracing lines has cost the thread so far, which is not the user's
+    overhead_s: float = 0.0  # that tracing lines has cost the thread so far: not the user's time
 
 
-this_thread = _ThisThread()
+this_thread: _ThisThread = _ThisThread()

@@ -212,8 +212,7 @@ class Framework(ABC):
         name: The framework's module: "torch". While it is not in `sys.modules`, only `load`, `diagnose` and
             `after_fork_in_child` are called.
         on_user_reset: Set by the engine. If users can reset the same peaks as we do, the framework
-            calls this with the device's index (None for pinned memory) and the user's reset, which the
-            engine then runs.
+            calls this with the device's index (None: pinned memory) and the user's reset; the engine runs it.
     """
 
     name: ClassVar[str]

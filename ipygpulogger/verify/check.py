@@ -119,8 +119,8 @@ class Memory:
 
     id: str
     unit_bytes: int  # no check holds more than 16 of them, with what is cached
-    slack_bytes = 0  # how much else may move meanwhile
-    in_use = "used"  # the name of its figure of what is in use
+    slack_bytes: int = 0  # how much else may move meanwhile
+    in_use: str = "used"  # the name of its figure of what is in use
     _used = "after_bytes"  # its field in a usage
     take: Callable[[int], Any]  # returns what holds so many bytes as long as it lives
     held_bytes: Callable[[int], int]  # how much is in use for so many bytes

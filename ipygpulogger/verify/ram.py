@@ -36,7 +36,8 @@ _WAIT_S = 0.1
 class Ram(Memory):
     """Memory of this process; what the interpreter itself takes and gives back meanwhile is the slack."""
 
-    id, slack_bytes = "RAM", max(MB // 4, 8 * mmap.PAGESIZE)
+    id: str = "RAM"
+    slack_bytes: int = max(MB // 4, 8 * mmap.PAGESIZE)
 
     def __init__(self, unit_bytes: int) -> None:
         self.unit_bytes = unit_bytes

@@ -26,11 +26,16 @@ _UNITS = 16  # no check holds more than so many of `unit_bytes`, with what the a
 class Device(Memory):
     """One device of torch, and how much of it a check may hold."""
 
-    in_use, _used = "used by tensors", "allocated_bytes"
+    in_use: str = "used by tensors"
+    _used = "allocated_bytes"
 
     def __init__(self, torch: Any, backend: str, index: int) -> None:
-        self.torch, self.backend, self.index, self.id = torch, backend, index, device_id(backend, index)
-        self.memory, self.counts = state.devices(backend), backend != "cuda" or state.caches()
+        self.torch = torch
+        self.backend = backend
+        self.index = index
+        self.id: str = device_id(backend, index)
+        self.memory: Any = state.devices(backend)
+        self.counts: bool = backend != "cuda" or state.caches()
         native = backend == "xpu" or (backend == "cuda" and torch.cuda.get_allocator_backend() == "native")
         settings = "".join(value for name, value in os.environ.items() if name.endswith("ALLOC_CONF"))
         known = native and self.counts and not re.search("roundup|split_size", settings)
@@ -39,9 +44,11 @@ class Device(Memory):
         torch.accelerator.synchronize(index)  # makes the context
         self.slack_bytes = 0 if self.counts else PAGE_BYTES
         self.used_bytes()  # which some cannot tell
+        self.free_bytes: int
+        self.total_bytes: int
         self.free_bytes, self.total_bytes = state.mem_get_info(index)
         most_bytes = min(MOST_BYTES, self.free_bytes - self.total_bytes // 10)
-        self.unit_bytes = most_bytes // _UNITS // PAGE_BYTES * PAGE_BYTES
+        self.unit_bytes: int = most_bytes // _UNITS // PAGE_BYTES * PAGE_BYTES
 
     def used_bytes(self) -> int | None:
         """Return what torch's own counter says, where it counts."""

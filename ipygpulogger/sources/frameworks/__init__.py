@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, ClassVar
 
 from ...runtime.wrappers import Wrappers
-from ..contract import Device, DeviceCounter, Framework, Unavailable
+from ..contract import Device, DeviceCounter, Framework, PeakClass, Unavailable
 
 NOT_OURS = -1  # in place of the index of a device
 
@@ -36,7 +36,7 @@ class ResettableFramework(Framework):
 
     def __init__(self) -> None:
         super().__init__()
-        self.wrappers = Wrappers(self._place, self._caught_up)
+        self.wrappers: Wrappers = Wrappers(self._place, self._caught_up)
         self._highest: dict[int, dict[tuple[str, ...], int]] = {}  # by device: the peaks that we erased
 
     @abstractmethod
@@ -127,7 +127,7 @@ class ResettableFramework(Framework):
 class ResettableCounter(DeviceCounter):
     """The allocator of one device of such a framework."""
 
-    peak_class = "resettable"
+    peak_class: PeakClass = "resettable"
 
     def __init__(self, source: ResettableFramework, device: Device) -> None:
         self.device = device

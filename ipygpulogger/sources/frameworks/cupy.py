@@ -20,7 +20,7 @@ from ..nvidia import driver
 class CuPyCounter(DeviceCounter):
     """The default pool of one device: used bytes, and the bytes that the pool took from the device."""
 
-    peak_class = "sampled"
+    peak_class: contract.PeakClass = "sampled"
 
     def __init__(self, device: Device) -> None:
         self.device = device

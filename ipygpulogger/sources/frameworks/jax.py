@@ -27,7 +27,7 @@ Stats = dict[str, int]
 class JaxCounter(DeviceCounter):
     """XLA's allocator of one device: bytes in use and, if it keeps a pool, the size of the pool."""
 
-    peak_class = "monotone"
+    peak_class: contract.PeakClass = "monotone"
 
     def __init__(self, device: Device, series: tuple[tuple[str, str], ...]) -> None:
         self.device = device

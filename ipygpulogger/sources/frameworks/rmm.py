@@ -24,7 +24,7 @@ _STEPS = ("push", 1), ("pop", -1)
 class RmmCounter(DeviceCounter):
     """The bytes that RMM handed out on one device."""
 
-    peak_class = "monotone"
+    peak_class: contract.PeakClass = "monotone"
 
     def __init__(self, source: Rmm, device: Device) -> None:
         self.device = device
@@ -59,7 +59,7 @@ class Rmm(contract.FrameworkByDevice):
     def __init__(self) -> None:
         super().__init__()
         self._wrappers = Wrappers(lambda: sys.modules.get("rmm.statistics"))
-        self.depth = 0  # how often the user pushed, less how often they popped, since the wrappers are on
+        self.depth: int = 0  # how often the user pushed, less their pops, since the wrappers are on
 
     def in_use(self) -> tuple[int, ...]:
         """Return the calling thread's current device, of which alone RMM tells anything."""

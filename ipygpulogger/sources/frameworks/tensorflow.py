@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, ClassVar
 
 from ..contract import FrameworkByDevice, Observation, Reading, Unavailable, unavailable
 from ..nvidia import driver
@@ -33,7 +33,8 @@ class TensorFlow(ResettableFramework, FrameworkByDevice):
     """TensorFlow in this process, once the user has initialised its eager context."""
 
     name = "tensorflow"
-    READS, RESETS = ("get_memory_info",), ("reset_memory_stats",)
+    READS: ClassVar[tuple[str, ...]] = ("get_memory_info",)
+    RESETS: ClassVar[tuple[str, ...]] = ("reset_memory_stats",)
 
     def in_use(self) -> Iterable[int]:
         """Return the GPUs that the eager context has taken, by their CUDA ordinals."""

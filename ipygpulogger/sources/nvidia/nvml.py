@@ -61,7 +61,7 @@ class Nvml:
 
     def __init__(self) -> None:
         self._missing: dict[str, str] = {}  # by figure: why; an entry goes when the driver answers again
-        self.notes = Notes()
+        self.notes: Notes = Notes()
         self._gate = threading.RLock()  # for opening and closing; not held during a call
         self._using: set[int] = set()  # the threads that are in the library just now
         self._pid = 0  # of the process that opened it
@@ -177,8 +177,7 @@ class Nvml:
     def own_bytes(self, uuid: str | None) -> int | None:
         """Return what this process holds of a device, everything included; this is slow (4.5 ms).
 
-        None if the driver does not list it: without permission, under WSL, in containers, where it lists the
-        host's pids.
+        None if the driver does not list it: without permission, under WSL, in containers (the host's pids).
         """
         rows = None
         with self._use(uuid) as (module, handle):

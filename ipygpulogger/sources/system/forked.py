@@ -82,13 +82,12 @@ class Forks:
     def __init__(self) -> None:
         self.wanted: Callable[[], bool] = bool  # whether something is measured
         self.called: Callable[[], None] = lambda: None  # before a fork while that is so
-        self.count = 0
+        self.count: int = 0
         self.mine: Card | None = None  # of this process, if it was forked by one that measured then
         self._forking = threading.local()  # in each thread the card for the child
         self.living: deque[Card] = deque(maxlen=_CARDS)  # of children that may still say something
         self._left: deque[Card] = deque(maxlen=_LEFT_CARDS)
-        self._born_s = 0.0
-        self._ends = Wrappers(lambda: os)
+        self._born_s, self._ends = 0.0, Wrappers(lambda: os)
 
     def before(self) -> None:
         """Prepare a card for the child, if something is measured."""
@@ -195,7 +194,7 @@ class Starts:
         return announced
 
 
-forks = Forks()
+forks: Forks = Forks()
 
 if sys.platform == "linux":  # elsewhere children are not listed
     os.register_at_fork(before=forks.before, after_in_parent=forks.in_parent, after_in_child=forks.in_child)

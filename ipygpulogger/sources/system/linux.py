@@ -21,7 +21,7 @@ from ...records import Heap
 try:
     import resource as resource  # noqa: PLC0414 - for others, too
 except ImportError:  # Windows
-    resource = None  # type: ignore[assignment]
+    resource: None = None  # type: ignore[no-redef]
 
 _MOST_BYTES = 65536  # of one read
 _READ = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0)

@@ -128,8 +128,7 @@ class _Run:
         self._put_back: Callable[[], object] = bool  # nothing
         self._stopped = threading.Event()
         self._file: Any = None
-        self._path = ""
-        self._pid = os.getpid()
+        self._path, self._pid = "", os.getpid()
         self._began_s, self._took_s = monotonic_s(), 0.0
 
     def start(self) -> None:

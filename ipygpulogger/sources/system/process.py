@@ -125,8 +125,8 @@ class Mark(Counter):
     peak_class: PeakClass = "resettable"
 
     def __init__(self, pid: int | str = "self") -> None:
-        self.precision_bytes = high_water_precision_bytes()
-        self.current_precision_bytes = resident_precision_bytes()
+        self.precision_bytes: int = high_water_precision_bytes()
+        self.current_precision_bytes: int = resident_precision_bytes()
         self._fault_bytes = largest_fault_bytes()
         self._resets, self._watching = ResetWatch(pid), False
 
@@ -184,7 +184,7 @@ class HighWaterMark(Mark):
             linux.reset_mark()
         except OSError as error:
             if error.errno not in (errno.EMFILE, errno.ENFILE, errno.ENOMEM):  # there may be enough later
-                self.peak_class = "monotone"
+                self.peak_class: PeakClass = "monotone"
             raise Unavailable(f"the kernel does not reset its peak: {error}") from error
         self._resets.take()  # this one was ours
 

@@ -14,7 +14,8 @@ from typing import Any, Literal
 
 from ...records import Diagnosis, device_id
 from ...runtime.errors import first_line
-from ..contract import Counter, Device, DeviceMemory, Holding, Observation, Reading, Unavailable, unavailable
+from .. import contract
+from ..contract import Device, DeviceMemory, Holding, Observation, Reading, Unavailable, unavailable
 from ..frameworks import ResettableCounter, ResettableFramework, Stats
 from . import state, tensors
 from .state import TORCH_ERRORS
@@ -84,10 +85,10 @@ class TorchCounter(ResettableCounter):
         return None
 
 
-class PinnedCounter(Counter):
+class PinnedCounter(contract.Counter):
     """torch's page-locked host memory, live and cached, for all devices; its peak is read, never reset."""
 
-    peak_class = "monotone"
+    peak_class: contract.PeakClass = "monotone"
 
     def observe(self) -> Observation:
         """Read the host allocator's statistics."""
@@ -125,7 +126,7 @@ class Torch(ResettableFramework):
             return state.current_index() == index or self.read(index)["allocation"]["all"]["allocated"] > 0
         return False
 
-    def pinned(self) -> Counter | None:
+    def pinned(self) -> contract.Counter | None:
         """Return the counter of page-locked memory, once CUDA is initialised and if torch counts it."""
         counted = state.accelerator() == "cuda" and hasattr(state.module()._C, "_cuda_hostMemoryStats")
         return self._pinned if counted else None

@@ -115,8 +115,7 @@ class _Shared:
         self.lock = threading.RLock()  # held while it is begun, read or ended, by any thread
         self.changes = 0  # how often the user has begun or ended a recording meanwhile
         self.recording = False  # whether ours is on
-        self._wrappers = Wrappers(lambda: getattr(module(), "_C", None))
-        self._users = 0
+        self._wrappers, self._users = Wrappers(lambda: getattr(module(), "_C", None)), 0
         self._calling = False  # it is us who call torch, under the lock
 
     def begin(self, torch: ModuleType) -> None:
