@@ -51,6 +51,7 @@ WITHIN = re.compile(  # the process: what those modules have besides
 STANDARD = sys.stdlib_module_names - {"ctypes"}  # a Python may be without that one
 SHOWS = {"print", "publish", "display", "clear_output", "write", "flush", "send"}
 NO_CALL = (BaseException, tuple, ctypes.Array.__base__)  # the last: all data of C
+BOUND = {"pybind11_type"}  # of classes of C++, whose objects cannot be None
 
 
 def kind_of(function):
@@ -59,7 +60,7 @@ def kind_of(function):
         function = function.func
     if isinstance(function, ctypes._CFuncPtr):
         return "cuda" if function.__name__.startswith("cu") else "libc"
-    if isinstance(function, type) and issubclass(function, NO_CALL):
+    if isinstance(function, type) and (issubclass(function, NO_CALL) or type(function).__name__ in BOUND):
         return None
     owner, name = getattr(function, "__self__", None), getattr(function, "__name__", "")
     is_method = owner is not None and not isinstance(owner, (type, types.ModuleType))

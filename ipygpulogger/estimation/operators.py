@@ -15,7 +15,6 @@ from .kernels import Kernels, is_seed, kept_bytes
 from .values import EstimateError, Values, is_called_by_user, library_line, user_line, written
 
 if TYPE_CHECKING:
-    from ..allocator.caching_allocator import CachingAllocator
     from ..allocator.places import Frame
     from .fake_map import FakeMap
 
