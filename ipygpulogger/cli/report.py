@@ -44,7 +44,7 @@ class Results:
     def __init__(self, log_path: Path | None, *, log_source: bool = False) -> None:
         if log_source and log_path is None:
             raise BadRequest("--log-source belongs to --log: name the log with --log FILE.jsonl")
-        self.history = History()
+        self.history: History = History()
         self._sources: dict[int, str] = {}  # of the cells of records, by `id`
         self.over: list[CellRecord] = []  # that went above a budget by their own need
         self.problems: list[str] = []  # sentences that say why the run does not end with success

@@ -23,8 +23,11 @@ class FakeMap:
     def __init__(
         self, torch: ModuleType, reach: Reach, device: Any, allocations: Allocations, *, all_on_device: bool
     ) -> None:
-        self._torch, self._reach, self.device, self.allocations = torch, reach, device, allocations
-        self.all_on_device, self.has_accelerator = all_on_device, reach.has_accelerator
+        self._torch, self._reach = torch, reach
+        self.device = device
+        self.allocations = allocations
+        self.all_on_device = all_on_device
+        self.has_accelerator: bool = reach.has_accelerator
         pytree, self._fake = torch.utils._pytree, torch._subclasses.FakeTensor
         self._leaves, self._map = pytree.tree_leaves, pytree.tree_map_only
         self._weak: Callable[[Any], Callable[[], Any]] = torch.utils.weak.TensorWeakRef

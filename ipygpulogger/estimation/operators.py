@@ -15,6 +15,7 @@ from .kernels import Kernels, is_seed, kept_bytes
 from .values import EstimateError, Values, is_called_by_user, library_line, user_line, written
 
 if TYPE_CHECKING:
+    from ..allocator.caching_allocator import CachingAllocator
     from ..allocator.places import Frame
     from .fake_map import FakeMap
 
@@ -43,18 +44,19 @@ class Operators:
     """Handles each operator below autograd."""
 
     def __init__(self, torch: ModuleType, reporting: DeviceReporting, fakes: FakeMap) -> None:
-        self._torch, self.reporting, self._fakes = torch, reporting, fakes
-        self.device, self._allocations = fakes.device, fakes.allocations
-        self.allocator = fakes.allocations.allocator
+        self._torch, self._fakes, self._allocations = torch, fakes, fakes.allocations
+        self.reporting = reporting
+        self.device: Any = fakes.device
+        self.allocator: CachingAllocator = fakes.allocations.allocator
         self._fake, self._leaves = torch._subclasses.FakeTensor, torch.utils._pytree.tree_leaves
         self.names: set[str] = set()  # the operators that were called
         self._sums = GradientSums(torch, fakes.allocations)
         self._kernels = Kernels(torch, fakes.device, fakes.allocations, self.names)
-        self.values = Values(torch, self._fake)
-        self.all_on_device = fakes.all_on_device  # and what the user's lines make on the CPU is there too
-        self.reads_cpu_as_device = not fakes.has_accelerator  # where a line of the user's names the CPU
-        # Whether an operator has allocated memory on the device, or has had a tensor there.
-        self.allocates = self.touches = False
+        self.values: Values = Values(torch, self._fake)
+        self.all_on_device: bool = fakes.all_on_device  # so is what the user's lines make on the CPU
+        self.reads_cpu_as_device: bool = not fakes.has_accelerator  # where a line of the user's names the CPU
+        self.allocates: bool = False  # whether an operator has allocated memory on the device
+        self.touches: bool = False  # or has had a tensor there
         # The error of the last operator that raised one, its name, and the line.
         self.failed: tuple[Exception, str, Frame] | None = None
         self.started: list[Frame] = []  # lines at which a library has work done in other threads

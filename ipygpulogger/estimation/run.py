@@ -96,7 +96,7 @@ class FakeRun:
         self._allocations, self._reporting = Allocations(), DeviceReporting(torch)
         self._mode = fake_mode(torch, self._reporting, device)
         self._fakes = FakeMap(torch, reach, device, self._allocations, all_on_device=all_on_device)
-        self.operators = Operators(torch, self._reporting, self._fakes)
+        self.operators: Operators = Operators(torch, self._reporting, self._fakes)
         self._kinds = Kinds(torch, self._allocations)
         self._known, self._calls_modules = set(reach.held), False
         self.is_late: bool = False  # whether something took part that was not known

@@ -39,8 +39,9 @@ class Line(LineMemory):
     def __init__(self) -> None:
         super().__init__()
         self.hits = self.boundaries = 0  # how often it started, and the counters were read for it
-        self.running = 0  # frames that are at it now
-        self.time_s = self._since_s = 0.0  # for which at least one frame was at it
+        self.running: int = 0  # frames that are at it now
+        self.time_s: float = 0.0  # for which at least one frame was at it, since then if one is
+        self._since_s = 0.0
         self.skipped = False  # whether it ran without the counters being read for it
 
     @property
@@ -76,7 +77,8 @@ class CodeFrames:
 
     def __init__(self, code: CodeType, line_of: Callable[[str, int], Line], memory: LineMemories) -> None:
         self._line_of, self._memory = line_of, memory
-        self.filename, self._is_function = code.co_filename, bool(code.co_flags & CO_OPTIMIZED)
+        self.filename: str = code.co_filename
+        self._is_function = bool(code.co_flags & CO_OPTIMIZED)
         self._inline = code.co_name in _INLINE or not self._is_function  # a class's body: by its first line
         self.states: dict[int, FrameState] = {}  # by the frame's id
         self._boundaries = 0  # how often the counters were read

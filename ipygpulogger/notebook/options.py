@@ -270,8 +270,8 @@ class Options(Configurable):
         Path,
         help="Append each cell's record to this file ('run.jsonl') as the cell ends.",
     )
-    log_source = _switch(False, "Write lines of code into the log, and into what %gpulog save writes.")
-    reset_peaks = _switch(
+    log_source: Enum = _switch(False, "Write lines of code into the log, and into what %gpulog save writes.")
+    reset_peaks: Enum = _switch(
         True,
         "Reset the kernel's high-water mark, for exact peaks of RAM; lowers getrusage().ru_maxrss.",
     )

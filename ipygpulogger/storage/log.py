@@ -27,7 +27,7 @@ class Log:
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.path = Path(path).expanduser().absolute()  # for cells may change the working directory
+        self.path: Path = Path(path).expanduser().absolute()  # for cells may change the working directory
         if why_not := unfit(self.path):
             raise ValueError(printable(f"{path} {why_not}"))
         if not self.path.parent.is_dir():

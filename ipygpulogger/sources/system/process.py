@@ -209,7 +209,8 @@ class RisingPeak(Counter):
         current_precision_bytes: int = 0,
     ) -> None:
         self.peak_class: PeakClass = "sampled" if read()[1] is None else "monotone"
-        self.precision_bytes, self.current_precision_bytes = precision_bytes, current_precision_bytes
+        self.precision_bytes: int = precision_bytes
+        self.current_precision_bytes: int = current_precision_bytes
         self._read = read  # the resident memory, and the peak
 
     def observe(self) -> Observation:
