@@ -103,6 +103,8 @@ def report(options: argparse.Namespace) -> int:
     check({"the page": options.html}, options.path, "the log")
     cells = read(options.path)
     say(summary.summary(cells, options.by))
+    if options.path.suffix != ".ipynb" and not any(one.source or one.main_line for one in cells):
+        aside("This log has no code; with run's --log-source, or the option log_source, it has.")
     if options.html:
         write_page(options.html, options.path.stem, cells, lambda one: one.source or "# not in this log")
     return 0

@@ -101,6 +101,14 @@ def test_a_notebook_that_somebody_mangled(place, value):
     assert bool(told.getvalue()) == (status == 0)
 
 
+def test_a_log_without_code(tmp_path, capsys):
+    """Where a log names no cell by its code, the report says how it would."""
+    for source, lines in (("", 1), ("x = 1", 0)):
+        assert main(["report", str(saved(tmp_path / "log.jsonl", made(source=source)))]) == 0
+        said = capsys.readouterr().err
+        assert said.count("--log-source") == lines, said
+
+
 def test_the_page_is_not_the_log(tmp_path, capsys):
     """A page over its own log is refused, and the log is what it was."""
     log = saved(tmp_path / "log.jsonl", made())
