@@ -1,6 +1,7 @@
 """What our own late imports take is neither a cell's nor told between two; the truth is known by construction."""
 
 import sys
+import threading
 from types import ModuleType
 
 import pytest
@@ -14,6 +15,7 @@ from ipygpulogger.records import Measurement
 from ipygpulogger.sources import Framework
 
 KEPT = []  # what the imports took
+ONCE = threading.Lock()
 
 
 class Late(Framework):
@@ -26,7 +28,9 @@ class Late(Framework):
 
 
 def adapter():
-    KEPT.append(Block(3))
+    with ONCE:  # as `import`: a second thread waits, and takes nothing
+        if not KEPT:
+            KEPT.append(Block(3))
     return Late
 
 
@@ -77,6 +81,27 @@ def test_an_import_within_a_scope_is_in_neither_end_nor_peak(on):
     gen = scope.result(Measurement, "").gen
     assert (mb(gen.consumed_bytes), mb(gen.peaked_bytes)) == (0, 40)
     assert gen.peak.quality == "exact"
+
+
+def test_two_threads_that_import_the_same_take_it_once(on):
+    """The sampler's finds the framework while the cell ends, and waits for the import of the other."""
+    entered, taken = threading.Barrier(2), threading.Event()
+
+    def wait():
+        with on.own_imports.importing():
+            entered.wait()
+            taken.wait()
+
+    other = threading.Thread(target=wait)
+    scope = Scope(on).open()
+    other.start()
+    with on.own_imports.importing():
+        entered.wait()
+        KEPT.append(Block(3))
+    taken.set()
+    other.join()
+    scope.close()
+    assert mb(scope.result(Measurement, "").gen.consumed_bytes) == 0
 
 
 def test_an_import_that_fails_is_tried_again(on, monkeypatch):
