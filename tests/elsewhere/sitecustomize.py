@@ -369,6 +369,7 @@ class Finders(list):
 if SYSTEM:
     if SYSTEM not in PMEM:
         raise SystemExit(f"SYSTEM={SYSTEM}: choose macos or windows")
-    os.environ.setdefault("MALLOC_MMAP_THRESHOLD_", str(128 << 10))  # large blocks go back without `malloc_trim`
+    # Large blocks go back without `malloc_trim`.
+    os.environ.setdefault("MALLOC_MMAP_THRESHOLD_", str(128 << 10))
     sys.meta_path = Finders([Finder(), *sys.meta_path])
     importlib.invalidate_caches()
