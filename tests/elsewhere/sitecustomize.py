@@ -17,7 +17,7 @@ import pathlib
 import re
 import sys
 from collections import namedtuple
-from types import ModuleType, SimpleNamespace
+from types import BuiltinFunctionType, ModuleType, SimpleNamespace
 
 SYSTEM = os.environ.get("SYSTEM")
 WINDOWS = SYSTEM == "windows"
@@ -210,13 +210,11 @@ def mark_bytes(mark):
 
 
 def usage_on_macos(resource):
-    linuxs = resource.getrusage
-
     def getrusage(who):
         real = resource.getrusage(who)
         figures = {name: getattr(real, name) for name in dir(real) if name.startswith("ru_")}
         highest = real.ru_maxrss * 1024  # in bytes there
-        is_mine = resource.getrusage is linuxs and who == resource.RUSAGE_SELF
+        is_mine = isinstance(resource.getrusage, BuiltinFunctionType) and who == resource.RUSAGE_SELF
         return SimpleNamespace(**figures | {"ru_maxrss": mark_bytes(highest) if is_mine else highest})
 
     return getrusage
@@ -224,7 +222,7 @@ def usage_on_macos(resource):
 
 def process_of(psutil):
     """`psutil.Process` of the running process."""
-    pmem, linuxs = namedtuple("pmem", PMEM[SYSTEM]), psutil.Process
+    pmem, linuxs = namedtuple("pmem", PMEM[SYSTEM]), psutil.Popen.__base__  # a test may have replaced it
 
     class Process:
         def __init__(self, pid=None):
