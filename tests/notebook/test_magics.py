@@ -243,7 +243,7 @@ def test_a_statement_has_one_line_and_its_names_stay(either, capsys):
     out = dict(shell.user_ns["Out"])
     assert run(shell, '%gpulog measure held = bytearray(b"x") * (64 << 20); len(held)').success
     printed = capsys.readouterr()
-    assert re.fullmatch(r"\d\.\d\d s · RAM \+6[345] MB .*→ \d+ MB\n", printed.out)
+    assert re.fullmatch(r"\d\.\d\d s · RAM \+6[345] MB\b.*→ \d+ MB\n", printed.out)
     assert printed.err == ""
     assert len(shell.user_ns["held"]) == 64 << 20
     assert shell.user_ns["Out"] == out
