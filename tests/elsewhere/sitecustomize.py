@@ -64,6 +64,18 @@ PMEM = {  # psutil.Process().memory_info(), psutil/_ntuples.py
 _own = ModuleType.__dict__["__dict__"].__get__
 
 
+class Names(dict):
+    """The names of a stand-in; what is taken out is taken from the real module."""
+
+    def __init__(self, names, real):
+        super().__init__(names)
+        self._real = real
+
+    def pop(self, name, *default):
+        vars(self._real).pop(name, None)
+        return super().pop(name, *default)
+
+
 class StandIn(ModuleType):
     """A module as it is there: the real one, but for what it lacks and what it has otherwise."""
 
@@ -84,7 +96,7 @@ class StandIn(ModuleType):
 
     @property
     def __dict__(self):  # where pytest's and unittest's replacements look for what to put back
-        return {**vars(self._real), **_own(self)}
+        return Names({**vars(self._real), **_own(self)}, self._real)
 
     def __delattr__(self, name):
         delattr(self._real, name)
