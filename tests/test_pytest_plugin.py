@@ -203,6 +203,7 @@ def test_a_test_that_needs_nothing_has_no_row(run):
     run("def test_it(): pass", "--gpulog").stdout.fnmatch_lines(["none of them is known to have needed 1 MB"])
 
 
+@pytest.mark.linux("elsewhere an earlier peak bounds a lower one")
 def test_an_expected_failure_is_not_called_one(run):
     """As pytest does not count it as failed; its figures are shown."""
     # The tested project's own marker: a failure that its author expects.
@@ -229,6 +230,7 @@ KINDS = {
 }
 
 
+@pytest.mark.linux("elsewhere an earlier peak bounds a lower one")
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("marker", BUDGETS)
 def test_a_budget_is_of_what_the_call_needs(run, marker, kind):
