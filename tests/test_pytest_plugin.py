@@ -336,6 +336,7 @@ def test_collecting_alone_leaves_an_older_log(run):
     result.stdout.no_fnmatch_line("*memory that tests*")
 
 
+@pytest.mark.linux("elsewhere an earlier peak bounds a lower one")
 def test_a_test_that_became_dearer_fails_the_comparison(run, capsys):
     """Whatever ran before it: tests are matched by id, and compared by what they need."""
     one, other = (
@@ -387,6 +388,7 @@ FAULTS = {  # by what fails: when it does, of its calls
     [(one, number) for one in FAULTS for number in FAULTS[one]],
     ids=lambda one: getattr(one, "__getitem__", lambda _: str(one))(1),
 )
+@pytest.mark.linux("elsewhere an earlier peak bounds a lower one")
 def test_an_error_of_ours_fails_no_test(run, fresh_machine, monkeypatch, place, number):
     """In setup, call, teardown, the next run, or at each; what is unknown for it is said at the end."""
     calls, own = [], getattr(*place)
@@ -432,6 +434,7 @@ def test_it_ends_at_the_first_failure_in_the_debugger(pytester):
     result.stdout.fnmatch_lines(["*(Pdb)*", "test_one *RAM*8*"])
 
 
+@pytest.mark.linux("elsewhere an earlier peak bounds a lower one")
 def test_doctests_are_measured(run, pytester):
     """As other tests are."""
     pytester.makefile(".md", readme=">>> len(b'x' * (64 << 20)) >> 20\n64")

@@ -5,6 +5,10 @@ import os
 import subprocess
 import sys
 
+import pytest
+
+pytestmark = pytest.mark.linux("its malloc says what it keeps")
+
 BEGIN = """
 import gc, json, sys
 from IPython.core.interactiveshell import InteractiveShell
@@ -57,13 +61,11 @@ def run(program, folder):
     return json.loads(subprocess.check_output(command, text=True, env=env).splitlines()[-1])
 
 
-@pytest.mark.linux("its malloc says what it keeps")
 def test_memory_that_malloc_keeps_waits_for_no_collection(tmp_path):
     """What a cell drops into the heap is free, though the process has not shrunk."""
     assert run(COLLECTIONS, tmp_path) == [0] * 8
 
 
-@pytest.mark.linux("its malloc says what it keeps")
 def test_what_landed_in_memory_that_malloc_kept_is_no_growth_of_a_later_cell(tmp_path):
     """40 MB in kept memory are consumed by no cell, and not by the next that consumes 40 MB of its own."""
     found = run(GROWTH, tmp_path)

@@ -52,7 +52,9 @@ def test_what_lies_right_behind_a_buffer_is_another_s(make, front_mb):
         lambda: b"x" * MB,
         lambda: bytearray(b"x" * MB),
         lambda: array.array("b", [0]) * MB,
-        pytest.param(lambda: mmap.mmap(-1, MB), marks=pytest.mark.linux("no page table tells what is a file")),
+        pytest.param(
+            lambda: mmap.mmap(-1, MB), marks=pytest.mark.linux("no page table tells what is a file")
+        ),
     ],
     ids=["bytes", "bytearray", "array", "mmap"],
 )
