@@ -219,7 +219,7 @@ class OwnImports:
 
     def __init__(self, resident_bytes: Callable[[], int]) -> None:
         self._resident_bytes = resident_bytes
-        self._limits: dict[int, tuple[int, int]] = {}  # of each thread that imports just now
+        self.limits: dict[int, tuple[int, int]] = {}  # of each thread that imports just now
         self._since_bytes: int | None = None  # up to here it is counted
         self.bytes = 0
 
@@ -230,19 +230,19 @@ class OwnImports:
         What two threads take at the same time, of which one may wait for the other's import, counts once.
         """
         thread = threading.get_ident()
-        if thread in self._limits:
+        if thread in self.limits:
             yield
             return
-        self._count()
-        self._limits[thread] = least_bytes, most_bytes
+        self.count()
+        self.limits[thread] = least_bytes, most_bytes
         try:
             yield
         finally:
-            self._count(self._limits.pop(thread))
+            self.count(self.limits.pop(thread))
 
-    def _count(self, *ended: tuple[int, int]) -> None:
-        """Count what was taken since the last call by what is going on, and by what ended now."""
-        limits, now_bytes = (*ended, *tuple(self._limits.values())), self._resident()
+    def count(self, *ended: tuple[int, int]) -> None:
+        """Count what was taken since the last call: by what goes on, in any thread, and by what ended now."""
+        limits, now_bytes = (*ended, *tuple(self.limits.values())), self._resident()
         if limits and now_bytes is not None and self._since_bytes is not None:
             least_bytes, most_bytes = min(least for least, _ in limits), max(most for _, most in limits)
             self.bytes += max(least_bytes, min(most_bytes, now_bytes - self._since_bytes))

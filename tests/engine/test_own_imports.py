@@ -105,6 +105,33 @@ def test_two_threads_that_import_the_same_take_it_once(on):
     assert mb(scope.result(Measurement, "").gen.consumed_bytes) == 0
 
 
+@pytest.mark.parametrize("when", ["began", "ended"])
+def test_another_thread_imports_while_a_scope(on, when):
+    """What it has taken by then is counted by then, and the rest not in this scope's place."""
+    taken, over = threading.Event(), threading.Event()
+
+    def take():
+        with on.own_imports.importing():
+            KEPT.append(Block(3))
+            taken.set()
+            over.wait()
+
+    other = threading.Thread(target=take)
+    scope = Scope(on)
+    if when == "ended":
+        scope.open()
+    other.start()
+    taken.wait()
+    if when == "began":
+        scope.open()
+    else:
+        scope.close()
+    over.set()
+    other.join()
+    scope.close()
+    assert mb(scope.result(Measurement, "").gen.consumed_bytes) == 0
+
+
 def test_an_import_that_fails_is_tried_again(on, monkeypatch):
     """No descriptor was left at that moment: it is told once, and the framework is not left out for good."""
 
