@@ -203,6 +203,7 @@ def test_a_test_that_needs_nothing_has_no_row(run):
     run("def test_it(): pass", "--gpulog").stdout.fnmatch_lines(["none of them is known to have needed 1 MB"])
 
 
+@pytest.mark.linux("elsewhere an earlier peak bounds a lower one")
 def test_an_expected_failure_is_not_called_one(run):
     """As pytest does not count it as failed; its figures are shown."""
     # The tested project's own marker: a failure that its author expects.
@@ -229,6 +230,7 @@ KINDS = {
 }
 
 
+@pytest.mark.linux("elsewhere an earlier peak bounds a lower one")
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("marker", BUDGETS)
 def test_a_budget_is_of_what_the_call_needs(run, marker, kind):
@@ -334,6 +336,7 @@ def test_collecting_alone_leaves_an_older_log(run):
     result.stdout.no_fnmatch_line("*memory that tests*")
 
 
+@pytest.mark.linux("elsewhere an earlier peak bounds a lower one")
 def test_a_test_that_became_dearer_fails_the_comparison(run, capsys):
     """Whatever ran before it: tests are matched by id, and compared by what they need."""
     one, other = (
@@ -385,6 +388,7 @@ FAULTS = {  # by what fails: when it does, of its calls
     [(one, number) for one in FAULTS for number in FAULTS[one]],
     ids=lambda one: getattr(one, "__getitem__", lambda _: str(one))(1),
 )
+@pytest.mark.linux("elsewhere an earlier peak bounds a lower one")
 def test_an_error_of_ours_fails_no_test(run, fresh_machine, monkeypatch, place, number):
     """In setup, call, teardown, the next run, or at each; what is unknown for it is said at the end."""
     calls, own = [], getattr(*place)
@@ -430,6 +434,7 @@ def test_it_ends_at_the_first_failure_in_the_debugger(pytester):
     result.stdout.fnmatch_lines(["*(Pdb)*", "test_one *RAM*8*"])
 
 
+@pytest.mark.linux("elsewhere an earlier peak bounds a lower one")
 def test_doctests_are_measured(run, pytester):
     """As other tests are."""
     pytester.makefile(".md", readme=">>> len(b'x' * (64 << 20)) >> 20\n64")

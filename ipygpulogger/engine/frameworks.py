@@ -219,24 +219,34 @@ class OwnImports:
 
     def __init__(self, resident_bytes: Callable[[], int]) -> None:
         self._resident_bytes = resident_bytes
-        self._importing: set[int] = set()  # the threads that import just now
+        self.limits: dict[int, tuple[int, int]] = {}  # of each thread that imports just now
+        self._since_bytes: int | None = None  # up to here it is counted
         self.bytes: int = 0
 
     @contextmanager
     def importing(self, most_bytes: int = _MOST_BYTES, least_bytes: int = 0) -> Iterator[None]:
-        """Count the resident memory that work of this package takes within, at least and at most so much."""
+        """Count the resident memory that work of this package takes within, at least and at most so much.
+
+        What two threads take at the same time, of which one may wait for the other's import, counts once.
+        """
         thread = threading.get_ident()
-        if thread in self._importing:
+        if thread in self.limits:
             yield
             return
-        before_bytes = self._resident()
-        self._importing.add(thread)
+        self.count()
+        self.limits[thread] = least_bytes, most_bytes
         try:
             yield
         finally:
-            self._importing.discard(thread)
-            if before_bytes is not None and (after_bytes := self._resident()) is not None:
-                self.bytes += max(least_bytes, min(most_bytes, after_bytes - before_bytes))
+            self.count(self.limits.pop(thread))
+
+    def count(self, *ended: tuple[int, int]) -> None:
+        """Count what was taken since the last call: by what goes on, in any thread, and by what ended now."""
+        limits, now_bytes = (*ended, *tuple(self.limits.values())), self._resident()
+        if limits and now_bytes is not None and self._since_bytes is not None:
+            least_bytes, most_bytes = min(least for least, _ in limits), max(most for _, most in limits)
+            self.bytes += max(least_bytes, min(most_bytes, now_bytes - self._since_bytes))
+        self._since_bytes = now_bytes
 
     def _resident(self) -> int | None:
         with suppress(OSError, Unavailable):  # no descriptors left: then nothing is measured either

@@ -79,6 +79,8 @@ class Scope(Measuring):
             if self._device_scopes and any(one.device.uuid for one in self._device_scopes.values()):
                 self._sampling = on.sampler.start(self)
             self._heap = on.process.heap()
+            if on.own_imports.limits:
+                on.own_imports.count()
             self.ours_before_bytes = on.own_imports.bytes
             self._ram = on.ram.open(reset=self._reset_peaks)
             if on.samples_ram:
@@ -224,6 +226,8 @@ class Scope(Measuring):
     def _ram_ends(self, ram: Interval) -> tuple[int, int, int]:
         """Return what was resident at the beginning, what is now, and the precision of their difference."""
         on, before_bytes = self._machine, self._exact_before_bytes
+        if on.own_imports.limits:
+            on.own_imports.count()
         late_bytes = on.own_imports.bytes - self.ours_before_bytes
         after_bytes = None if before_bytes is None else on.process.exact_resident_bytes()
         if before_bytes is not None and after_bytes is not None:

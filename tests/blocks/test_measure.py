@@ -203,6 +203,7 @@ def test_measure_refuses_what_it_cannot_measure():
         measure(several)
 
 
+@pytest.mark.linux("elsewhere psutil reads the memory")
 def test_measure_never_costs_the_users_result(monkeypatch):
     """Where nothing can be read any more the call's result stands, and a warning says what is missing."""
 
@@ -246,6 +247,7 @@ def test_tasks_of_an_engine_that_overlap_say_so():
     assert said == {name: [f"shared with {n} other tasks of its process"] for name, n in others.items()}
 
 
+@pytest.mark.linux("elsewhere an earlier peak bounds a lower one")
 def test_a_measure_that_has_ended_is_copied():
     """Measured functions travel to the workers of engines, which pickle them; a copy measures for itself."""
     with measure("copied") as m:
@@ -287,7 +289,8 @@ def test_a_call_that_needs_more_than_its_budget_raises(function):
     held = Block(96)  # what was there before is not needed
     RUN[function](measure("step", budget="80MB")(function))
     with pytest.raises(
-        OverBudget, match=r"^step needed 6[345] MB of RAM, 3[123] MB more than its budget of 32 MB$"
+        OverBudget,
+        match=r"^step needed (?:at least )?6[345] MB of RAM, 3[123] MB more than its budget of 32 MB$",
     ) as raised:
         RUN[function](measure("step", budget="32MB")(function))
     assert mb(raised.value.record.gen.needed_bytes) in (63, 64, 65)

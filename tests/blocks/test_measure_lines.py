@@ -20,6 +20,7 @@ from ipygpulogger.lines.line_profiler import LineProfiler
 from ipygpulogger.records import LineUsage
 
 HERE = Path(__file__).name
+pytestmark = pytest.mark.linux("elsewhere what a line needed is a range")
 BEFORE_312 = sys.version_info < (3, 12)
 
 

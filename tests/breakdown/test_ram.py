@@ -18,6 +18,7 @@ from ipygpulogger.engine.scope import Scope
 from ipygpulogger.records import CPU, AtPeak, Measurement
 from ipygpulogger.sources.system import memray as source
 
+pytestmark = pytest.mark.linux("memray does not run on Windows", "macos")
 needs_memray = pytest.mark.skipif(not source.installed(), reason="memray is not installed")
 FILE = "test_ram.py"
 CALL = "return len(bytearray(size * MB))"

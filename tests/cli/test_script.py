@@ -77,6 +77,7 @@ def test_what_was_alive_at_the_peak(script):
     assert re.search(r"x +train\.py:3 +96 MB", done.stderr)
 
 
+@pytest.mark.linux("memray does not run on Windows", "macos")
 def test_a_peak_that_cannot_be_known_is_said_at_once(monkeypatch, capsys):
     """Without memray, before the script has run: with the command that installs it."""
     monkeypatch.setattr(cli_script, "installed", lambda: False)

@@ -10,6 +10,7 @@ from command_line import executed, records
 from terminal import Typed, on_a_terminal
 
 pytest.importorskip("pty", reason="a terminal of the tests is a pseudo-terminal")
+pytestmark = pytest.mark.linux("a console of Windows is another", "macos")
 
 
 def lines_of(seen):

@@ -184,6 +184,7 @@ def test_cells():
 # -- on a terminal, and in a pipe -----------------------------------------------------------------------------
 
 
+@pytest.mark.linux("the truth is read from /proc")
 def test_a_narrow_terminal():
     """In 80 columns: progress while it runs, no line that wraps, the verdict in colour unless NO_COLOR is set."""
     pytest.importorskip("pty")
@@ -199,6 +200,7 @@ def test_a_narrow_terminal():
         assert "\x1b" not in seen.text
 
 
+@pytest.mark.linux("the truth is read from /proc")
 def test_ctrl_c_on_a_terminal():
     """130, the table so far, and no traceback of ours or of a child."""
     pytest.importorskip("pty")

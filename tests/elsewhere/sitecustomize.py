@@ -17,7 +17,7 @@ import pathlib
 import re
 import sys
 from collections import namedtuple
-from types import ModuleType, SimpleNamespace
+from types import BuiltinFunctionType, ModuleType, SimpleNamespace
 
 SYSTEM = os.environ.get("SYSTEM")
 WINDOWS = SYSTEM == "windows"
@@ -36,7 +36,7 @@ NO_NAMES = {
         r"|O_(CLOEXEC|NONBLOCK|PATH|NOFOLLOW|DIRECTORY|SYNC)|RTLD_.*|(f|l)?chown|fchmod|mkfifo|mknod|memfd_create"
         r"|eventfd.*|openpty|p?(read|write)v|pread|pwrite|sendfile|statvfs|fstatvfs|ctermid|environb|getenvb|pidfd_open"
         r"|tcgetpgrp|tcsetpgrp|sync|fchdir|chroot|spawn.*p.*",
-        "signal": r"SIG(?!ABRT|FPE|ILL|INT|SEGV|TERM|_DFL|_IGN)\w+|alarm|[gs]etitimer|ITIMER_.*|pthread_.*|pause|sig.*",
+        "signal": r"SIG(?!ABRT|FPE|ILL|INT|SEGV|TERM|_DFL|_IGN)\w+|alarm|[gs]etitimer|ITIMER_.*|pthread_.*|pause|sig(?!nal).*",
         "time": r"clock_.*|CLOCK_.*|pthread_.*|tzset",
         "mmap": r"(MAP|PROT|MADV)_.*",
         "_ctypes": r"dl.*",
@@ -64,6 +64,18 @@ PMEM = {  # psutil.Process().memory_info(), psutil/_ntuples.py
 _own = ModuleType.__dict__["__dict__"].__get__
 
 
+class Names(dict):
+    """The names of a stand-in; what is taken out is taken from the real module."""
+
+    def __init__(self, names, real):
+        super().__init__(names)
+        self._real = real
+
+    def pop(self, name, *default):
+        vars(self._real).pop(name, None)
+        return super().pop(name, *default)
+
+
 class StandIn(ModuleType):
     """A module as it is there: the real one, but for what it lacks and what it has otherwise."""
 
@@ -84,7 +96,7 @@ class StandIn(ModuleType):
 
     @property
     def __dict__(self):  # where pytest's and unittest's replacements look for what to put back
-        return {**vars(self._real), **_own(self)}
+        return Names({**vars(self._real), **_own(self)}, self._real)
 
     def __delattr__(self, name):
         delattr(self._real, name)
@@ -210,13 +222,11 @@ def mark_bytes(mark):
 
 
 def usage_on_macos(resource):
-    linuxs = resource.getrusage
-
     def getrusage(who):
         real = resource.getrusage(who)
         figures = {name: getattr(real, name) for name in dir(real) if name.startswith("ru_")}
         highest = real.ru_maxrss * 1024  # in bytes there
-        is_mine = resource.getrusage is linuxs and who == resource.RUSAGE_SELF
+        is_mine = isinstance(resource.getrusage, BuiltinFunctionType) and who == resource.RUSAGE_SELF
         return SimpleNamespace(**figures | {"ru_maxrss": mark_bytes(highest) if is_mine else highest})
 
     return getrusage
@@ -224,7 +234,7 @@ def usage_on_macos(resource):
 
 def process_of(psutil):
     """`psutil.Process` of the running process."""
-    pmem, linuxs = namedtuple("pmem", PMEM[SYSTEM]), psutil.Process
+    pmem, linuxs = namedtuple("pmem", PMEM[SYSTEM]), psutil.Popen.__base__  # a test may have replaced it
 
     class Process:
         def __init__(self, pid=None):
@@ -310,7 +320,7 @@ STAND_INS = {}
 
 def stand_in(real):
     """The module that the package is given in place of this one."""
-    name = real.__name__
+    name = getattr(real, "__name__", None)  # a test may have put anything there
     if name not in STAND_INS:
         lacks, other = NO_NAMES[SYSTEM].get(name), others(name, real)
         STAND_INS[name] = StandIn(real, lacks, other) if lacks or other else None
@@ -369,5 +379,7 @@ class Finders(list):
 if SYSTEM:
     if SYSTEM not in PMEM:
         raise SystemExit(f"SYSTEM={SYSTEM}: choose macos or windows")
+    # Large blocks go back without `malloc_trim`.
+    os.environ.setdefault("MALLOC_MMAP_THRESHOLD_", str(128 << 10))
     sys.meta_path = Finders([Finder(), *sys.meta_path])
     importlib.invalidate_caches()

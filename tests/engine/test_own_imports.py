@@ -1,6 +1,7 @@
 """What our own late imports take is neither a cell's nor told between two; the truth is known by construction."""
 
 import sys
+import threading
 from types import ModuleType
 
 import pytest
@@ -14,6 +15,7 @@ from ipygpulogger.records import Measurement
 from ipygpulogger.sources import Framework
 
 KEPT = []  # what the imports took
+ONCE = threading.Lock()
 
 
 class Late(Framework):
@@ -26,7 +28,9 @@ class Late(Framework):
 
 
 def adapter():
-    KEPT.append(Block(3))
+    with ONCE:  # as `import`: a second thread waits, and takes nothing
+        if not KEPT:
+            KEPT.append(Block(3))
     return Late
 
 
@@ -64,6 +68,7 @@ def test_an_adapter_comes_when_its_framework_does(on, monkeypatch):
     kept.free()
 
 
+@pytest.mark.linux("elsewhere an earlier peak bounds a lower one")
 def test_an_import_within_a_scope_is_in_neither_end_nor_peak(on):
     """Of a part of ours that a command of the user's needed."""
     scope = Scope(on).open()
@@ -77,6 +82,54 @@ def test_an_import_within_a_scope_is_in_neither_end_nor_peak(on):
     gen = scope.result(Measurement, "").gen
     assert (mb(gen.consumed_bytes), mb(gen.peaked_bytes)) == (0, 40)
     assert gen.peak.quality == "exact"
+
+
+def test_two_threads_that_import_the_same_take_it_once(on):
+    """The sampler's finds the framework while the cell ends, and waits for the import of the other."""
+    entered, taken = threading.Barrier(2), threading.Event()
+
+    def wait():
+        with on.own_imports.importing():
+            entered.wait()
+            taken.wait()
+
+    other = threading.Thread(target=wait)
+    scope = Scope(on).open()
+    other.start()
+    with on.own_imports.importing():
+        entered.wait()
+        KEPT.append(Block(3))
+    taken.set()
+    other.join()
+    scope.close()
+    assert mb(scope.result(Measurement, "").gen.consumed_bytes) == 0
+
+
+@pytest.mark.parametrize("when", ["began", "ended"])
+def test_another_thread_imports_while_a_scope(on, when):
+    """What it has taken by then is counted by then, and the rest not in this scope's place."""
+    taken, over = threading.Event(), threading.Event()
+
+    def take():
+        with on.own_imports.importing():
+            KEPT.append(Block(3))
+            taken.set()
+            over.wait()
+
+    other = threading.Thread(target=take)
+    scope = Scope(on)
+    if when == "ended":
+        scope.open()
+    other.start()
+    taken.wait()
+    if when == "began":
+        scope.open()
+    else:
+        scope.close()
+    over.set()
+    other.join()
+    scope.close()
+    assert mb(scope.result(Measurement, "").gen.consumed_bytes) == 0
 
 
 def test_an_import_that_fails_is_tried_again(on, monkeypatch):

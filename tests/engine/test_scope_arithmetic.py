@@ -129,7 +129,10 @@ class Fake:
         self.sampler = SimpleNamespace(
             start=lambda _: self.say("start", True), stop=lambda _: self.say("stop", None)
         )
-        self.energy, self.own_imports = [], SimpleNamespace(bytes=0, importing=contextlib.nullcontext)
+        self.energy, self.own_imports = (
+            [],
+            SimpleNamespace(bytes=0, limits=(), importing=contextlib.nullcontext),
+        )
         self.nvml = SimpleNamespace(
             devices=lambda: self.raw,
             energy_j=self.energy_j,

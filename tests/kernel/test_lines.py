@@ -47,7 +47,10 @@ def stopped(kernel):
 
 
 BEGIN = "%load_ext ipygpulogger", "import asyncio, json, sys; from ipygpulogger.engine.machine import machine"
-pytestmark = pytest.mark.kernel(shared=True, begin=BEGIN, around=stopped)
+pytestmark = [
+    pytest.mark.kernel(shared=True, begin=BEGIN, around=stopped),
+    pytest.mark.linux("elsewhere what lines needed is a range"),
+]
 
 EARLIER = "\ndef transient(size_mb):\n    made = b'x' * (size_mb << 20)\n    return len(made)\n"
 CELL = """

@@ -15,6 +15,8 @@ from ipygpulogger.lines.line_memory import LineMemories
 from ipygpulogger.lines.line_profiler import LineProfiler
 from ipygpulogger.sources import Reading
 
+pytestmark = pytest.mark.linux("elsewhere what a line needed is a range")
+
 
 def nothing_open(profiler):
     """Whether every line has ended, and no frame's memory is attributed to any."""

@@ -62,6 +62,7 @@ def test_what_a_cell_asks_for(source, request_):
     assert request_of(source) == request_
 
 
+@pytest.mark.linux("elsewhere what lines needed is a range")
 def test_a_cell_is_named_by_what_needed_most(il, shell):
     """By its heaviest line, or the line at its peak, if they were measured; its first line stays its source."""
     pytest.importorskip("memray")

@@ -98,6 +98,7 @@ def test_a_second_start_or_stop_changes_nothing(shell, il, capsys):
     assert len(il.history) == 2
 
 
+@pytest.mark.linux("elsewhere an earlier peak bounds a lower one")
 def test_two_loggers_are_each_right(shell, il, capsys, clock):
     """Two reports; neither time holds the other's settling or printing, both see the memory; one line says its heads."""
     other = IPyGPULogger(compact=True).start()

@@ -197,7 +197,7 @@ def test_the_plot_in_a_terminal_is_drawn_there(extension, capsys, monkeypatch):
 @pytest.mark.parametrize("name", ["run.jsonl", "two words.csv"])
 def test_what_is_saved_is_the_history(extension, capsys, tmp_path, name):
     """%gpulog save: every cell so far is in the file, and how many is told."""
-    run(extension, "x = 1")
+    run(extension, "%gpulog start log_source=True\nx = 1")
     before = list(extension.user_ns["il"].history)
     capsys.readouterr()
     run(extension, f"%gpulog save '{tmp_path / name}'")
@@ -208,7 +208,7 @@ def test_what_is_saved_is_the_history(extension, capsys, tmp_path, name):
 @pytest.mark.parametrize("kind", ["jsonl", "csv", "parquet"])
 def test_what_is_loaded_is_shown_and_handed_back(extension, capsys, tmp_path, kind):
     """%gpulog load: the summary of the file, not of this session; the history can be assigned."""
-    run(extension, "%gpulog start report=text")
+    run(extension, "%gpulog start report=text log_source=True")
     run(extension, "kept = bytearray(30 << 20)")
     saved = list(extension.user_ns["il"].history)
     run(extension, f"%gpulog save '{tmp_path}/run.{kind}'")
@@ -243,7 +243,7 @@ def test_a_statement_has_one_line_and_its_names_stay(either, capsys):
     out = dict(shell.user_ns["Out"])
     assert run(shell, '%gpulog measure held = bytearray(b"x") * (64 << 20); len(held)').success
     printed = capsys.readouterr()
-    assert re.fullmatch(r"\d\.\d\d s · RAM \+6[345] MB .*→ \d+ MB\n", printed.out)
+    assert re.fullmatch(r"\d\.\d\d s · RAM \+6[345] MB\b.*→ \d+ MB\n", printed.out)
     assert printed.err == ""
     assert len(shell.user_ns["held"]) == 64 << 20
     assert shell.user_ns["Out"] == out

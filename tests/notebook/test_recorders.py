@@ -18,7 +18,7 @@ def test_a_running_logger_keeps_them(shell, il, tmp_path):
     """In its history and its log, each with its process; its own last cell stays what it was."""
     run(shell, "x = 1")
     own, data = il.record, il.data
-    il.log = str(tmp_path / "run.jsonl")
+    il.log, il.log_source = str(tmp_path / "run.jsonl"), True
     found = [from_rank(rank, rank * MB) for rank in range(3)]
     assert keep(found) == found
     assert list(il.history) == [own, *found]

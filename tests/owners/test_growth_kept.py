@@ -5,6 +5,10 @@ import os
 import subprocess
 import sys
 
+import pytest
+
+pytestmark = pytest.mark.linux("its malloc says what it keeps")
+
 BEGIN = """
 import gc, json, sys
 from IPython.core.interactiveshell import InteractiveShell

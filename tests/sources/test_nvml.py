@@ -56,6 +56,7 @@ def test_a_device_without_a_name(gpu, nvml, monkeypatch):
     assert [device.name for device in nvml.devices()] == ["GPU", "GPU"]
 
 
+@pytest.mark.linux("elsewhere it is unknown whose the pids are")
 def test_our_own_part(gpu, nvml):
     """0 when others are listed; unknown where the driver hides sizes, or lists a host's pids (containers)."""
     uuid = nvml.devices()[0].uuid
@@ -70,6 +71,7 @@ def test_our_own_part(gpu, nvml):
     assert nvml.own_bytes(uuid) is None
 
 
+@pytest.mark.linux("elsewhere it is unknown whose the pids are")
 def test_a_list_of_processes_is_no_garbage(gpu, nvml):
     """pynvml makes a class for so many processes, and a class is garbage of the cell's unless it is held."""
     uuid = nvml.devices()[0].uuid

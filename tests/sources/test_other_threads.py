@@ -41,6 +41,7 @@ def busy():
 
 
 @linux
+@pytest.mark.linux("elsewhere they have a moment")
 def test_every_busy_thread_has_run(busy):
     """It is the kernel who decides which of them runs."""
     threads, ended = busy

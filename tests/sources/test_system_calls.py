@@ -146,7 +146,7 @@ def test_what_can_be_read_at_once(calls, tmp_path):
     os.close(reader)
 
 
-@pytest.mark.linux("nothing forks there", "macos")
+@pytest.mark.linux("children are not measured there")
 def test_whether_there_are_children(calls):
     """A child counts while it runs and until it was waited for, and stays there to be waited for."""
     before = calls.has_children()  # left by other tests

@@ -61,7 +61,7 @@ def test_what_cannot_be_saved_harms_nothing(tmp_path, monkeypatch, kind, fault):
     def fail(*_):
         raise fault
 
-    def full(path, mode):
+    def full(path, mode, *_):
         return type("Full", (io.FileIO,), {"write": fail})(path, mode)
 
     for step, broken in (("open", full), ("replace", fail)):
