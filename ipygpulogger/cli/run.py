@@ -17,7 +17,7 @@ from ..render import summary
 from ..runtime.errors import write_file
 from . import arguments
 from .arguments import check
-from .execution import Execution
+from .execution import Execution, Terminated
 from .progress import Progress, Transcript
 from .report import Results, write_page
 from .streams import aside, interrupt_held_back, say
@@ -49,12 +49,13 @@ def run(options: argparse.Namespace) -> int:
                 aside(f"ipygpulogger: {remark}")
             transcript = Transcript(progress, shows_output=options.show_output)
             results.fail(execution.execute(results, transcript))
-        except KeyboardInterrupt:
+        except KeyboardInterrupt as stopped:
+            ended = "terminated" if isinstance(stopped, Terminated) else "interrupted"
             if execution is None or not execution.started:
                 progress.stop()
-                aside("ipygpulogger: interrupted before the first cell; nothing is written")
+                aside(f"ipygpulogger: {ended} before the first cell; nothing is written")
             else:
-                results.fail(f"interrupted in {execution.cell}" if execution.cell else "interrupted")
+                results.fail(f"{ended} in {execution.cell}" if execution.cell else ended)
             raise
         finally:
             if execution is not None and execution.started:
