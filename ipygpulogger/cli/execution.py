@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 _EXTENSION = "__import__('ipygpulogger.notebook.magics').notebook.magics"
 _START = "__import__('ipygpulogger').load(get_ipython(), report='rich')"
 _LOGGER = f"{_EXTENSION}.GpulogMagics.of(get_ipython()).extension"
+_LACKS = f"__import__('json').dumps({_LOGGER}._reporter.lacks)"
 _LAST_RECORD = f"{_EXTENSION}.last_record()"
 _PROCESS_RECORDS = f"{_EXTENSION}.process_records({{since}})"
 _LINES, _READ_BYTES = 25, 20_000  # the most that is told of what the kernel's process wrote
@@ -250,6 +251,9 @@ class Execution:
             lacks = f"cannot load ipygpulogger ({_first_line(content.get('evalue', ''))})"
             cure = "install it there with pip install ipygpulogger"
             raise BadRequest(f"the kernel {client.kernel_name!r} {lacks}: {cure}")
+        with contextlib.suppress(*_NO_ANSWER):
+            for sentence in await self._value_of(_LACKS) if self._options["peak"] else ():
+                aside(f"ipygpulogger: {sentence}")  # what the logger's start prints is not shown
         self._results.started()
         self.started = True
 

@@ -105,6 +105,16 @@ def test_a_cell_that_minds_no_interrupt(notebook, source, monkeypatch, capsys):
     assert is_executed(path)
 
 
+def test_a_peak_that_cannot_be_known(notebook, kernel_of):
+    """--peak in a kernel without memray: said once, with the command that installs it."""
+    lacks = "from importlib import util; found = util.find_spec\nutil.find_spec = lambda name, *more: None if name == 'memray' else found(name, *more)"
+    run = f"{lacks}\nimport runpy\nrunpy.run_module('ipykernel_launcher', run_name='__main__')"
+    metadata, env = kernel_of(sys.executable, "-c", run, "-f", "{connection_file}")
+    done = command("run", notebook("1", "2", **metadata), "--peak", env=env)
+    assert done.returncode == 0
+    assert (done.stdout + done.stderr).count("pip install 'ipygpulogger[memray]'") == 1
+
+
 TERMINATED = {
     "before the first cell": ("before the first cell; nothing is written", None),
     "in a cell": ("in cell 2 of 3", ["ok", "interrupted"]),
