@@ -12,6 +12,7 @@ from ..analysis.notable import excesses
 from ..analysis.ranking import outer
 from ..engine.machine import machine
 from ..records import CellRecord
+from ..records.note import NoteKind, of_kind
 from ..records.units import MB, cells_text, rounded_mb, shortened, time_text
 from ..render import summary
 from ..runtime.errors import write_file
@@ -100,7 +101,8 @@ def _conclude(results: Results) -> None:
         parts = [f"{cells_text(len(cells), 0)} in {time_text(sum(record.time_s for record in cells))}"]
         parts += [f"highest {one.name} {one.size} in {shortened(one.by.title())}" for one in highest]
         failed = [record for record in records if record.outcome()]
-        named = {"failed": failed, "over budget": results.over}
+        over = [one for one in records if one in results.over or of_kind(one.notes, NoteKind.OVER_BUDGET)]
+        named = {"failed": failed, "over budget": over}
         parts += [f"{what}: {_few(found)}" for what, found in named.items() if found]
         with results.failure("stdout"):
             say(" · ".join(parts))
