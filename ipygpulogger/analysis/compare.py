@@ -93,7 +93,8 @@ def compare(
     """Compare two runs of a notebook, cell by cell."""
     # Cells are matched by id, and otherwise by their first line, from the end. If a cell ran several times,
     # its last run counts, as in a saved notebook. A record of another process is compared with that of the
-    # same rank or worker. Tasks are left out: a scheduler chooses where each runs.
+    # same rank or worker. Tasks are left out: a scheduler chooses where each runs. So are the cells that only
+    # ran our own magics.
     #
     # A cell has grown when its highest use has, by more than the tolerated fraction of what that was, the
     # floor, and the granularity of both counters; and when that much is left without what was there before.
@@ -115,6 +116,8 @@ def _last_runs(records: Iterable[CellRecord]) -> _Runs:
     """Return the last run of each cell, by its id or a number; in another process by a tuple."""
     found: _Runs = {}
     for number, record in enumerate(records):
+        if record.gpulog_only:
+            continue
         process = process_of(record)
         key: Hashable = number if record.cell_id is None else record.cell_id
         if process is not None:

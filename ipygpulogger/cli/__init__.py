@@ -1,8 +1,8 @@
 """The command line: ``ipygpulogger run``, ``report``, ``compare`` and ``doctor``.
 
 It exits with 0; with 1 if a cell failed, went over its budget or grew; with 2 if the request cannot be
-carried out: one sentence on stderr, and nothing was written; with 130 if it was interrupted. A script ends as
-it does without us, but with 1 where it succeeded and went over its budget.
+carried out: one sentence on stderr, and nothing was written; with 130 if it was interrupted; with 143 if it
+was terminated. A script ends as it does without us, but with 1 where it succeeded and went over its budget.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import sys
 from collections.abc import Sequence
 
 from ..runtime.errors import IN_PLAIN_SIGNS, first_line
-from . import report, run, script
+from . import execution, report, run, script
 from .arguments import BadRequest, parse
 from .streams import aside
 
@@ -39,10 +39,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BadRequest as problem:
         aside(f"ipygpulogger: {problem}")
         return 2
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as stopped:
         if arguments is None:  # the process ends now, and another Ctrl-C must not cut that short
             signal.signal(signal.SIGINT, signal.SIG_IGN)
-        return 130
+        return 143 if isinstance(stopped, execution.Terminated) else 130
     except Exception as error:  # not 1, which would mean that a cell grew
         if os.environ.get(_DEBUG):
             raise

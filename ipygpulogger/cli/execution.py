@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 _EXTENSION = "__import__('ipygpulogger.notebook.magics').notebook.magics"
 _START = "__import__('ipygpulogger').load(get_ipython(), report='rich')"
 _LOGGER = f"{_EXTENSION}.GpulogMagics.of(get_ipython()).extension"
+_LACKS = f"__import__('json').dumps({_LOGGER}._reporter.lacks)"
 _LAST_RECORD = f"{_EXTENSION}.last_record()"
 _PROCESS_RECORDS = f"{_EXTENSION}.process_records({{since}})"
 _LINES, _READ_BYTES = 25, 20_000  # the most that is told of what the kernel's process wrote
@@ -46,6 +47,10 @@ _GRACE_S = 10  # how long an interrupted cell may take to end before its kernel 
 
 class _TooLong(Exception):  # noqa: N818 - ends the run
     """A cell ran longer than allowed."""
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM came, and not Ctrl-C."""
 
 
 class Execution:
@@ -63,7 +68,8 @@ class Execution:
         self._notebook = notebook
         self._options = {"lines": options.lines, "peak": options.peak}  # of the logger
         self._timeout_s: float | None = options.timeout
-        self._interrupted = self._late = self._is_ending = False
+        self._interrupted: type[KeyboardInterrupt] | None = None  # by the last signal
+        self._late = self._is_ending = False
         self._alarm: asyncio.TimerHandle | None = None  # when the cell has run too long
         cells = enumerate(notebook.cells)
         self._codes = [i for i, cell in cells if cell.cell_type == "code" and cell.source.strip()]
@@ -119,8 +125,8 @@ class Execution:
 
     async def _execute(self, **streams: Any) -> str | None:
         why: str | None = None
-        # Run as soon as nbclient waits for the kernel that it starts: behind its own handler of Ctrl-C.
-        asyncio.get_running_loop().call_soon(self._handle_interrupts, asyncio.current_task())
+        # Run as soon as nbclient waits for the kernel that it starts: behind its own handlers of signals.
+        asyncio.get_running_loop().call_soon(self._handle_signals, asyncio.current_task())
         try:
             await self._client.async_execute(**streams)
         except asyncio.CancelledError:
@@ -133,7 +139,7 @@ class Execution:
             self._disarm()
             atexit.unregister(self._client._cleanup_kernel)  # of nbclient, which an interrupt keeps from that
         if self._interrupted:
-            raise KeyboardInterrupt
+            raise self._interrupted
         return why
 
     def _why(self, error: Exception) -> str:
@@ -160,7 +166,7 @@ class Execution:
         """Start the logger before the first cell, and show which cell runs; called by nbclient."""
         self._disarm()  # nbclient may have skipped the previous cell
         if self._interrupted:  # and the previous cell caught the interrupt
-            raise KeyboardInterrupt
+            raise self._interrupted
         if not self.started:
             await self._start()
         if cell_index in self._codes:
@@ -245,24 +251,32 @@ class Execution:
             lacks = f"cannot load ipygpulogger ({_first_line(content.get('evalue', ''))})"
             cure = "install it there with pip install ipygpulogger"
             raise BadRequest(f"the kernel {client.kernel_name!r} {lacks}: {cure}")
+        with contextlib.suppress(*_NO_ANSWER):
+            for sentence in await self._value_of(_LACKS) if self._options["peak"] else ():
+                aside(f"ipygpulogger: {sentence}")  # what the logger's start prints is not shown
         self._results.started()
         self.started = True
 
-    def _handle_interrupts(self, task: asyncio.Task[Any] | None) -> None:
+    def _handle_signals(self, task: asyncio.Task[Any] | None) -> None:
+        loop = asyncio.get_running_loop()
         with contextlib.suppress(NotImplementedError):  # Windows
-            asyncio.get_running_loop().add_signal_handler(signal.SIGINT, self._interrupt, task)
+            for number, kind in (signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, Terminated):
+                loop.add_signal_handler(number, self._interrupt, task, kind)
 
-    def _interrupt(self, task: asyncio.Task[Any] | None) -> None:
-        """Interrupt the cell on Ctrl-C, so that its figures are kept; end the kernel on the second one.
+    def _interrupt(self, task: asyncio.Task[Any] | None, kind: type[KeyboardInterrupt]) -> None:
+        """Interrupt the cell on a signal, so that its figures are kept; end the kernel on the second one.
 
-        While the kernel starts, no cell can be interrupted, so the first Ctrl-C ends the kernel.
+        While the kernel starts, no cell can be interrupted, so the first signal ends the kernel.
         """
         if self.started and not self._interrupted:
             self._interrupt_cell()
+            if kind is Terminated:  # nobody presses again, and SIGKILL often follows within 10 s
+                self._disarm()
+                self._arm(_GRACE_S / 2, self._end_kernel)
         elif task is not None and not self._is_ending:  # a third one must not cut the ending short
             self._is_ending = True
             task.cancel()
-        self._interrupted = True
+        self._interrupted = kind
 
     def _too_long(self) -> None:
         """Interrupt the cell, so that its figures are kept; if that does not help, end the kernel."""

@@ -65,18 +65,19 @@ def main_line(text: str) -> str:
 
 
 def moved(record: CellRecord | None) -> list[str]:
-    """Return how the cell failed, and each memory that moved much; if there is none, what is in use.
+    """Return how the cell failed, whether it went over the notebook's own budget, and what moved much.
 
-    That is of the first GPU, or without one of RAM.
+    If nothing did, the last is what is in use of the first GPU, or without one of RAM.
     """
     if record is None:
         return ["not measured"]
     clauses = list(memories(record))
     much = [str(clause) for clause in clauses if clause.phrases[0].weight == "strong"]
+    over = ["over budget"] if of_kind(record.notes, NoteKind.OVER_BUDGET) else []
     if ended := record.outcome():
-        return [printable(ended), *map(printable, much)]
+        return [printable(ended), *over, *map(printable, much)]
     still = [str(clause) for clause in clauses if str(clause).startswith("RAM") != bool(record.gpus)]
-    return [printable(clause) for clause in much or still[:1]]
+    return [*over, *(printable(clause) for clause in much or still[:1])]
 
 
 class Transcript:

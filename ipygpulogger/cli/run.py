@@ -12,12 +12,13 @@ from ..analysis.notable import excesses
 from ..analysis.ranking import outer
 from ..engine.machine import machine
 from ..records import CellRecord
+from ..records.note import NoteKind, of_kind
 from ..records.units import MB, cells_text, rounded_mb, shortened, time_text
 from ..render import summary
 from ..runtime.errors import write_file
 from . import arguments
 from .arguments import check
-from .execution import Execution
+from .execution import Execution, Terminated
 from .progress import Progress, Transcript
 from .report import Results, write_page
 from .streams import aside, interrupt_held_back, say
@@ -49,12 +50,13 @@ def run(options: argparse.Namespace) -> int:
                 aside(f"ipygpulogger: {remark}")
             transcript = Transcript(progress, shows_output=options.show_output)
             results.fail(execution.execute(results, transcript))
-        except KeyboardInterrupt:
+        except KeyboardInterrupt as stopped:
+            ended = "terminated" if isinstance(stopped, Terminated) else "interrupted"
             if execution is None or not execution.started:
                 progress.stop()
-                aside("ipygpulogger: interrupted before the first cell; nothing is written")
+                aside(f"ipygpulogger: {ended} before the first cell; nothing is written")
             else:
-                results.fail(f"interrupted in {execution.cell}" if execution.cell else "interrupted")
+                results.fail(f"{ended} in {execution.cell}" if execution.cell else ended)
             raise
         finally:
             if execution is not None and execution.started:
@@ -99,7 +101,8 @@ def _conclude(results: Results) -> None:
         parts = [f"{cells_text(len(cells), 0)} in {time_text(sum(record.time_s for record in cells))}"]
         parts += [f"highest {one.name} {one.size} in {shortened(one.by.title())}" for one in highest]
         failed = [record for record in records if record.outcome()]
-        named = {"failed": failed, "over budget": results.over}
+        over = [one for one in records if one in results.over or of_kind(one.notes, NoteKind.OVER_BUDGET)]
+        named = {"failed": failed, "over budget": over}
         parts += [f"{what}: {_few(found)}" for what, found in named.items() if found]
         with results.failure("stdout"):
             say(" · ".join(parts))

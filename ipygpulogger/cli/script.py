@@ -95,7 +95,7 @@ def _source(options: argparse.Namespace) -> bytes:
 
 def _recording(peak: bool | str) -> PeakRecording:
     of_ram = peak == "all" or not machine().nvml.devices()  # memray slows what runs on a GPU
-    if of_ram and not installed():  # said before the script has run, too
+    if of_ram and not installed() and machine().notes.is_new(ABSENT):  # said before the script has run
         aside(f"ipygpulogger: {ABSENT}")
     recording = PeakRecording(ram=of_ram)
     _when_torch_is_imported(recording.torch_imported)

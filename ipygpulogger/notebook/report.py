@@ -46,6 +46,7 @@ class Reporter:
     def __init__(self, options: Options) -> None:
         self._options = options
         self._warned: set[str] = set()
+        self.lacks: list[str] = []  # what the options ask for and is not there; `ipygpulogger run` says it
         self._heads = True  # whether the heads of the compact report are still to be said
 
     def show(self, record: CellRecord, publisher: Any, *, beside_peak: bool = False) -> None:
@@ -129,7 +130,7 @@ class Reporter:
             with importing():
                 from ..sources.system.memray import ABSENT, installed
             in_ram = peak == "all" or machine().frameworks.current_index() is None
-            lacks += [ABSENT] if in_ram and not installed() else []
+            self.lacks = lacks = [ABSENT] if in_ram and not installed() else []
         lacks += [NOT_KEPT] if report == "metadata" and not self.keeps_metadata else []
         for sentence in filter(machine().notes.is_new, lacks):
             say(sentence)

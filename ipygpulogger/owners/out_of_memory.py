@@ -109,7 +109,8 @@ def oom_snapshot(
         return _ram_snapshot(error, shell)
     message = read_message(message_of(cause))
     counter = _counter(cause, message, frameworks)
-    device = counter.device.id if counter else device_id("gpu", message.device_index or 0)
+    said = "gpu" if message.device_index is None else device_id("gpu", message.device_index)
+    device = counter.device.id if counter else said
     found = owners_in(shell, [framework.holding for framework in frameworks], error)
     sizes: list[int] = []
     with suppress(Unavailable):

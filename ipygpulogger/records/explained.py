@@ -210,7 +210,8 @@ class OutOfMemory(Displayed, Value):
     """A device, or general RAM, when an allocation there failed; each figure is None when unknown.
 
     Attributes:
-        device: "cuda:0"; "cpu" for general RAM, of which only what was asked for and is free is known.
+        device: "cuda:0"; "gpu" where it is not known which; "cpu" for general RAM, of which only what was
+            asked for and is free is known.
         asked_bytes: The size of the allocation that failed; above 1 GiB off by up to 5 MB.
         free_bytes: Free on the device.
         live_bytes: In live tensors of this process.

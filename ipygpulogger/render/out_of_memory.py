@@ -11,7 +11,7 @@ from ..records.units import MB, clipped, nonzero_mb, printable_lines, readable_s
 from .markup import Part, first_fitting, fitted, legend, size, small, typeset
 
 _FIRST = "asked", "free"
-_RAM_FAILED = "An allocation of RAM failed"
+_FAILED = {CPU: "An allocation of RAM failed", "gpu": "Out of memory"}  # where nothing says on which
 _TRACEBACK = "last traceback: "
 _ADVICE = 400  # bytes
 _ALIVE = "alive then"  # when the allocation failed
@@ -26,7 +26,7 @@ def report(card: OutOfMemory) -> str:
     figures = rows(card)
     first = _listed(row for row in figures if row[0] in _FIRST)
     others = _listed(row for row in figures if row[0] not in _FIRST)
-    failed = _RAM_FAILED if card.device == CPU else f"Out of memory on {card.device}"
+    failed = _FAILED.get(card.device, f"Out of memory on {card.device}")
     lines = [f"{failed}{first and ': '}{first}", f"  -> {card.advice}"]
     lines += [f"  {others}"] if others else []
     if card.owners:
@@ -72,7 +72,7 @@ def _headline(card: OutOfMemory) -> str:
     words = ", ".join(f"{size_text(one)} {what}" for one, what in known if one is not None)
     if asked is not None and free is not None and asked - free >= MB:
         words += f": {size_text(asked - free)} short"
-    failed = _RAM_FAILED if card.device == CPU else f"{escape(clipped(name, _NAME))} is out of memory"
+    failed = _FAILED.get(card.device, f"{escape(clipped(name, _NAME))} is out of memory")
     return f"{failed}.</b>{f' {words}.' if words else ''}"
 
 

@@ -183,6 +183,18 @@ def test_the_last_run_of_a_cell_counts():
     assert compare(base, new).regressed
 
 
+@pytest.mark.parametrize("cell_id", [None, "same"])
+def test_cells_that_only_ran_gpulog_are_left_out(cell_id):
+    """They are the logger's, not the user's; without source, all of them would have the same code."""
+    ours = [
+        replace(cell(size_mb, source="%gpulog save a.csv", cell_id=cell_id), gpulog_only=True)
+        for size_mb in (100, 300)
+    ]
+    found = compare([cell(1), ours[0]], [cell(1), ours[1]])
+    assert len(found.pairs) == 1
+    assert (found.regressed, found.new, found.removed, found.unexplained) == ((), (), (), None)
+
+
 def test_a_nested_cell_is_not_its_outer_one():
     """The same line within a %%capture and on its own: two cells."""
     nested = replace(cell(source="x"), execution_count=None)

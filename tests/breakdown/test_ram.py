@@ -209,6 +209,13 @@ def test_what_memray_does_not_see_is_said():
     assert [len(_unseen([row, row], rise_mb * MB)) for rise_mb in (266, 267)] == [0, 1]
 
 
+def test_a_block_without_a_report_warns_that_memray_lacks(monkeypatch, fresh_machine):
+    """Else what was asked for would be missing without a word."""
+    monkeypatch.setattr(source, "installed", lambda: False)
+    with pytest.warns(RuntimeWarning, match=r"pip install 'ipygpulogger\[memray\]'"), measure(peak=True):
+        pass
+
+
 def test_without_memray_one_sentence_says_how(monkeypatch, fresh_machine):
     """Once in a process."""
     monkeypatch.setattr(source, "installed", lambda: False)

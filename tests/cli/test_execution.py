@@ -2,7 +2,10 @@
 
 import os
 import re
+import signal
+import subprocess
 import sys
+import time
 
 import pytest
 from command_line import command, executed, is_executed, records, refused, tracebacks_of_ours
@@ -100,6 +103,52 @@ def test_a_cell_that_minds_no_interrupt(notebook, source, monkeypatch, capsys):
     assert "stopped at cell 1 of 2, which ran longer than 1 s" in capsys.readouterr().err
     assert not path.with_name("ran").exists()
     assert is_executed(path)
+
+
+def test_a_peak_that_cannot_be_known(notebook, kernel_of):
+    """--peak in a kernel without memray: said once, with the command that installs it."""
+    lacks = "from importlib import util; found = util.find_spec\nutil.find_spec = lambda name, *more: None if name == 'memray' else found(name, *more)"
+    run = f"{lacks}\nimport runpy\nrunpy.run_module('ipykernel_launcher', run_name='__main__')"
+    metadata, env = kernel_of(sys.executable, "-c", run, "-f", "{connection_file}")
+    done = command("run", notebook("1", "2", **metadata), "--peak", env=env)
+    assert done.returncode == 0
+    assert (done.stdout + done.stderr).count("pip install 'ipygpulogger[memray]'") == 1
+
+
+TERMINATED = {
+    "before the first cell": ("before the first cell; nothing is written", None),
+    "in a cell": ("in cell 2 of 3", ["ok", "interrupted"]),
+    "in a deaf cell": ("in cell 2 of 3", ["ok"]),
+}
+
+
+@pytest.mark.skipif(os.name != "posix", reason="Windows sends no SIGTERM")
+@pytest.mark.parametrize("where", TERMINATED)
+def test_a_run_that_is_terminated(notebook, tmp_path, kernel_of, where):
+    """SIGTERM, as of `timeout` and a cancelled job: one sentence, the log and the notebook kept, exit 143."""
+    says, statuses = TERMINATED[where]
+    ready = f"open({str(tmp_path / 'ready')!r}, 'w').close(); import time; time.sleep(600)"
+    begun = f"{ready if statuses is None else ''}\nimport runpy\nrunpy.run_module('ipykernel_launcher', run_name='__main__')"
+    metadata, env = kernel_of(sys.executable, "-c", begun, "-f", "{connection_file}")
+    deaf = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN); " if "deaf" in where else ""
+    path, log = notebook("1", f"{deaf}{ready}", "3", **metadata), tmp_path / "log.jsonl"
+    with subprocess.Popen(
+        [sys.executable, "-m", "ipygpulogger", "run", path, "--log", log],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=env,
+    ) as process:
+        while not (tmp_path / "ready").exists():
+            assert process.poll() is None
+            time.sleep(0.05)
+        process.send_signal(signal.SIGTERM)
+        said = process.communicate(timeout=60)[1].splitlines()
+    assert process.returncode == 143, said
+    assert said[0] == f"ipygpulogger: terminated {says}"
+    assert len(said) == 1 + bool(statuses), said
+    assert is_executed(path) == log.exists() == bool(statuses)
+    assert not statuses or [record["status"] for record in records(log)] == statuses
 
 
 @pytest.mark.parametrize(

@@ -82,8 +82,10 @@ def test_a_peak_that_cannot_be_known_is_said_at_once(monkeypatch, capsys):
     """Without memray, before the script has run: with the command that installs it."""
     monkeypatch.setattr(cli_script, "installed", lambda: False)
     monkeypatch.setattr(sys, "meta_path", [*sys.meta_path])
+    monkeypatch.setattr(cli_script.machine().notes, "_told", set())
     cli_script._recording("all")
     assert "pip install 'ipygpulogger[memray]'" in capsys.readouterr().err
+    assert not cli_script.machine().notes.is_new(cli_script.ABSENT), "the report would say it again"
 
 
 ENDS = {

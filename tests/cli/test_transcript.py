@@ -4,7 +4,7 @@ import re
 from dataclasses import replace
 
 import pytest
-from command_line import MB, made
+from command_line import MB, command, made
 from nbformat.v4 import new_output
 from sessions import gpu, ram
 
@@ -93,6 +93,17 @@ def test_a_cell_is_named_by_what_it_does(capsys):
     assert "data = load()" in told(capsys, (None, source)).out
     cell = replace(made(source="# load"), main_line="data = load()")
     assert told(capsys, (cell, source)).out.rstrip().endswith("  data = load()")
+
+
+def test_the_notebooks_own_budget(notebook):
+    """`budget` of the notebook marks the cell's line and the last line; it fails no run."""
+    done = command(
+        "run", notebook("%gpulog start budget=150MB", "x = b'x' * (200 << 20)", "%gpulog start budget=9GB\n1")
+    )
+    assert done.returncode == 0
+    *cells, last = done.stdout.splitlines()
+    assert ["  over budget · RAM +200 MB → " in line for line in cells] == [False, True, False]
+    assert last.endswith(" · over budget: In [2]")
 
 
 def test_an_interrupted_cell_needs_no_traceback(capsys):

@@ -27,20 +27,21 @@ GIB = 2**30
         (
             "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 1 has",
             2 * GIB,
-            "on gpu:1: asked 2.00 GiB\n  -> Use less at once: 2.00 GiB were asked for.",
+            " on gpu:1: asked 2.00 GiB\n  -> Use less at once: 2.00 GiB were asked for.",
         ),
         (
             "CUDA error: out of memory",
             None,
-            "on gpu:0\n  -> Use less at once: it is not known how much was asked for.",
+            "\n  -> Use less at once: it is not known how much was asked for.",
         ),
     ],
 )
 def test_without_any_framework(shell, words, asked_bytes, report):
-    """What the words say is told; the rest is unknown, and never 0."""
+    """What the words say is told; the rest is unknown, and never 0: no device that they do not name."""
     card = oom_report(oom_snapshot(RuntimeError(words), shell, []), [])
     assert (card.asked_bytes, card.free_bytes, card.live_bytes) == (asked_bytes, None, None)
-    assert out_of_memory.report(card) == f"Out of memory {report}"
+    assert out_of_memory.report(card) == f"Out of memory{report}"
+    assert re.search("<b>(GPU 1 is out|Out) of memory\\.</b>", out_of_memory.html(card, 9000))
 
 
 class Allocator(DeviceCounter):
@@ -194,7 +195,7 @@ def test_a_broken_explanation_costs_nothing(shell, capsys, monkeypatch):
     il = IPyGPULogger().start()
     shell.run_cell(fails, store_history=True)
     assert il.record.out_of_memory.asked_bytes == 2 * GIB
-    assert "Out of memory on gpu:0: asked 2.00 GiB" in capsys.readouterr().out
+    assert "Out of memory: asked 2.00 GiB" in capsys.readouterr().out
     monkeypatch.setattr("ipygpulogger.owners.out_of_memory.oom_snapshot", broken)
     for _ in range(2):
         shell.run_cell(fails, store_history=True)
