@@ -19,10 +19,8 @@ _RISES_ELSEWHERE_BYTES = 2 * MB
 _TOLERANCE_BYTES, _TOLERANCE = 2 * MB, 0.02  # off the line, as allocators round; and of the highest point
 _FAR = 10
 _GIVEN_BACK_BYTES, _GIVEN_BACK = 2 * MB, 0.03  # of what was there before a run, or of what the run needed
-_NOTHING = (
-    "{} needed less than 2 MB, or its code names no array, loader or batch size;"
-    " what is inside functions is not seen"
-)
+_LITTLE = "needed less than 2 MB"  # as `notebook.enrichers` has it: the size of its data is not looked up
+_UNNAMED = "its code names no array, loader or batch size; what is inside functions is not seen"
 _NO_GROWTH = (
     "no memory was seen to grow with {}; a run that begins with larger data in memory than it needs hides"
     " what it needed: run it again"
@@ -104,7 +102,7 @@ def fit_of(
     known = [record for record in records if process_of(record) is None]
     runs = _runs_of(known, count)
     if not runs:
-        return CellFit((), missing=_NOTHING.format("every cell so far"))
+        return CellFit((), missing=f"every cell so far {_LITTLE}, or {_UNNAMED}")
     whole = tuple(run for run in runs if run.status == "ok")
     sizes = _varied(whole)
     if name is not None and name not in sizes:
@@ -145,7 +143,9 @@ def _runs_of(records: Sequence[CellRecord], count: int | None) -> list[CellRecor
     if count is not None:
         latest = [runs for runs in latest if any(run.execution_count == count for run in runs)]
         if not latest:
-            raise ValueError(f"In [{count}] is not in the history, or its runs cannot be told apart")
+            is_there = any(record.execution_count == count for record in records)
+            fault = f"the runs of In [{count}] cannot be told apart"
+            raise ValueError(fault if is_there else f"In [{count}] is not in the history")
     sized = [runs for runs in latest if count is not None or any(run.dimensions for run in runs)]
     return next(filter(_varied, latest), next(iter(sized), []))
 
@@ -159,8 +159,12 @@ def cell_of(record: CellRecord) -> Hashable:
 
 def _missing(runs: Sequence[CellRecord], whole: Sequence[CellRecord]) -> str:
     sized = [run for run in whole if run.dimensions]
+    if not whole:
+        return f"{runs[-1].label} has not succeeded yet"
     if not sized:
-        return f"{runs[-1].label} has not succeeded yet" if not whole else _NOTHING.format(whole[-1].label)
+        usages = whole[-1].gen, *whole[-1].gpus
+        is_little = all(one.peak.lo_bytes <= one.before_bytes + 2 * MB for one in usages)
+        return f"{whole[-1].label} {_LITTLE}" if is_little else f"{whole[-1].label}: {_UNNAMED}"
     name, size = sized[-1].dimensions[0]
     return f"{sized[-1].label} ran with one size only ({name}: {size:,}): run it again with another size"
 

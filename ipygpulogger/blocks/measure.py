@@ -305,5 +305,8 @@ def measure(
     if label is not None and not isinstance(label, str):
         return Measure(None, report=True, compact=compact, peak=peak)(label)
     made = Measure(label, report=report, compact=compact, peak=peak)
-    made.budget_bytes = None if budget is None else parse_size(budget)
+    try:
+        made.budget_bytes = None if budget is None else parse_size(budget)
+    except ValueError as error:
+        raise ValueError(f"budget: {error}") from None
     return made

@@ -71,8 +71,14 @@ def run_script(options: argparse.Namespace) -> int | BaseException:
             record = recording.result(record)
         record = replace(record, notes=(*record.notes, *profiler.notes(lambda _: (path.name, 0))))
         results.keep([record], source.decode(errors="replace"))
-        _report(record, file)
+        shown = record
+        if isinstance(ended, SystemExit):
+            status = ended.code if isinstance(ended.code, int) else 1
+            shown = replace(record, error=f"SystemExit with status {status}")
+        _report(shown, file)
         judge(results, options)
+        if options.log:
+            aside(f"log: {options.log}")
         if page:
             with results.failure(page):
                 write_page(page, path.name, results.history, results.source, results.problems)

@@ -45,18 +45,19 @@ def estimate(
 ) -> Estimate:
     """Estimate what a function would need on a GPU, and whether it fits, without a GPU and before it runs.
 
-    The function is called with fake tensors, which have shapes and no memory: nothing is allocated on a
-    device, no parameter changes, and no random generator moves. What would live is counted as torch's
-    caching allocator would round it with its default settings, whatever ``PYTORCH_CUDA_ALLOC_CONF`` says.
-    Python code of the function does run, with what it prints and writes, and up to four times: again where a
-    run shows that it should have begun with more on the device.
-    Meanwhile no other thread may use the objects that the function uses. Other threads can use torch as
-    before; the function must not start any.
+    The function is called with fake tensors, which have shapes and no memory. Nothing is allocated on a
+    device, no parameter changes, and no random generator moves. Sizes are rounded as torch's caching
+    allocator does with its default settings, whatever ``PYTORCH_CUDA_ALLOC_CONF`` says.
 
-    Tensors are where they are, if any that the function uses is on a GPU. Otherwise models and optimizers
-    are on the device, as after ``model.to(device)``, and so is what the function moves, to a device that
-    was chosen as "cpu" on this machine too; a batch that it takes from a loader stays in general RAM until
-    then. If it moves nothing, all of its tensors are on the device, which a note says.
+    The function's Python code does run, with what it prints and writes. It may run up to four times, until
+    it is known which tensors belong on the device. Meanwhile no other thread may use the objects that the
+    function uses. Other threads can use torch as before; the function must not start any.
+
+    If any tensor that the function uses is on a GPU, all tensors count where they are. Otherwise models and
+    optimizers count as on the device, as after ``model.to(device)``. So does what the function moves there.
+    Where this machine has no GPU, "cpu" in your code means the device too: code that chooses its device
+    chooses that here. A batch from a loader stays in general RAM until it is moved. If the function moves
+    nothing, all of its tensors count as on the device, and a note says so.
 
     Args:
         fn: The function; a training step with its backward pass and optimizer step, for instance.

@@ -167,6 +167,8 @@ class GpulogMagics:
 
     def _stop(self) -> None:
         logger = self.logger  # which may have no other holder than the offer, withdrawn now
+        if not logger.running:
+            logger._reporter.say_that("is stopped already")
         logger.stop()
         self.offer(logger)  # for `%gpulog start`
 

@@ -113,16 +113,17 @@ def _variables(shell: Any) -> Iterator[Root]:
 
 
 def _outputs(shell: Any) -> Iterator[Root]:
-    outputs = shell.user_ns.get("_oh")
+    names = shell.user_ns
+    outputs = names.get("_oh")
     if isinstance(outputs, dict):
         for number, value in list(outputs.items()):
             yield Root(f"Out[{number}]", "output", value)
-    for name, value in list(shell.user_ns_hidden.items()):
-        if CACHED.fullmatch(str(name)):
-            yield Root(f"Out[{name[1:]}]" if name[1:].isdigit() else name, "output", value)
-    for name in ("_", "__", "___"):
-        yield Root(name, "output", getattr(shell.displayhook, name, None))
-    yield Root("_", "output", getattr(getattr(shell, "last_execution_result", None), "result", None))
+    cached = [(name, value) for name, value in shell.user_ns_hidden.items() if CACHED.fullmatch(str(name))]
+    cached.sort(key=lambda item: not item[0][1:].isdigit())  # `_12` is surer than `_` to stay what it is
+    cached += [(name, getattr(shell.displayhook, name, None)) for name in ("_", "__", "___")]
+    cached.append(("_", getattr(getattr(shell, "last_execution_result", None), "result", None)))
+    for name, value in cached:
+        yield Root(name if names.get(name) is value else f"IPython's own {name}", "output", value)
 
 
 def _last_errors(errors: list[BaseException], entries: list[TracebackType]) -> Iterator[Root]:

@@ -24,6 +24,7 @@ from .decode import from_json, types_of
 _BEGINS = b'{"label": '  # every line that `json_line` writes
 IN_METADATA = "ipygpulogger"  # the name in a cell's metadata under which its record is
 _NAMES = re.compile(r"(?:(?:^|, )[^\W\d][\w.]*(?:\[\d+\])?)+(?: and \d+ more)?(?: \(deleted\))?")
+_EMPTY = dict.fromkeys(("source", "code", "main_line"), "")  # texts that an empty field of a .csv stands for
 _CUT_SHORT = "this line was cut short and is left out"
 
 _Found = Iterator[tuple[str, Any]]  # a place in the file, and plain values or, as text, why there are none
@@ -134,6 +135,7 @@ def _csv(rows: list[dict[str, Any]], columns: list[str]) -> str:
 
     table = io.StringIO()
     writer = csv.writer(table)
+    rows = [{**row, **{path: row.get(path) or None for path in _EMPTY}} for row in rows]
     writer.writerows([columns, *([_cell(row.get(path)) for path in columns] for row in rows)])
     return table.getvalue()
 
@@ -158,7 +160,7 @@ def _read_csv(path: Path) -> _Found:
                 raise ValueError(f"{path} has no column 'label'")
             for cells in reader:
                 if cells:
-                    row = {path: cell or None for path, cell in zip(columns, cells, strict=False)}
+                    row = {path: cell or _EMPTY.get(path) for path, cell in zip(columns, cells, strict=False)}
                     where = f"line {reader.line_num}"
                     yield where, _nested(row, f"{path}, {where}")
         except (csv.Error, UnicodeDecodeError):

@@ -21,7 +21,13 @@ if TYPE_CHECKING:
 
 
 class History(Sequenced[CellRecord]):
-    """The finished cells. A record takes about a kilobyte, whatever the cell did."""
+    """The finished cells, a sequence of `CellRecord`: ranked, searched for leaks, saved and loaded.
+
+    Example:
+        ``history = History.load("run.jsonl")``, or ``il.history`` of a logger. Then
+        ``history.rank("time")[:3]``, ``history.suspects()``, ``history.to_pandas()`` or
+        ``history.save("run.csv")``.
+    """
 
     def __init__(self, records: Sequence[CellRecord] = ()) -> None:
         self._records: list[CellRecord] = list(records)

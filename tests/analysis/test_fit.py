@@ -169,13 +169,16 @@ def test_one_size_is_not_enough():
     session.step(32)
     assert session.fit().missing == "In [2] ran with one size only (x: 32): run it again with another size"
     session.cell("%%time", 0, 0, None)
-    for count in (3, 4):
-        with pytest.raises(
-            ValueError, match=rf"^In \[{count}\] is not in the history, or its runs cannot be"
-        ):
+    for count, why in (
+        (3, r"the runs of In \[3\] cannot be told apart$"),
+        (4, r"In \[4\] is not in the history$"),
+    ):
+        with pytest.raises(ValueError, match=f"^{why}"):
             session.fit(count=count)
     session.other(5 * MB)
-    assert session.fit(count=4).missing.startswith(f"In [4] {nothing}")
+    assert session.fit(count=4).missing.startswith("In [4]: its code names no array, loader or batch size")
+    session.cell("y = 1", session.used, session.used + MB, "small")
+    assert session.fit(count=5).missing.startswith("In [5] needed less than 2 MB")
     failing = Session(0, MB)
     failing.step(8, status="error")
     assert failing.fit().missing == "In [1] has not succeeded yet"

@@ -340,7 +340,7 @@ def test_what_could_not_be_measured_is_not_over_budget(monkeypatch, step):
 @pytest.mark.parametrize("budget", ["2", "", "many", 2, -1])
 def test_a_budget_is_a_size(budget):
     """Anything else is refused in one sentence, before the block runs."""
-    with pytest.raises(ValueError, match="write a size such as 10GB"):
+    with pytest.raises(ValueError, match=r"^budget: .*write a size such as 10GB"):
         measure(budget=budget)
 
 

@@ -131,6 +131,14 @@ def test_its_record_says_how_it_ended(script, tmp_path, end):
     assert record["status"] == STATUS[end]
 
 
+def test_the_report_says_the_exit_status_and_where_the_log_is(script, tmp_path):
+    """`sys.exit(7)` fails with its status, a text with 1 as Python has it; the log is named."""
+    for end, status in (("exit 7", 7), ("words", 1)):
+        done = ran(*RUN, "--log", tmp_path / "log.jsonl", script(ENDS[end]))
+        assert f"failed: SystemExit with status {status}" in done.stderr
+        assert f"log: {tmp_path / 'log.jsonl'}\n" in done.stderr
+
+
 ITS_OWN = """
 import sys
 print(sys.argv, sys.path[0], __name__, __file__, __package__, __spec__, input())

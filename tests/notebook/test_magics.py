@@ -56,7 +56,7 @@ def test_the_magic_starts_and_stops(extension, capsys):
     """%gpulog start takes options; each says in a line what it changed; the logger stays the same."""
     il = extension.user_ns["il"]
     il.report = "text"
-    for said in ("ipygpulogger stopped: 1 cell recorded.\n", ""):
+    for said in ("ipygpulogger stopped: 1 cell recorded.\n", "ipygpulogger is stopped already.\n"):
         run(extension, "%gpulog stop")
         assert capsys.readouterr() == (said, "")
         assert not il.running

@@ -28,24 +28,33 @@ def test_variables_and_outputs(notebook, capsys):
 
 
 def test_outputs_that_are_not_in_out(notebook, capsys, monkeypatch):
-    """IPython's own copies hold them: by their number, and where it keeps none, the last three."""
+    """IPython's own copies hold them: the numbered ones, and where it keeps none, the last three."""
     for size in (5, 1, 2, 3):
         run(notebook, f"Array({size})")
-    run(notebook, "number = min(Out); Out.clear()")
-    first = f"Out[{notebook.user_ns['number']}]"
-    assert found_in(notebook) == [
-        (first, 5, "output"),
-        ("_", 3, "output"),
-        ("__", 2, "output"),
-        ("___", 1, "output"),
-    ]
+    run(notebook, "numbers = sorted(Out); Out.clear()")
+    a, b, c, d = (f"_{number}" for number in notebook.user_ns["numbers"])
+    assert found_in(notebook) == [(a, 5, "output"), (d, 3, "output"), (c, 2, "output"), (b, 1, "output")]
     drop_hidden_references(notebook)
     monkeypatch.setattr(notebook.displayhook, "do_full_cache", False)
     builtins._ = str.upper  # with gettext no variable `_` is set either
     for size in (1, 2, 3, 4):
         run(notebook, f"Array({size})")
     run(notebook, "Out.clear()")
-    assert found_in(notebook) == [("_", 4, "output"), ("__", 3, "output"), ("___", 2, "output")]
+    assert [(name.removeprefix("IPython's own "), size) for name, size, _ in found_in(notebook)] == [
+        ("_", 4),
+        ("__", 3),
+        ("___", 2),
+    ]
+
+
+def test_an_output_is_not_called_after_the_users_own_name(notebook, capsys):
+    """Where the user has another `_`, and nothing in `Out`, neither is said to hold the output."""
+    run(notebook, "Array(5)")
+    number = notebook.execution_count - 1
+    run(notebook, "_ = 1; Out.clear()")
+    assert shared_in(notebook) == {f"_{number}": (5, "output", ("IPython's own _",))}
+    run(notebook, f"del _{number}")
+    assert set(shared_in(notebook)) == {f"IPython's own _{number}"}
 
 
 def test_the_last_traceback(notebook, capsys):

@@ -1,5 +1,6 @@
 """The files that hold records: what is saved is loaded, and what is no such file is refused."""
 
+import csv
 import dataclasses
 import errno
 import io
@@ -122,6 +123,16 @@ def _leaf(values, path):
     for name in path.split("."):
         values = values[name]
     return values
+
+
+def test_an_empty_text_is_an_empty_field(tmp_path):
+    """Without source no field of a .csv is a pair of quotes, and an empty text comes back as one."""
+    found, path = [plain(1, source="", code="", main_line="", error=None)], tmp_path / "run.csv"
+    History(found).save(path)
+    with path.open(newline="") as file:
+        (row,) = csv.DictReader(file)
+    assert {row["source"], row["main_line"], row["code"], row["error"]} == {""}
+    assert list(History.load(path)) == found
 
 
 def test_a_spreadsheet_finds_no_formula(tmp_path):
