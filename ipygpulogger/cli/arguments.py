@@ -10,6 +10,7 @@ import json
 import keyword
 import math
 import os
+import re
 import warnings
 from collections.abc import Mapping, Sequence
 from itertools import combinations
@@ -18,7 +19,7 @@ from typing import Any, NoReturn
 
 from ..analysis.compare import FLOOR_BYTES, TOLERANCE
 from ..records.units import parse_size, printable
-from ..runtime.errors import first_line, unfit, why
+from ..runtime.errors import did_you_mean, first_line, unfit, why
 from .streams import say
 
 _SUFFIXES = {"the log": ".jsonl", "the executed notebook": ".ipynb"}
@@ -185,20 +186,34 @@ class _Parser(argparse.ArgumentParser):
     """A parser whose errors are one sentence."""
 
     def error(self, message: str) -> NoReturn:
-        said = printable(" ".join(message.split()))
+        said = message.replace("ignored explicit argument", "does not take")
+        if choice := re.search(r"invalid choice: '(.*)' \(choose from (.*)\)", said):
+            said += did_you_mean(choice[1], re.findall(r"\w+", choice[2]))
+        said = printable(" ".join(said.split()))
         self.exit(2, f"{self.prog}: {said}; {self.prog} --help tells more\n")
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
     """Return the options, with the command's name as `command`; exit with status 2 if they are invalid."""
-    parser, run = _parsers()
+    parser, commands = _parsers()
     if arguments[:1] == ["--version"]:
         from importlib.metadata import version  # 50 ms
 
         say(f"{parser.prog} {version('ipygpulogger')}")
         parser.exit()
-    ours, parameters, theirs = _divided(arguments, run) if arguments[:1] == ["run"] else (arguments, [], None)
-    options = parser.parse_args(ours)
+    for word in arguments[:1]:
+        if not any(one.startswith(word) for one in ("-h", "--help", "--version", *commands)):
+            parser.error(f"there is no command {word!r}{did_you_mean(word.lstrip('-'), commands)}")
+    ours, parameters, theirs = arguments, list[list[str]](), None
+    if arguments[:1] == ["run"]:
+        ours, parameters, theirs = _divided(arguments, commands["run"])
+    options, unknown = parser.parse_known_args(ours)
+    if unknown:
+        wrong = [word for word in unknown if word.startswith("-")] or unknown  # the rest may be its values
+        near, known = wrong[0].partition("=")[0], commands[options.command]._option_string_actions
+        commands[options.command].error(
+            f"unrecognized arguments: {' '.join(wrong)}{did_you_mean(near, known)}"
+        )
     if options.command == "run":
         options.parameters += parameters
     if theirs is not None:
@@ -243,7 +258,7 @@ def _add(parser: argparse.ArgumentParser, options: Mapping[str, tuple[str, dict[
         parser.add_argument(*names.split(), help=says, **how)
 
 
-def _parsers() -> tuple[argparse.ArgumentParser, argparse.ArgumentParser]:
+def _parsers() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParser]]:
     what = "What each cell of a notebook, or a script, costs in RAM, GPU RAM and time."
     parser = _Parser(prog="ipygpulogger", description=what)
     _add(parser, {"--version": ("print the version and exit", _FLAG)})
@@ -306,7 +321,7 @@ def _parsers() -> tuple[argparse.ArgumentParser, argparse.ArgumentParser]:
         "--estimate": ("with --verify: estimates of small models", _FLAG),
     }
     _add(doctor, options)
-    return parser, run
+    return parser, {"run": run, "report": report, "compare": compared, "doctor": doctor}
 
 
 def _size(word: str) -> int:

@@ -34,7 +34,8 @@ RUN = [  # the words after the notebook's name, and what is said
     *((f"{option} nb.ipynb", "is the notebook itself") for option in ("--output", "--log")),
     *((f"{option} .", "is a folder") for option in ("--output", "--log")),
     *((f"{option} no/x", "there is no folder no") for option in ("--output", "--log")),
-    ("--fast", "unrecognized arguments: --fast"),
+    ("--fast", "unrecognized arguments: --fast; ipygpulogger run --help tells more"),
+    ("--peak=foo", "argument --peak: does not take 'foo'"),
 ]
 
 
@@ -45,6 +46,20 @@ def test_options_that_make_no_sense(notebook, monkeypatch, capsys, words, says):
     monkeypatch.chdir(path.parent)
     assert refused(["run", "nb.ipynb", *words.split()], capsys, says)
     assert [p.name for p in path.parent.iterdir()] == ["nb.ipynb"]
+
+
+NEAR = {
+    "run --max-rma 3GB nb.ipynb": "ipygpulogger run: unrecognized arguments: --max-rma (did you mean '--max-ram'?);",
+    "rnu nb.ipynb": "ipygpulogger: there is no command 'rnu' (did you mean 'run'?);",
+    "--rnu": "ipygpulogger: there is no command '--rnu' (did you mean 'run'?);",
+    "report log.jsonl --by neded": "(did you mean 'needed'?);",
+}
+
+
+@pytest.mark.parametrize("words", NEAR)
+def test_what_may_have_been_meant(capsys, words):
+    """A slip names the wrong word alone, the nearest right one, and the help that lists it."""
+    assert refused(words.split(), capsys, NEAR[words])
 
 
 def test_the_version(capsys):
