@@ -15,6 +15,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from itertools import combinations
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 from typing import Any, NoReturn
 
 from ..analysis.compare import FLOOR_BYTES, TOLERANCE
@@ -42,9 +43,7 @@ def check(targets: Mapping[str, Path | None], source: Path, name: str) -> None:
             raise BadRequest(f"{target} {why_not}")
         if not target.parent.is_dir():
             raise BadRequest(f"there is no folder {target.parent} to write {target.name} into")
-        places = [target] if target.exists() and not target.is_file() else [target, target.parent]
-        if not all(os.access(place, os.W_OK) for place in places if place.exists()):
-            raise BadRequest(f"{target} may not be written")
+        _check_place(target)
     for (what, one), (other_what, other) in combinations(wanted, 2):
         if one.resolve() == other.resolve():
             raise BadRequest(f"{one} cannot be both {what} and {other_what}")
@@ -52,6 +51,16 @@ def check(targets: Mapping[str, Path | None], source: Path, name: str) -> None:
         suffix = _SUFFIXES.get(what, one.suffix.lower())
         if one.suffix.lower() != suffix and (one.is_file() or not one.exists()):
             raise BadRequest(f"{what} {one} must be named {suffix}")
+
+
+def _check_place(target: Path) -> None:
+    if target.exists() and not os.access(target, os.W_OK):
+        raise BadRequest(f"{target} may not be written")
+    try:  # permissions do not say it of /proc, or to root
+        if target.is_file() or not target.exists():
+            NamedTemporaryFile(dir=target.parent).close()
+    except OSError:
+        raise BadRequest(f"{target} is in a folder that may not be written") from None
 
 
 DEFAULTS, INJECTED = "parameters", "injected-parameters"  # tags

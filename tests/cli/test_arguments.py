@@ -1,5 +1,7 @@
 """The words of the command line that make no sense: one sentence, exit 2, nothing done."""
 
+import sys
+
 import pytest
 from command_line import command, made, refused, saved
 
@@ -46,6 +48,17 @@ def test_options_that_make_no_sense(notebook, monkeypatch, capsys, words, says):
     monkeypatch.chdir(path.parent)
     assert refused(["run", "nb.ipynb", *words.split()], capsys, says)
     assert [p.name for p in path.parent.iterdir()] == ["nb.ipynb"]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc takes no files, from nobody")
+@pytest.mark.parametrize("words", ["-o /proc/x.ipynb", "--log /proc/x.jsonl"])
+def test_a_folder_that_takes_no_files(notebook, capsys, words):
+    """It is refused before the run, and named as it was given."""
+    path, target = notebook("open('ran', 'w')"), words.split()[1]
+    assert refused(
+        ["run", path, *words.split()], capsys, f"{target} is in a folder that may not be written\n"
+    )
+    assert not path.with_name("ran").exists()
 
 
 NEAR = {
