@@ -193,11 +193,9 @@ class Measure:
         is_first, self._last = self._last is None, measurement
         self._last_label, self._time_s = label, time_s
         if measurement is None or not self._report:
-            if self._peak and measurement is not None:
-                from ..sources.system.memray import ABSENT
-
-                if ABSENT in measurement.notes:
-                    self.warn(ABSENT)
+            for note in measurement.notes if self._peak and measurement else ():
+                if note.startswith("What was alive at the peak in general RAM is not known"):
+                    self.warn(note)
             return
         if reason := say(text.report(measurement, compact=self._compact, heads=is_first)):
             warn(f"{label} is measured, and its report cannot be written: {reason}")

@@ -10,15 +10,17 @@ import json
 import keyword
 import math
 import os
+import re
 import warnings
 from collections.abc import Mapping, Sequence
 from itertools import combinations
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 from typing import Any, NoReturn
 
 from ..analysis.compare import FLOOR_BYTES, TOLERANCE
 from ..records.units import parse_size, printable
-from ..runtime.errors import first_line, unfit, why
+from ..runtime.errors import did_you_mean, first_line, unfit, why
 from .streams import say
 
 _SUFFIXES = {"the log": ".jsonl", "the executed notebook": ".ipynb"}
@@ -41,9 +43,7 @@ def check(targets: Mapping[str, Path | None], source: Path, name: str) -> None:
             raise BadRequest(f"{target} {why_not}")
         if not target.parent.is_dir():
             raise BadRequest(f"there is no folder {target.parent} to write {target.name} into")
-        places = [target] if target.exists() and not target.is_file() else [target, target.parent]
-        if not all(os.access(place, os.W_OK) for place in places if place.exists()):
-            raise BadRequest(f"{target} may not be written")
+        _check_place(target)
     for (what, one), (other_what, other) in combinations(wanted, 2):
         if one.resolve() == other.resolve():
             raise BadRequest(f"{one} cannot be both {what} and {other_what}")
@@ -51,6 +51,16 @@ def check(targets: Mapping[str, Path | None], source: Path, name: str) -> None:
         suffix = _SUFFIXES.get(what, one.suffix.lower())
         if one.suffix.lower() != suffix and (one.is_file() or not one.exists()):
             raise BadRequest(f"{what} {one} must be named {suffix}")
+
+
+def _check_place(target: Path) -> None:
+    if target.exists() and not os.access(target, os.W_OK):
+        raise BadRequest(f"{target} may not be written")
+    try:  # permissions do not say it of /proc, or to root
+        if target.is_file() or not target.exists():
+            NamedTemporaryFile(dir=target.parent).close()
+    except OSError:
+        raise BadRequest(f"{target} is in a folder that may not be written") from None
 
 
 DEFAULTS, INJECTED = "parameters", "injected-parameters"  # tags
@@ -185,20 +195,34 @@ class _Parser(argparse.ArgumentParser):
     """A parser whose errors are one sentence."""
 
     def error(self, message: str) -> NoReturn:
-        said = printable(" ".join(message.split()))
+        said = message.replace("ignored explicit argument", "does not take")
+        if choice := re.search(r"invalid choice: '(.*)' \(choose from (.*)\)", said):
+            said += did_you_mean(choice[1], re.findall(r"\w+", choice[2]))
+        said = printable(" ".join(said.split()))
         self.exit(2, f"{self.prog}: {said}; {self.prog} --help tells more\n")
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
     """Return the options, with the command's name as `command`; exit with status 2 if they are invalid."""
-    parser, run = _parsers()
+    parser, commands = _parsers()
     if arguments[:1] == ["--version"]:
         from importlib.metadata import version  # 50 ms
 
         say(f"{parser.prog} {version('ipygpulogger')}")
         parser.exit()
-    ours, parameters, theirs = _divided(arguments, run) if arguments[:1] == ["run"] else (arguments, [], None)
-    options = parser.parse_args(ours)
+    for word in arguments[:1]:
+        if not any(one.startswith(word) for one in ("-h", "--help", "--version", *commands)):
+            parser.error(f"there is no command {word!r}{did_you_mean(word.lstrip('-'), commands)}")
+    ours, parameters, theirs = arguments, list[list[str]](), None
+    if arguments[:1] == ["run"]:
+        ours, parameters, theirs = _divided(arguments, commands["run"])
+    options, unknown = parser.parse_known_args(ours)
+    if unknown:
+        wrong = [word for word in unknown if word.startswith("-")] or unknown  # the rest may be its values
+        near, known = wrong[0].partition("=")[0], commands[options.command]._option_string_actions
+        commands[options.command].error(
+            f"unrecognized arguments: {' '.join(wrong)}{did_you_mean(near, known)}"
+        )
     if options.command == "run":
         options.parameters += parameters
     if theirs is not None:
@@ -243,7 +267,7 @@ def _add(parser: argparse.ArgumentParser, options: Mapping[str, tuple[str, dict[
         parser.add_argument(*names.split(), help=says, **how)
 
 
-def _parsers() -> tuple[argparse.ArgumentParser, argparse.ArgumentParser]:
+def _parsers() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParser]]:
     what = "What each cell of a notebook, or a script, costs in RAM, GPU RAM and time."
     parser = _Parser(prog="ipygpulogger", description=what)
     _add(parser, {"--version": ("print the version and exit", _FLAG)})
@@ -306,7 +330,7 @@ def _parsers() -> tuple[argparse.ArgumentParser, argparse.ArgumentParser]:
         "--estimate": ("with --verify: estimates of small models", _FLAG),
     }
     _add(doctor, options)
-    return parser, run
+    return parser, {"run": run, "report": report, "compare": compared, "doctor": doctor}
 
 
 def _size(word: str) -> int:

@@ -32,7 +32,11 @@ def read(path: Path) -> History:
         raise BadRequest(reason if names_it else f"{path} cannot be read: {reason}") from error
     if not found:
         nothing = f"{path} holds no record of a cell: execute the notebook with ipygpulogger run,"
-        raise BadRequest(problems[0] if problems else f"{nothing} or with %load_ext ipygpulogger in it")
+        raise BadRequest(
+            f"{problems[0]}; no record is left"
+            if problems
+            else f"{nothing} or with %load_ext ipygpulogger in it"
+        )
     for problem in problems:
         aside(f"ipygpulogger: {problem}")
     return found

@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 from ..records.cell_record import main_line_of
 from ..runtime import collector
+from ..runtime.errors import did_you_mean
 from ..runtime.shell import cells_behind, error_of, first_line, was_interrupted
-from .options import did_you_mean
 
 if TYPE_CHECKING:
     from ..records import Status

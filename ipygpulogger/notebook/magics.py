@@ -15,14 +15,14 @@ from IPython.display import display
 
 from ..engine.machine import importing, machine
 from ..records.units import printable
-from ..runtime.errors import put
+from ..runtime.errors import did_you_mean, put
 from ..runtime.shell import cells_behind, current_shell
 from ..sources import Unavailable
 from . import completion
 from .cell import options_of, request_in, split_words
 from .completion import cell_and_size_in, not_taken, options_in, path_in, rank_in, refusal
 from .measured_cell import measured_statement
-from .options import ASKS_FOR_HELP, COMMANDS, FAILED, HELP, UnknownOption, did_you_mean
+from .options import ASKS_FOR_HELP, COMMANDS, FAILED, HELP, UnknownOption
 
 if TYPE_CHECKING:
     from ..records import DeviceUsage

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import suppress
 from inspect import Parameter, Signature, cleandoc
 from pathlib import Path
@@ -16,6 +16,7 @@ from traitlets.config import Configurable
 
 from ..engine.device_scope import METRICS
 from ..records.units import parse_size
+from ..runtime.errors import did_you_mean
 
 if TYPE_CHECKING:
     from ..storage.log import Log
@@ -120,13 +121,6 @@ class Threshold(NamedTuple):
             if len(sizes_bytes) <= 1 and len(times_s) <= 1 and 0 not in (*sizes_bytes, *times_s):
                 return cls(next(iter(sizes_bytes), None), next(iter(times_s), None))
         raise ValueError(f"{text!r} is not a size, a time or both, such as '10MB', '1s' or '10MB 1s'")
-
-
-def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """Return the question whether the nearest of the known words is meant; empty where none is near."""
-    from difflib import get_close_matches  # few sessions need it
-
-    return "".join(f" (did you mean {one!r}?)" for one in get_close_matches(word, list(known), 1))
 
 
 class _OneLine(Exception):  # noqa: N818 - the user's mistake, reported in one sentence

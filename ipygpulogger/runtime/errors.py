@@ -9,7 +9,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TextIO
 
@@ -40,6 +40,13 @@ def first_line(error: BaseException) -> str:
     """Return the first line of the message; the name of the class where there is no message."""
     lines = str(error).strip().splitlines()
     return lines[0] if lines else type(error).__name__
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """Return the question whether the nearest of the known words is meant; empty where none is near."""
+    from difflib import get_close_matches  # few sessions need it
+
+    return "".join(f" (did you mean {one!r}?)" for one in get_close_matches(word, list(known), 1))
 
 
 def why(error: BaseException) -> str:

@@ -1,5 +1,7 @@
 """The words of the command line that make no sense: one sentence, exit 2, nothing done."""
 
+import sys
+
 import pytest
 from command_line import command, made, refused, saved
 
@@ -34,7 +36,8 @@ RUN = [  # the words after the notebook's name, and what is said
     *((f"{option} nb.ipynb", "is the notebook itself") for option in ("--output", "--log")),
     *((f"{option} .", "is a folder") for option in ("--output", "--log")),
     *((f"{option} no/x", "there is no folder no") for option in ("--output", "--log")),
-    ("--fast", "unrecognized arguments: --fast"),
+    ("--fast", "unrecognized arguments: --fast; ipygpulogger run --help tells more"),
+    ("--peak=foo", "argument --peak: does not take 'foo'"),
 ]
 
 
@@ -45,6 +48,31 @@ def test_options_that_make_no_sense(notebook, monkeypatch, capsys, words, says):
     monkeypatch.chdir(path.parent)
     assert refused(["run", "nb.ipynb", *words.split()], capsys, says)
     assert [p.name for p in path.parent.iterdir()] == ["nb.ipynb"]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc takes no files, from nobody")
+@pytest.mark.parametrize("words", ["-o /proc/x.ipynb", "--log /proc/x.jsonl"])
+def test_a_folder_that_takes_no_files(notebook, capsys, words):
+    """It is refused before the run, and named as it was given."""
+    path, target = notebook("open('ran', 'w')"), words.split()[1]
+    assert refused(
+        ["run", path, *words.split()], capsys, f"{target} is in a folder that may not be written\n"
+    )
+    assert not path.with_name("ran").exists()
+
+
+NEAR = {
+    "run --max-rma 3GB nb.ipynb": "ipygpulogger run: unrecognized arguments: --max-rma (did you mean '--max-ram'?);",
+    "rnu nb.ipynb": "ipygpulogger: there is no command 'rnu' (did you mean 'run'?);",
+    "--rnu": "ipygpulogger: there is no command '--rnu' (did you mean 'run'?);",
+    "report log.jsonl --by neded": "(did you mean 'needed'?);",
+}
+
+
+@pytest.mark.parametrize("words", NEAR)
+def test_what_may_have_been_meant(capsys, words):
+    """A slip names the wrong word alone, the nearest right one, and the help that lists it."""
+    assert refused(words.split(), capsys, NEAR[words])
 
 
 def test_the_version(capsys):

@@ -144,3 +144,12 @@ def test_nothing_in_common(tmp_path, capsys):
     """Two runs without a cell in common prove nothing: exit 2."""
     one, two = (saved(tmp_path / f"{word}.jsonl", made(source=word)) for word in ("one", "two"))
     assert refused(["compare", one, two], capsys, "have no cell in common")
+
+
+def test_a_log_of_which_nothing_is_left(tmp_path, capsys):
+    """Its only line was cut short: that, and that no record is left."""
+    log = saved(tmp_path / "log.jsonl", made())
+    log.write_bytes(log.read_bytes()[:40])
+    assert refused(
+        ["report", log], capsys, "line 1: this line was cut short and is left out; no record is left\n"
+    )
