@@ -118,7 +118,8 @@ def _outputs(shell: Any) -> Iterator[Root]:
     if isinstance(outputs, dict):
         for number, value in list(outputs.items()):
             yield Root(f"Out[{number}]", "output", value)
-    cached = [(name, value) for name, value in shell.user_ns_hidden.items() if CACHED.fullmatch(str(name))]
+    hidden = list(shell.user_ns_hidden.items())  # at once: other threads may add to it
+    cached = [(name, value) for name, value in hidden if CACHED.fullmatch(str(name))]
     cached.sort(key=lambda item: not item[0][1:].isdigit())  # `_12` is surer than `_` to stay what it is
     cached += [(name, getattr(shell.displayhook, name, None)) for name in ("_", "__", "___")]
     cached.append(("_", getattr(getattr(shell, "last_execution_result", None), "result", None)))
