@@ -192,7 +192,9 @@ class Execution:
         if record is not None:
             self._results.keep([record], cell.source)
         with self._results.failure("stdout"):
-            self._transcript.end(record, reply.get("traceback", ()) if failed else ())
+            # A `UsageError`, as of a magic, has no traceback.
+            said = reply.get("traceback") or [f"{reply.get('ename')}: {reply.get('evalue')}"]
+            self._transcript.end(record, said if failed else ())
         if failed or cell_index == self._codes[-1] or shows_processes(cell):
             await self._ask_for_processes()
         if self._late:

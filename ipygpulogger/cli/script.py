@@ -74,11 +74,11 @@ def run_script(options: argparse.Namespace) -> int | BaseException:
         shown = record
         if isinstance(ended, SystemExit):
             status = ended.code if isinstance(ended.code, int) else 1
-            shown = replace(record, error=f"SystemExit with status {status}")
+            shown = replace(record, error=f"SystemExit with status {status:d}")
         _report(shown, file)
-        judge(results, options)
-        if options.log:
+        if options.log and not results.problems:
             aside(f"log: {options.log}")
+        judge(results, options)
         if page:
             with results.failure(page):
                 write_page(page, path.name, results.history, results.source, results.problems)

@@ -115,15 +115,18 @@ def _variables(shell: Any) -> Iterator[Root]:
 def _outputs(shell: Any) -> Iterator[Root]:
     names = shell.user_ns
     outputs = names.get("_oh")
-    if isinstance(outputs, dict):
-        for number, value in list(outputs.items()):
-            yield Root(f"Out[{number}]", "output", value)
-    cached = [(name, value) for name, value in shell.user_ns_hidden.items() if CACHED.fullmatch(str(name))]
+    kept = list(outputs.items()) if isinstance(outputs, dict) else []
+    for number, value in kept:
+        yield Root(f"Out[{number}]", "output", value)
+    numbered = {f"_{number}": value for number, value in kept}  # which `_12` repeats
+    hidden = list(shell.user_ns_hidden.items())  # at once: other threads may add to it
+    cached = [item for item in hidden if CACHED.fullmatch(str(item[0]))]
     cached.sort(key=lambda item: not item[0][1:].isdigit())  # `_12` is surer than `_` to stay what it is
     cached += [(name, getattr(shell.displayhook, name, None)) for name in ("_", "__", "___")]
     cached.append(("_", getattr(getattr(shell, "last_execution_result", None), "result", None)))
     for name, value in cached:
-        yield Root(name if names.get(name) is value else f"IPython's own {name}", "output", value)
+        if numbered.get(name) is not value:
+            yield Root(name if names.get(name) is value else f"IPython's own {name}", "output", value)
 
 
 def _last_errors(errors: list[BaseException], entries: list[TracebackType]) -> Iterator[Root]:

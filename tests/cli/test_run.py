@@ -18,6 +18,13 @@ from ipygpulogger.cli.run import judge
 from ipygpulogger.records import MIME, DeviceUsage, Peak
 
 
+def test_a_refused_magic_says_why(notebook):
+    """A `UsageError` has no traceback: its reason is printed below the cell's line all the same."""
+    done = command("run", notebook("%gpulog nonsense", "2", tags={0: "raises-exception"}))
+    assert done.returncode == 0
+    assert "    UsageError: %gpulog has no 'nonsense'" in done.stderr
+
+
 def test_run_reports_every_cell(notebook, tmp_path):
     """Each cell's line is printed, its record logged, its report kept in the executed notebook; the original stays."""
     path = notebook("x = bytearray(b'x') * (96 << 20)", "len(b'x' * (200 << 20))", "", "del x")

@@ -201,6 +201,7 @@ def test_our_failures_do_not_hide_its_end(script, tmp_path, end, status):
     done = ran(*RUN, "--log", "logs/x.jsonl", path.name, cwd=tmp_path)
     assert done.returncode == status
     assert "logs/x.jsonl could not be written: No such file or directory" in done.stderr
+    assert "log: " not in done.stderr
     assert ("ZeroDivisionError" in done.stderr) == (end == "1 / 0")
 
 

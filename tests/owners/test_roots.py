@@ -51,6 +51,7 @@ def test_an_output_is_not_called_after_the_users_own_name(notebook, capsys):
     """Where the user has another `_`, and nothing in `Out`, neither is said to hold the output."""
     run(notebook, "Array(5)")
     number = notebook.execution_count - 1
+    assert shared_in(notebook) == {f"Out[{number}]": (5, "output", ("_",))}
     run(notebook, "_ = 1; Out.clear()")
     assert shared_in(notebook) == {f"_{number}": (5, "output", ("IPython's own _",))}
     run(notebook, f"del _{number}")
