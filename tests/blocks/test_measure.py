@@ -111,6 +111,7 @@ def test_measure_asked_too_early_says_so():
         measure().gen  # noqa: B018
 
 
+@pytest.mark.linux("elsewhere an earlier peak bounds a lower one")
 def test_measure_recurs_and_nests():
     """A function that calls itself under the decorator: the outer call's peak covers the inner's."""
     peaks = []
@@ -283,6 +284,7 @@ RUN = {  # by kind of function: a call of it to its end
 }
 
 
+@pytest.mark.linux("elsewhere an earlier peak bounds a lower one")
 @pytest.mark.parametrize("function", RUN, ids=lambda one: one.__name__)
 def test_a_call_that_needs_more_than_its_budget_raises(function):
     """By its own need, with the record; as much as the budget is allowed; a call that fails raises its own error."""
@@ -290,7 +292,7 @@ def test_a_call_that_needs_more_than_its_budget_raises(function):
     RUN[function](measure("step", budget="80MB")(function))
     with pytest.raises(
         OverBudget,
-        match=r"^step needed (?:at least )?6[345] MB of RAM, 3[123] MB more than its budget of 32 MB$",
+        match=r"^step needed 6[345] MB of RAM, 3[123] MB more than its budget of 32 MB$",
     ) as raised:
         RUN[function](measure("step", budget="32MB")(function))
     assert mb(raised.value.record.gen.needed_bytes) in (63, 64, 65)
