@@ -119,9 +119,9 @@ def watched(program, argument, folder):
 
 
 def is_ours(event):
-    """Whether a call gives a file that was written beside its name this name: how each is written whole."""
+    """Whether a call gives a file that was written beside its name this name, or removes one that was tried."""
     name, words = event
-    return name == "os.rename" and Path(words[0]).name.startswith(".ipygpulogger.")
+    return name in ("os.rename", "os.remove") and Path(words[0]).name.startswith(".ipygpulogger.")
 
 
 def test_a_session_sends_nothing_and_writes_what_was_named(tmp_path):

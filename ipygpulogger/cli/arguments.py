@@ -58,7 +58,7 @@ def _check_place(target: Path) -> None:
         raise BadRequest(f"{target} may not be written")
     try:  # permissions do not say it of /proc, or to root
         if target.is_file() or not target.exists():
-            NamedTemporaryFile(dir=target.parent).close()
+            NamedTemporaryFile("wb", prefix=".ipygpulogger.", dir=target.parent).close()
     except OSError:
         raise BadRequest(f"{target} is in a folder that may not be written") from None
 
