@@ -15,7 +15,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from itertools import combinations
 from pathlib import Path
-from tempfile import NamedTemporaryFile
+from tempfile import mkstemp
 from typing import Any, NoReturn
 
 from ..analysis.compare import FLOOR_BYTES, TOLERANCE
@@ -58,7 +58,9 @@ def _check_place(target: Path) -> None:
         raise BadRequest(f"{target} may not be written")
     try:  # permissions do not say it of /proc, or to root
         if target.is_file() or not target.exists():
-            NamedTemporaryFile("wb", prefix=".ipygpulogger.", dir=target.parent).close()
+            number, name = mkstemp(prefix=".ipygpulogger.", dir=target.parent)
+            os.close(number)
+            Path(name).unlink()
     except OSError:
         raise BadRequest(f"{target} is in a folder that may not be written") from None
 
