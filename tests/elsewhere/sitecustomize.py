@@ -226,8 +226,11 @@ def usage_on_macos(resource):
         real = resource.getrusage(who)
         figures = {name: getattr(real, name) for name in dir(real) if name.startswith("ru_")}
         highest = real.ru_maxrss * 1024  # in bytes there
-        is_mine = isinstance(resource.getrusage, BuiltinFunctionType) and who == resource.RUSAGE_SELF
-        return SimpleNamespace(**figures | {"ru_maxrss": mark_bytes(highest) if is_mine else highest})
+        if isinstance(resource.getrusage, BuiltinFunctionType) and who == resource.RUSAGE_SELF:
+            highest = mark_bytes(
+                status_bytes("VmHWM")
+            )  # Linux keeps what there was before `exec` in the other
+        return SimpleNamespace(**figures | {"ru_maxrss": highest})
 
     return getrusage
 
