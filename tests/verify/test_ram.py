@@ -137,7 +137,7 @@ def test_without_page_tables(monkeypatch, error):
     """As on gVisor, or without the right: RAM is checked by statm, children are not, and why is said."""
 
     class Hidden:
-        def read_text(self, encoding):
+        def read_text(self, **_):
             raise error(1, "not here")
 
     monkeypatch.setattr(ram, "Path", lambda path: Hidden() if "smaps" in path else Path(path))
