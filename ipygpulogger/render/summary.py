@@ -149,7 +149,7 @@ def _table(records: Sequence[CellRecord], names: dict[Key, str], *, html: bool) 
         took = time_text(record.time_s)
         time: Words = Strong(took) if record.time_s == longest_s else took
         first: Words = shortened(record.title())
-        source: Words = f"{ended}: {code}" if ended else code
+        source: Words = ": ".join(filter(None, (ended, code)))
         if html:
             first = Drawn(_linked(record))
             failed = f"<b>{escape(ended)}</b> " if ended else ""
