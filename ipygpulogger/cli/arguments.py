@@ -214,7 +214,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         parser.exit()
     for word in arguments[:1]:
         if not any(one.startswith(word) for one in ("-h", "--help", "--version", *commands)):
-            parser.error(f"there is no command {word!r}{did_you_mean(word.lstrip('-'), commands)}")
+            parser.error(f"unknown command {word!r}{did_you_mean(word.lstrip('-'), commands)}")
     ours, parameters, theirs = arguments, list[list[str]](), None
     if arguments[:1] == ["run"]:
         ours, parameters, theirs = _divided(arguments, commands["run"])

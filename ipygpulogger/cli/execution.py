@@ -272,7 +272,7 @@ class Execution:
         """
         if self.started and not self._interrupted:
             self._interrupt_cell()
-            if kind is Terminated:  # nobody presses again, and SIGKILL often follows within 10 s
+            if kind is Terminated:  # it is sent once, and SIGKILL often follows after 10 s
                 self._disarm()
                 self._arm(_GRACE_S / 2, self._end_kernel)
         elif task is not None and not self._is_ending:  # a third one must not cut the ending short

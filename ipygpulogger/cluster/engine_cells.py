@@ -24,8 +24,8 @@ KEY = "ipygpulogger"  # of the published data; the record of one engine, as byte
 
 def begin() -> None:
     """Measure cells from now on, until any client that watches ends it; publish host and process id."""
-    # So a notebook of the same machine leaves the peak of this process to itself, and what the first
-    # publishing imports on both sides is no cell's memory.
+    # So a notebook on the same machine does not reset this process's high-water mark. And the first message
+    # imports modules, in the engine and in the client: sent now, their memory counts for no cell.
     if EngineCells.here is None:
         shell = current_shell()
         if not hasattr(shell, "data_pub"):

@@ -25,6 +25,7 @@ def graphs(torch):
 def tells(torch):
     """Only where torch tells what a graph saved, which 2.6 does not."""
     if not hasattr(torch._C._autograd.SavedTensor, "data"):
+        # The walk finds no saved tensor there, and these tests are about which ones it finds.
         pytest.skip("torch 2.6 does not expose the tensors that a graph saved, so nothing is claimed of them")
 
 

@@ -63,8 +63,8 @@ def test_a_folder_that_takes_no_files(notebook, capsys, words):
 
 NEAR = {
     "run --max-rma 3GB nb.ipynb": "ipygpulogger run: unrecognized arguments: --max-rma (did you mean '--max-ram'?);",
-    "rnu nb.ipynb": "ipygpulogger: there is no command 'rnu' (did you mean 'run'?);",
-    "--rnu": "ipygpulogger: there is no command '--rnu' (did you mean 'run'?);",
+    "rnu nb.ipynb": "ipygpulogger: unknown command 'rnu' (did you mean 'run'?);",
+    "--rnu": "ipygpulogger: unknown command '--rnu' (did you mean 'run'?);",
     "report log.jsonl --by neded": "(did you mean 'needed'?);",
 }
 

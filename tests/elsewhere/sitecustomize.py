@@ -272,7 +272,7 @@ class Loop:
         self._real = real
 
     def add_signal_handler(self, *_):
-        raise NotImplementedError
+        raise NotImplementedError  # as asyncio's event loops do on Windows
 
     remove_signal_handler = add_signal_handler
 
