@@ -47,6 +47,15 @@ def test_outputs_that_are_not_in_out(notebook, capsys, monkeypatch):
     ]
 
 
+def test_a_thread_is_not_the_holder_of_the_kernels_memory(notebook):
+    """A thread refers to the kernel's stream, and that to messages and outputs: none of them is the thread's."""
+    stream = type("OutStream", (), {"__module__": "ipykernel.iostream"})
+    notebook.user_ns["stream"] = stream()
+    run(notebook, "import threading; stream.message = Array(7); t = threading.Thread(); t._stderr = stream")
+    run(notebook, "del stream")
+    assert found_in(notebook) == []
+
+
 def test_an_output_is_not_called_after_the_users_own_name(notebook, capsys):
     """Where the user has another `_`, and nothing in `Out`, neither is said to hold the output."""
     run(notebook, "Array(5)")
