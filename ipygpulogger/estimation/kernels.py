@@ -11,6 +11,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from ..breakdown.kinds import CUBLAS, workspaces
+from ..records.units import MB
 from .values import user_line
 
 if TYPE_CHECKING:
@@ -19,6 +20,10 @@ if TYPE_CHECKING:
 Dimensions = list[tuple[int, int]]  # sizes and strides
 Sizes = tuple[int, ...]  # what is there at the same time
 _OWN_WORKSPACE = (2, 14)  # the version from which on cuBLAS has its own, which torch does not allocate
+_ONE_WORKSPACE = (2, 12)  # from which on cuBLASLt, which adds a bias to a product, shares that of cuBLAS,
+# and the devices after Hopper have one as large as Hopper's.
+_OF_BIASES_BYTES = MB  # of its own before that (`CUBLASLT_WORKSPACE_SIZE`)
+_WITH_BIAS = frozenset(("addmm", "_addmm_activation"))
 _FACTORS = {"mm": 0, "bmm": 0, "mv": 0, "addmm": 1, "baddbmm": 1, "addmv": 1}  # where the first matrix is
 _OTHERS_WITH_CUBLAS = (
     "dot vdot _addmm_activation _scaled_mm addbmm linear"
@@ -54,10 +59,16 @@ class Kernels:
 
     def __init__(self, torch: ModuleType, device: Any, allocations: Allocations, names: set[str]) -> None:
         version = tuple(map(int, re.findall(r"\d+", torch.__version__)[:2]))
-        self._allocates_workspace = version < _OWN_WORKSPACE  # and has not yet
+        # Whether the thread of backward passes is one of its own, with its own handle of cuBLAS, and in which
+        # threads a workspace is still to be allocated.
+        self._has_thread: bool = torch._C._is_multithreading_enabled()
+        self._without_workspace = {False, True} if version < _OWN_WORKSPACE else set[bool]()
+        self._of_biases_bytes = _OF_BIASES_BYTES if version < _ONE_WORKSPACE else 0
+        self._backward_pass: Callable[[], int] = torch._C._current_graph_task_id
         self._device = device
         # Asking must not initialise CUDA.
-        self._is_hopper = torch.cuda.is_initialized() and torch.cuda.get_device_capability(device) == (9, 0)
+        capability = torch.cuda.get_device_capability(device) if torch.cuda.is_initialized() else (0, 0)
+        self._has_large: bool = capability >= (9, 0) and (capability == (9, 0) or version >= _ONE_WORKSPACE)
         self._uses_cublas = {*_FACTORS, *_OTHERS_WITH_CUBLAS.split()}
         self._allocations, self._names = allocations, names
 
@@ -117,10 +128,14 @@ class Kernels:
         if factors and not all(one.numel() for one in (out, *factors)):
             return
         copied = self._allocate(*[_size(one) for one in factors if not _has_blas_strides(one)])
-        if self._allocates_workspace:
-            self._allocates_workspace = False
-            (made,) = self._allocate((max if self._is_hopper else min)(workspaces()))
+        in_thread = self._has_thread and self._backward_pass() >= 0
+        if in_thread in self._without_workspace:
+            self._without_workspace.remove(in_thread)
+            (made,) = self._allocate((max if self._has_large else min)(workspaces()))
             made.kind, made.name = "temporaries", CUBLAS
+        if self._of_biases_bytes and name in _WITH_BIAS and args[0].dim() == 1:
+            self._allocate(self._of_biases_bytes)
+            self._of_biases_bytes = 0
         self._allocations.free(*copied)
 
 

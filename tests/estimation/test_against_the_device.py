@@ -1,12 +1,14 @@
 """Estimates against the allocator of a simulated device: to the byte, and whether a function fits."""
 
 import gc
+import json
 
 import pytest
 import torch
 from estimation import models
 
 from ipygpulogger import estimate
+from ipygpulogger.breakdown.kinds import WORKSPACE_BYTES
 from ipygpulogger.estimation.run import run
 
 pytestmark = pytest.mark.torch
@@ -40,6 +42,38 @@ def test_models(cuda, builder):
     assert before.peak_bytes == on_device.peak_bytes == peak_bytes
     assert before.reserved_bytes == on_device.reserved_bytes == reserved_bytes
     assert sum(row.size_bytes for row in on_device.rows) == peak_bytes
+
+
+TRAINING = """
+import json
+import torch
+from ipygpulogger.estimation.run import run
+
+model = torch.nn.Linear(512, 64).cuda()
+batch = torch.ones(32, 512, device="cuda")
+
+def training():
+    model(batch).square().mean().backward()
+    model.zero_grad()
+
+before = torch.cuda.memory_allocated()
+estimated = run(training, (), {}, "cuda:0").peak_bytes
+torch.cuda.reset_peak_memory_stats()
+training()
+print(json.dumps([estimated, torch.cuda.max_memory_allocated(), torch.cuda.memory_allocated() - before]))
+"""
+
+
+@pytest.mark.parametrize("capability", [(8, 9), (9, 0), (10, 0), (12, 1)], ids=str)
+def test_workspaces(gpu, torch_forks, monkeypatch, capability):
+    """Of cuBLAS: one for the caller's thread and one for that of backward passes, as large as the device's are."""
+    for name, number in zip(("cc_major", "cc_minor"), capability, strict=True):
+        monkeypatch.setattr(gpu.dev[0], name, number)
+    status, said, errors = torch_forks.run(TRAINING, CUDA_VISIBLE_DEVICES="0")
+    assert not status, errors
+    estimated_bytes, really_bytes, kept_bytes = json.loads(said)
+    assert estimated_bytes == really_bytes
+    assert kept_bytes >= 2 * WORKSPACE_BYTES
 
 
 @pytest.mark.parametrize(
