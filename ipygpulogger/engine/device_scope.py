@@ -139,6 +139,7 @@ class DeviceScope:
             neighbours_bytes=after.neighbours,
             neighbours_before_bytes=self.neighbours_before_bytes,
             driver_bytes=after.driver,
+            outside_bytes=outside_after - outside_before if intervals else 0,
             unattributed_bytes=unattributed_bytes,
             # Outside the allocators of a unified device is all RAM.
             unknown_rise_bytes=rise_bytes if rise_bytes > RISE_BYTES and not device.unified else 0,

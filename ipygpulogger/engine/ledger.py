@@ -11,6 +11,7 @@ from contextlib import suppress
 from typing import NamedTuple, TypeVar, cast
 
 from ..records import DRIVER
+from ..records.units import MB
 from ..runtime import clock
 from ..sources import Device, DeviceCounter, DeviceMemory, Unavailable
 from ..sources.nvidia import driver
@@ -22,6 +23,9 @@ RESERVED = -1  # the last one: what the allocator took from the device
 # Per-process usage is queried again after so long even if the sum outside the allocators did not change: this
 # process may have allocated what another one freed.
 QUERY_AGAIN_S = 5.0
+# Less than any context takes. The driver needs some megabytes beside the contexts that it lists (9 MB on an
+# H200); where more is in use, it may hide the processes of other containers.
+_LEAST_CONTEXT_BYTES = 64 * MB
 
 T = TypeVar("T")
 AllocatorLevels = Sequence[Sequence[int]]  # what each allocator of a device holds, by series
@@ -34,6 +38,7 @@ class DeviceSnapshot(NamedTuple):
     reserved: int | None  # taken by their allocators; for one that does not report it, the allocated
     memory: DeviceMemory | None  # the whole device
     own: int | None  # held by this process, context and libraries included
+    nobodys: int = 0  # in use, and held by no process that the driver lists
 
     @property
     def other(self) -> int | None:
@@ -50,14 +55,15 @@ class DeviceSnapshot(NamedTuple):
         """Held by other processes."""
         if self.memory is None or self.own is None:
             return None
-        return max(0, self.memory.used_bytes - self.own)
+        return max(0, self.memory.used_bytes - self.own - self.nobodys)
 
     @property
     def driver(self) -> int | None:
-        """Reserved by the driver for itself."""
+        """Reserved by the driver for itself, or used by it for contexts."""
         if self.memory is None:
             return None
-        return self.memory.total_bytes - self.memory.used_bytes - self.memory.free_bytes
+        reserved = self.memory.total_bytes - self.memory.used_bytes - self.memory.free_bytes
+        return reserved + self.nobodys
 
 
 NOTHING = DeviceSnapshot(None, None, None, 0)  # of a device that this process certainly does not use
@@ -68,6 +74,7 @@ class _Outside(NamedTuple):
 
     other: int  # all of it
     own: int | None  # this process's part
+    nobodys: int  # held by no process
     queried_s: float  # when per-process usage was queried
 
 
@@ -133,12 +140,15 @@ class Ledger:
             if not processes:
                 return DeviceSnapshot(allocated, reserved, memory, None)
             own = self._own(device, reserved or 0)
-            known = _Outside(other, None if own is None else own - (reserved or 0), now_s)
+            left = 0 if own is None else memory.used_bytes - own
+            is_nobodys = 0 < left < _LEAST_CONTEXT_BYTES and not self._nvml.lists_others(uuid)
+            mine = None if own is None else own - (reserved or 0)
+            known = _Outside(other, mine, left if is_nobodys else 0, now_s)
             self._outside[uuid] = known
             if self._nvml.fails("processes"):  # a failure may be temporary: query again at the next snapshot
                 del self._outside[uuid]
         own = None if known.own is None else known.own + (reserved or 0)
-        return DeviceSnapshot(allocated, reserved, memory, own)
+        return DeviceSnapshot(allocated, reserved, memory, own, known.nobodys)
 
     def _own(self, device: Device, reserved: int) -> int | None:
         """Return what the driver lists for this process, everything included."""

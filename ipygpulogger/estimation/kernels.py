@@ -51,7 +51,7 @@ _WIDE_HEAD = 64  # elements: how much a kernel takes for the gradients of wider 
 WIDE = "wide scaled_dot_product_efficient_attention"  # as a note has it
 _MANY_INDICES = 3072  # of an embedding: from here on they are sorted
 _ROWS = 10  # of an embedding's gradient, which one thread adds up
-_MULTIPROCESSORS, _THREADS = 108, 2048  # of an A100, and how many threads run on one of them
+_A100 = 108, 2048  # multiprocessors, and threads that run on one of them
 
 
 class Kernels:
@@ -67,7 +67,12 @@ class Kernels:
         self._backward_pass: Callable[[], int] = torch._C._current_graph_task_id
         self._device = device
         # Asking must not initialise CUDA.
-        capability = torch.cuda.get_device_capability(device) if torch.cuda.is_initialized() else (0, 0)
+        real = torch.cuda.get_device_properties(device) if torch.cuda.is_initialized() else None
+        self._multiprocessors = _A100
+        capability = (8, 0)
+        if real is not None:
+            self._multiprocessors = real.multi_processor_count, real.max_threads_per_multi_processor
+            capability = real.major, real.minor
         self._has_large: bool = capability >= (9, 0) and (capability == (9, 0) or version >= _ONE_WORKSPACE)
         self._uses_cublas = {*_FACTORS, *_OTHERS_WITH_CUBLAS.split()}
         self._allocations, self._names = allocations, names
@@ -109,12 +114,12 @@ class Kernels:
         elif size < 8 and out.element_size() == 8 and name not in _NOT_CAST:
             wide, before = 8, (8 * tensor.numel(),)
         wide = wide or {8: 8, 16: 16}.get(size, 4)
-        return (*before, *reduction_bytes(tensor, out, wide, dims))
+        return (*before, *reduction_bytes(self._multiprocessors, tensor, out, wide, dims))
 
     def _of_loss(self, name: str, args: Any, out: Any) -> Sizes:
         """Return the values of the elements while they are reduced to one."""
         values, is_reduced = _size(args[0]), _is_reduced(name, args)
-        partial = reduction_bytes(args[0], out, 4) if is_reduced else ()
+        partial = reduction_bytes(self._multiprocessors, args[0], out, 4) if is_reduced else ()
         if name == "binary_cross_entropy_with_logits":
             weighted = (_size(args[3]),) if len(args) > 3 and args[3] is not None else ()
             return (values,) * (1 + is_reduced) + weighted + partial
@@ -241,8 +246,13 @@ def _size(tensor: Any) -> int:
     return int(tensor.numel() * tensor.element_size())
 
 
-def reduction_bytes(tensor: Any, out: Any, wide: int, dims: Iterable[int] = ()) -> tuple[int, ...]:
-    """Return what a reduction allocates for partial results, and for its semaphores."""
+def reduction_bytes(
+    multiprocessors: tuple[int, int], tensor: Any, out: Any, wide: int, dims: Iterable[int] = ()
+) -> tuple[int, ...]:
+    """Return what a reduction allocates for partial results, and for its semaphores.
+
+    It depends on how many multiprocessors the device has, and on how many threads run on one of them.
+    """
     # Where many values are reduced to few, blocks of threads share the work: `setReduceConfig` in Reduce.cuh.
     outputs = max(out.numel(), 1)
     inputs = tensor.numel() // outputs
@@ -264,7 +274,7 @@ def reduction_bytes(tensor: Any, out: Any, wide: int, dims: Iterable[int] = ()) 
         return ()
     values = -(-inputs // (step_input * height))
     grid = -(-(outputs // vector) // step_output)
-    target = _MULTIPROCESSORS * (_THREADS // (width * height))
+    target = multiprocessors[0] * (multiprocessors[1] // (width * height))
     if values < 256 or grid > target:
         return ()
     shares = max(min(-(-target // grid), -(-values // 16)), -(-values // 256))

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 MIME = "application/vnd.ipygpulogger.v1+json"  # the MIME type of a record in a notebook: `embed.embedded`
 GROUP_MIME = "application/vnd.ipygpulogger.group.v1+json"  # the same of the table of many processes
 
+OUTSIDE = "outside the allocator"  # the owner of what the framework's allocator does not see
 LIBRARIES = "libraries loaded"  # the owner of what imports allocated: "libraries loaded: torch"
 TEST = "test:"  # begins the `cell_id` of a test, which its id of pytest follows
 Status = Literal["ok", "error", "interrupted"]
@@ -153,19 +154,26 @@ class CellRecord(Measurement):
             rest_bytes = grown_bytes + gone_bytes.get(device, 0) - held_bytes
             if notable(abs(rest_bytes), self.memories()[device].after_bytes):
                 unexplained.append((device, rest_bytes))
-        return replace(self, owners=owners, owners_complete=complete, unexplained=tuple(unexplained))
+        found = replace(self, owners=owners, owners_complete=complete, unexplained=tuple(unexplained))
+        for gpu in self.gpus:
+            found = found._with_owner(OUTSIDE, gpu.id, gpu.outside_bytes)
+        return found
 
     def with_libraries(self, names: Sequence[str], most_bytes: int) -> CellRecord:
         """Return the same record with unexplained RAM, up to ``most_bytes``, as that of libraries."""
+        return self._with_owner(f"{LIBRARIES}: {', '.join(names)}", CPU, most_bytes)
+
+    def _with_owner(self, name: str, device: str, most_bytes: int) -> CellRecord:
         unexplained = dict(self.unexplained)
-        size_bytes = min(unexplained.get(CPU, 0), most_bytes)
+        size_bytes = min(unexplained.get(device, 0), most_bytes)
         if size_bytes < MB:
             return self
-        unexplained[CPU] -= size_bytes
-        if not notable(unexplained[CPU], self.gen.after_bytes):
-            del unexplained[CPU]
-        owner = Owner(f"{LIBRARIES}: {', '.join(names)}", size_bytes, CPU, "other")
-        owners = sorted((*self.owners, owner), key=lambda owner: -owner.size_bytes)
+        unexplained[device] -= size_bytes
+        if not notable(unexplained[device], self.memories()[device].after_bytes):
+            del unexplained[device]
+        owners = sorted(
+            (*self.owners, Owner(name, size_bytes, device, "other")), key=lambda one: -one.size_bytes
+        )
         return replace(self, owners=tuple(owners), unexplained=tuple(unexplained.items()))
 
     def data(self) -> Data:

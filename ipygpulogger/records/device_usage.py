@@ -65,7 +65,8 @@ class DeviceUsage(Usage):
         other_bytes: In use outside the allocator: context, libraries, other processes.
         neighbours_bytes: In use by other processes.
         neighbours_before_bytes: The same at the beginning of the scope.
-        driver_bytes: Kept by the driver for itself.
+        driver_bytes: Kept by the driver for itself, and in use by no process.
+        outside_bytes: The part of what was consumed that is outside the allocator, such as loaded libraries.
         unattributed_bytes: How much memory outside the allocator grew without being attributed to any
             process, no part of what was consumed.
         unknown_rise_bytes: How far it rose so above both ends for a moment, no part of ``peak``.
@@ -92,6 +93,7 @@ class DeviceUsage(Usage):
     neighbours_bytes: int | None = None
     neighbours_before_bytes: int | None = None
     driver_bytes: int | None = None
+    outside_bytes: int = 0
     unattributed_bytes: int = 0
     unknown_rise_bytes: int = 0
     limit_bytes: int | None = None

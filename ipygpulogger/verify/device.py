@@ -34,6 +34,7 @@ from .tensors import PAGE_BYTES, Device
 
 SEEN_WITHIN_S = 2.0  # the sampler looks for the first time after a tenth of a second
 _ROOM_BYTES = 2048 * MB  # a context takes up to a gigabyte
+_OF_CONTEXTS_BYTES = 64 * MB  # the driver's own, at most, for the contexts of processes
 _FOUND = b"found:"  # what a fresh process prints before it
 _WITHIN_S = 120.0  # no process of ours lasts so long
 _ALLOCATORS = {  # by name: what is set before torch is imported
@@ -97,6 +98,7 @@ def _whole(device: Device) -> Iterator[Found]:
         yield Unchecked(device.id, f"{case}: other processes", NOT_BY_PROCESS)
     else:
         others = least_bytes - own_bytes, most_bytes - own_bytes
+        others = (0, others[1]) if others[1] < _OF_CONTEXTS_BYTES else others
         yield exact(device.id, case, "used by other processes", others, usage.neighbours_bytes)
     del kept
 

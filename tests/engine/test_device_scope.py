@@ -220,6 +220,16 @@ def test_what_nobody_can_attribute():
 
 
 @pytest.mark.parametrize("known", [True, False])
+def test_what_was_consumed_outside_the_allocator(known):
+    """A part of what was consumed, where the driver tells which process holds what; a context is none of it."""
+    story = Story(mine=50, known=known)
+    story.allocator.allocate(100)
+    usage = story.at(mine=80).end()
+    assert (usage.outside_bytes, usage.consumed_bytes) == ((30, 130) if known else (0, 100))
+    assert Story(born=True, mine=400).end().outside_bytes == 0
+
+
+@pytest.mark.parametrize("known", [True, False])
 def test_one_unknown_end_is_enough(known):
     """A difference needs both."""
     usage = Story(mine=50, known=known).at(mine=80, known=not known).end()

@@ -7,6 +7,7 @@ import pytest
 from counters import Model
 from hypothesis import example, given
 from hypothesis import strategies as st
+from memory import MB
 
 from ipygpulogger.engine import ledger as ledgers
 from ipygpulogger.engine.ledger import NOTHING, DeviceSnapshot, Ledger, allowance, uses
@@ -50,6 +51,9 @@ class Card:
         if self.meanwhile:
             self.meanwhile.pop(0)()
         return found
+
+    def lists_others(self, _):
+        return bool(self.listed) or self.unlisted > 0
 
     def fails(self, what):
         return what == "processes" and self.failing
@@ -234,6 +238,20 @@ def test_several_allocators_are_added_up(clock):
     assert (held.allocated, held.reserved) == (120, 330)
     nobody = Ledger(card).take(GPU, [])
     assert (nobody.allocated, nobody.reserved, nobody.other) == (None, None, 350)
+
+
+@given(st.integers(0, 200), st.booleans())
+@example(63, False)
+@example(64, False)
+def test_what_no_process_holds(unlisted_mb, listed):
+    """The driver's own, if it is less than a context and no other process is listed; all else may be others'."""
+    card = Card(mine=500 * MB, unlisted=unlisted_mb * MB, listed=300 * MB * listed, total=8000 * MB)
+    card.lists_others = lambda _: listed
+    held = Ledger(card).take(GPU, [card])
+    is_drivers = unlisted_mb < 64 and not listed
+    assert held.driver == card.drivers + is_drivers * card.unlisted
+    assert held.neighbours == card.listed + (not is_drivers) * card.unlisted
+    assert (held.outside, held.other) == (card.mine, card.used - card.reserved)
 
 
 # -- whether a process is on a device at all --------------------------------------------------------

@@ -49,8 +49,8 @@ import json
 import torch
 from ipygpulogger.estimation.run import run
 
-model = torch.nn.Linear(512, 64).cuda()
-batch = torch.ones(32, 512, device="cuda")
+model = torch.nn.Sequential(torch.nn.Linear(1024, 2048), torch.nn.ReLU(), torch.nn.Linear(2048, 10)).cuda()
+batch = torch.ones(8192, 1024, device="cuda")
 
 def training():
     model(batch).square().mean().backward()
@@ -64,10 +64,14 @@ print(json.dumps([estimated, torch.cuda.max_memory_allocated(), torch.cuda.memor
 """
 
 
-@pytest.mark.parametrize("capability", [(8, 9), (9, 0), (10, 0), (12, 1)], ids=str)
-def test_workspaces(gpu, torch_forks, monkeypatch, capability):
-    """Of cuBLAS: one for the caller's thread and one for that of backward passes, as large as the device's are."""
-    for name, number in zip(("cc_major", "cc_minor"), capability, strict=True):
+@pytest.mark.parametrize(
+    "kind",
+    [(8, 0, 108), (8, 9, 128), (9, 0, 132), (10, 0, 148), (12, 1, 48)],
+    ids=["A100", "L4", "H200", "B200", "GB10"],
+)
+def test_other_devices(gpu, torch_forks, monkeypatch, kind):
+    """cuBLAS has a workspace for each thread, which is larger from Hopper on; reductions use all multiprocessors."""
+    for name, number in zip(("cc_major", "cc_minor", "sm_count"), kind, strict=True):
         monkeypatch.setattr(gpu.dev[0], name, number)
     status, said, errors = torch_forks.run(TRAINING, CUDA_VISIBLE_DEVICES="0")
     assert not status, errors

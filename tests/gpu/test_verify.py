@@ -32,6 +32,12 @@ def devices(request, monkeypatch):
     return found
 
 
+@pytest.fixture
+def simulated(devices):
+    """The same, for tests that change the machine."""
+    return devices or pytest.skip("this changes the machine: only on simulated devices")
+
+
 def check_of(name):
     return next(check for check in device.checks() if check.name == name)
 
@@ -102,10 +108,10 @@ for check in device.checks():
 @gpu
 @pytest.mark.parametrize("name", HERE)
 @pytest.mark.parametrize("at", [0, 1])
-def test_all_is_restored(devices, name, at):
+def test_all_is_restored(simulated, name, at):
     """A Ctrl-C at a figure: nothing stays allocated, raised or current; and a tenth was always free."""
     cuda = state.module().cuda
-    for one in devices:
+    for one in simulated:
         one.base_used = one.total * 8 // 10 - one.mine().used
     running = check_of(name).found()
     for _ in range(at + 1):
@@ -114,16 +120,16 @@ def test_all_is_restored(devices, name, at):
         running.throw(KeyboardInterrupt)
     del running
     assert cuda.current_device() == 0
-    for index, one in enumerate(devices):
+    for index, one in enumerate(simulated):
         assert cuda.memory_allocated(index) == 0
         assert one.base_used + one.mine().peak <= one.total * 9 // 10
 
 
 @gpu
-def test_memory_that_others_took(devices):
+def test_memory_that_others_took(simulated):
     """Out of memory within a check: others took what was free, which is no fault of a figure."""
     check = check_of("devices: for a moment, and kept")
-    for one in devices:
+    for one in simulated:
         one.base_used = one.total
     found = list(check.found())
     assert {one.where for one in found} == {"cuda:0", "cuda:1"}
@@ -131,12 +137,12 @@ def test_memory_that_others_took(devices):
 
 
 @gpu
-def test_memory_that_others_move(devices, monkeypatch):
+def test_memory_that_others_move(simulated, monkeypatch):
     """Other processes take and give back meanwhile: what only the whole device shows is not checked."""
     raw = device._raw
 
     def moving(library, size_bytes):
-        devices[0].base_used += 64 * MB
+        simulated[0].base_used += 64 * MB
         return raw(library, size_bytes)
 
     monkeypatch.setattr(device, "_raw", moving)
@@ -155,7 +161,7 @@ def test_without_torch_nothing_passes_silently(monkeypatch):
 
 
 @gpu
-def test_each_framework_has_a_process_and_a_device_of_its_own(devices, monkeypatch):
+def test_each_framework_has_a_process_and_a_device_of_its_own(simulated, monkeypatch):
     """Its figures are of the device that it was given, and are as true as the others; torch stands for any."""
     take = "import torch; return torch.empty(size, dtype=torch.uint8, device='cuda')"
     monkeypatch.setattr(device, "_TAKES", {"torch": take, "json": "assert False, 'no device'", "absent": ""})

@@ -71,6 +71,20 @@ def test_our_own_part(gpu, nvml):
     assert nvml.own_bytes(uuid) is None
 
 
+def test_whether_others_are_listed(gpu, nvml):
+    """Of either kind; where the driver does not answer there may be some, and nothing is said."""
+    uuid = nvml.devices()[0].uuid
+    assert not nvml.lists_others(uuid)
+    gpu.dev[0].add_process(os.getpid(), 120 * MB)
+    assert not nvml.lists_others(uuid)
+    for kind in ("Compute", "Graphics"):
+        fault = gpu.fault(f"nvmlDeviceGet{kind}RunningProcesses*", 3, count=1)
+        assert nvml.lists_others(uuid)
+        assert fault.hits == 1 and nvml.notes.take() == ()
+    gpu.dev[0].add_process(1, 4 * MB)
+    assert nvml.lists_others(uuid)
+
+
 @pytest.mark.linux("elsewhere it is unknown whose the pids are")
 def test_a_list_of_processes_is_no_garbage(gpu, nvml):
     """pynvml makes a class for so many processes, and a class is garbage of the cell's unless it is held."""

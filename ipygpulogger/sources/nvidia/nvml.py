@@ -182,15 +182,27 @@ class Nvml:
         rows = None
         with self._use(uuid) as (module, handle):
             if module is not None and handle is not None:
-                question = module.nvmlDeviceGetComputeRunningProcesses
-                rows = self._ask(module, partial(question, handle), "processes")
-            if rows and (row_class := getattr(module, "c_nvmlProcessInfo_v3_t", None)):
-                # pynvml makes a class for so many rows: held, it is no garbage of the user's.
-                self._row_classes.add(row_class * (2 * len(rows) + 5))
+                rows = self._ask(module, partial(self._rows, "Compute", module, handle), "processes")
         mine = [row.usedGpuMemory for row in rows or () if row.pid == os.getpid()]
         if rows is None or (not mine and not all(Path(f"/proc/{row.pid}").exists() for row in rows)):
             return None  # unknown, or the pids are the host's
         return None if None in mine else sum(mine)
+
+    def lists_others(self, uuid: str | None) -> bool:
+        """Return whether the driver lists other processes on a device; True where it cannot be asked."""
+        with suppress(Unavailable):
+            rows = [
+                row for kind in ("Compute", "Graphics") for row in self._read(uuid, partial(self._rows, kind))
+            ]
+            return any(row.pid != os.getpid() for row in rows)
+        return True
+
+    def _rows(self, kind: str, module: ModuleType, handle: Any) -> list[Any]:
+        rows: list[Any] = getattr(module, f"nvmlDeviceGet{kind}RunningProcesses")(handle)
+        if rows and (row_class := getattr(module, "c_nvmlProcessInfo_v3_t", None)):
+            # pynvml makes a class for so many rows: held, it is no garbage of the user's.
+            self._row_classes.add(row_class * (2 * len(rows) + 5))
+        return rows
 
     def fails(self, what: str) -> bool:
         """Return whether the driver's last answer to this question was an error."""
