@@ -338,7 +338,7 @@ def test_training(tmp_path, env, gpu):
     assert [tuple(map(int, row[4:8])) for row in rows] == fits
     assert len(fits) == len(loops) == 3
     if gpu:
-        assert fits[0][2] in range(48, 64)  # thrice the model's 16 MB, and what cuBLAS takes
+        assert fits[0][2] in range(48, 72)  # thrice the model's 16 MB, and cuBLAS's two workspaces
         assert [figures[2:] for figures in fits[1:]] == [(0, 32), (0, 32)]
         assert [figures[2:] for figures in loops] == [(0, 0), (256, 0), (0, 0)]
     else:  # how much resident memory is malloc's habit is nobody's promise
