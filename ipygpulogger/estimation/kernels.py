@@ -159,6 +159,11 @@ def _is_reduced(name: str, args: Any) -> bool:
     return len(args) <= _PLACES[name] or args[_PLACES[name]] != 0
 
 
+def _safe_softmax(_: Any, tensor: Any, dim: int, *__: Any) -> Iterator[Sizes]:
+    # Which elements are -inf, which rows are nothing else, and one zero.
+    yield tensor.numel(), tensor.numel() // tensor.shape[dim], tensor.element_size()
+
+
 def _scan(out: Any, tensor: Any, *_: Any) -> Iterator[Sizes]:
     if tensor.element_size() < out.element_size():
         yield (tensor.numel() * out.element_size(),)  # it is cast before
@@ -207,6 +212,7 @@ def _flash_attention_backward(_: Any, *args: Any) -> Iterator[Sizes]:
 
 _TEMPORARIES: dict[str, Callable[..., Iterator[Sizes]]] = {  # of an operator's result and arguments
     "_softmax_backward_data": lambda _, gradient, *__: iter([(_size(gradient),)]),
+    "_safe_softmax": _safe_softmax,
     "cumsum": _scan,
     "cumprod": _scan,
     "roll": _roll,
@@ -364,17 +370,24 @@ def attention(  # noqa: PLR0913, PLR0917 - torch's own parameters
         kind = torch.get_autocast_dtype("cuda")
         query, key, value = inputs = [one.to(kind) if one.is_floating_point() else one for one in inputs]
     size, is_half = query.shape[-1], query.dtype in (torch.float16, torch.bfloat16)
-    fits_flash = is_half and attn_mask is None and size == value.shape[-1] <= 256
+    is_dense = all(one is None or one.stride(-1) == 1 for one in (*inputs, attn_mask))
+    fits_flash = is_half and is_dense and attn_mask is None and size == value.shape[-1] <= 256
     if fits_flash and torch.backends.cuda.flash_sdp_enabled():
         how = {"scale": size**-0.5 if scale is None else scale}
         if size % 8:
             inputs = [torch.nn.functional.pad(one, (0, 8 - size % 8)) for one in inputs]
         return aten._scaled_dot_product_flash_attention(*inputs, dropout_p, is_causal, **how)[0][..., :size]
-    fits_efficient = is_half or query.dtype is torch.float32
+    fits_efficient = is_dense and (is_half or query.dtype is torch.float32)
     grain = 8 if is_half else 4  # elements of 16 bytes
     is_enabled = torch.backends.cuda.mem_efficient_sdp_enabled()
     if not (is_enabled and fits_efficient and size % grain == 0) or enable_gqa:
-        return aten._scaled_dot_product_attention_math(*inputs, attn_mask, dropout_p, is_causal, **how)[0]
+        is_plain = attn_mask is None or attn_mask.is_floating_point()
+        if not (dropout_p and is_plain) or is_half or is_causal or enable_gqa:
+            return aten._scaled_dot_product_attention_math(*inputs, attn_mask, dropout_p, is_causal, **how)[0]
+        factor = (size**-0.5 if scale is None else scale) ** 0.5
+        weights = (query * factor) @ (key.transpose(-2, -1) * factor)
+        weights = torch._safe_softmax(weights if attn_mask is None else weights.add_(attn_mask), -1)
+        return torch.native_dropout(weights, dropout_p, True)[0] @ value
     saves = torch.is_grad_enabled() and any(one.requires_grad for one in inputs)
     if attn_mask is not None:  # the kernel takes numbers that are added, for every head
         if attn_mask.dtype is torch.bool:

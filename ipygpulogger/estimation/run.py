@@ -33,7 +33,7 @@ _INSIDE = (
     " embedding_bag euclidean_dist im2col index_reduce isin isinf ldexp log_softmax.int_out lu_unpack"
     " masked_scatter max_unpool2d median mode multinomial nanmedian"
     " native_multi_head_attention normal.Tensor_Tensor normal.Tensor_float normal.float_Tensor pdist randperm"
-    " renorm safe_softmax scatter_reduce segment_reduce slice_scatter.out soft_margin_loss"
+    " renorm scatter_reduce segment_reduce slice_scatter.out soft_margin_loss"
     " softmax.int_out sort topk triangular_solve trilinear unsafe_masked_index"
     " unsafe_masked_index_put_accumulate"
 )

@@ -85,6 +85,15 @@ SELECTED = {
     "a learned bias of attention": lambda x: F.scaled_dot_product_attention(
         *[x.view(4, 16, 64, 64)] * 3, attn_mask=(x * 1).view(4, 16, 64, 64)
     ),
+    "a bias of attention with the heads last": lambda x: F.scaled_dot_product_attention(
+        *[x.view(4, 16, 64, 64)] * 3, attn_mask=(x * 1).view(4, 64, 64, 16).permute(0, 3, 1, 2)
+    ),
+    "the same with dropout": lambda x: F.scaled_dot_product_attention(
+        *[x.view(4, 16, 64, 64)] * 3, attn_mask=x.view(4, 64, 64, 16).permute(0, 3, 1, 2), dropout_p=0.1
+    ),
+    "attention to transposed words": lambda x: F.scaled_dot_product_attention(
+        *[x.view(4, 16, 64, 64).mT] * 3
+    ),
     "roll of two dimensions": lambda x: (x * 1).roll((1, 2), (0, 1)),
     "batch_norm of data": lambda x: F.batch_norm(x.detach(), None, None, x[0], x[1], training=True),
 }
