@@ -13,7 +13,7 @@ import os
 import shutil
 from collections.abc import Generator, Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -29,6 +29,7 @@ _MARKERS = {
     "memory_budget": '(ram="1GB", gpu="2GB"): with --gpulog, fail a test that needs more',
     "no_leak": '(size="1MB", warmups=2): with --gpulog, run a test again, and fail it if it grows',
 }
+_SHOWN_BYTES = 2**19  # a need beyond this is shown as 1 MB
 _MOST_RUNS = 10  # of a test, after the warm-ups, to find out whether it grows
 
 
@@ -69,7 +70,9 @@ class _Tests:
         self._unknown: list[str] = []  # what could not be measured in it, and why
         self._arrived: dict[str | None, CellRecord] = {}  # by id: a test that runs again has its last figures
         self._said: list[str] = []
-        self._reported = False
+        self._reported, self._logs_calls = False, config.getoption("gpulog_log") is not None
+        with self._safely("the session", self._said):
+            from .engine import scope  # noqa: F401 - the peak of a process that has grown since is read faster
 
     def pytest_runtestloop(self, session: pytest.Session) -> None:
         from .engine.machine import machine
@@ -90,16 +93,17 @@ class _Tests:
             return (yield)
 
     def pytest_runtest_call(self, item: pytest.Item) -> Steps:
-        verdict, budget = "", _asked(item, "memory_budget")
+        verdict, budget, growth = "", _asked(item, "memory_budget"), _asked(item, "no_leak")
         if budget:
             with self._safely(item.name, self._unknown):
                 _settle()  # or it would use again what earlier tests left, and not need it
         peak = bool(budget) and self._config.getoption("gpulog_peak") and ("all" if "ram" in budget else True)
-        with self._measured("call", item.name, item.nodeid, peak=peak):
+        always = bool(budget) or self._logs_calls
+        with self._measured("call", item.name, item.nodeid, always=always, peak=peak):
             result = yield
-        if not getattr(item, "_excinfo", None):  # how a `unittest.TestCase` fails
+        if (budget or growth) and not getattr(item, "_excinfo", None):  # how a `unittest.TestCase` fails
             with self._safely(item.name, self._unknown):
-                verdict = self._over_budget(item, budget) or self._leak(item)
+                verdict = self._over_budget(item, budget) or (self._leak(item, **growth) if growth else "")
         if verdict:
             pytest.fail(verdict, pytrace=False)
         return result
@@ -140,21 +144,25 @@ class _Tests:
     def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo[Any]) -> Steps:
         report, self._phase = (yield), None
         found, self._found, unknown, self._unknown = self._found, {}, self._unknown, []
+        if not found and not unknown:
+            return report
         with self._safely(item.name, unknown):
             if report.failed and call.when in found and call.excinfo is not None:
                 found[call.when] = replace(found[call.when], status="error", error=call.excinfo.typename)
-            whole = self._config.getoption("gpulog_log") and "call"
+            whole = self._logs_calls and "call"
             kept = {name: one.to_dict() for name, one in found.items() if name == whole or _matters(one)}
             if kept or unknown:
                 report.gpulog = json.dumps([kept, unknown])
         return report
 
     @contextmanager
-    def _measured(self, phase: str, label: str, place: str, **how: Any) -> Iterator[tuple[str, Measure, str]]:
+    def _measured(
+        self, phase: str, label: str, place: str, *, always: bool = False, **how: Any
+    ) -> Iterator[Any]:
         from .blocks.measure import Measure
 
         part = Measure(label, **how)
-        part.warn = self._unknown.append
+        part.from_bytes, part.warn = 0 if always else _SHOWN_BYTES, self._unknown.append
         with self._safely(label, self._unknown):
             part.__enter__()
         try:
@@ -164,15 +172,13 @@ class _Tests:
 
     def _end(self, phase: str, part: Measure, place: str) -> None:
         """Keep what a part used; of several, as where a fixture runs between, what needed the most."""
-        from .analysis.ranking import by_need
-        from .records import CellRecord, Measurement
-        from .records.cell_record import TEST
-        from .records.value import fields_of
-
         with self._safely(part.label, self._unknown):
             part.__exit__()
             if part.last is not None:
-                known: dict[str, Any] = {name: getattr(part.last, name) for name, _ in fields_of(Measurement)}
+                from .analysis.ranking import by_need
+                from .records.cell_record import TEST, CellRecord
+
+                known: dict[str, Any] = {one.name: getattr(part.last, one.name) for one in fields(part.last)}
                 known |= {"execution_count": None, "cell_id": f"{TEST}{place}, {phase}"}
                 record = CellRecord(**known, source=place.partition("::")[0], status="ok")
                 self._found[phase] = max(record, self._found.get(phase, record), key=by_need)
@@ -196,20 +202,18 @@ class _Tests:
         said = [f"{item.name} {over}", text.report(replace(record, at_peak=())), *alive]
         return "\n".join(said) if over else ""
 
-    def _leak(self, item: pytest.Item) -> str:
+    def _leak(self, item: pytest.Item, size: int, warmups: int) -> str:
         """Run a test again until it is known whether it grows; return by how much if that is too much."""
         from .analysis.leaks import RUNS, growing_runs
         from .records.units import nonzero_text
         from .render.summary import suspect
 
-        if not (asked := _asked(item, "no_leak")):
-            return ""
         runs: list[CellRecord] = []
-        size_bytes, warmups, steady = asked["size"], asked["warmups"], 0
+        steady = 0
         why = f"it grew in some of its last {_MOST_RUNS} runs only"
         for number in range(2, max(1, warmups) + _MOST_RUNS + 1):
             failed: BaseException | None = None
-            with self._measured("run", item.name, item.nodeid):
+            with self._measured("run", item.name, item.nodeid, always=True):
                 try:
                     item.runtest()
                 except (Exception, SystemExit, pytest.fail.Exception, pytest.skip.Exception) as error:
@@ -220,25 +224,28 @@ class _Tests:
                 why = f"run {number} {failure}"
                 break
             if number > warmups:
-                grew = growing_runs(runs := [*runs, record], size_bytes)
+                grew = growing_runs(runs := [*runs, record], size)
                 steady = 0 if grew else steady + 1
                 if len(grew) >= RUNS:
-                    return f"Each run grew by more than {nonzero_text(size_bytes)}: {suspect(grew)}"
+                    return f"Each run grew by more than {nonzero_text(size)}: {suspect(grew)}"
                 if steady == RUNS:
                     return ""
         self._unknown.append(f"The growth of {item.name} is not known: {why}")
         return ""
 
     def pytest_runtest_logreport(self, report: Any) -> None:
-        from .storage.decode import record_from
-
         if self._is_worker or os.getpid() != self._pid:
             return
+        self._reported = True
+        if report.when == "???":
+            self._said.append(f"{report.nodeid} is not measured: it crashed")
+        if not hasattr(report, "gpulog"):
+            return
         with self._safely(report.nodeid, self._said):
-            self._reported = True
-            found, unknown = json.loads(getattr(report, "gpulog", "[{}, []]"))
-            crashed = [f"{report.nodeid} is not measured: it crashed"]
-            self._said += crashed if report.when == "???" else unknown
+            from .storage.decode import record_from
+
+            found, unknown = json.loads(report.gpulog)
+            self._said += unknown
             records = list(map(record_from, found.values()))
             self._arrived |= {record.cell_id: record for record in records if _matters(record)}
             if self._log is not None and report.outcome != "rerun":
@@ -262,7 +269,7 @@ class _Tests:
 
 
 def _matters(record: CellRecord) -> bool:
-    return any(usage.needed_bytes > 2**19 for usage in record.memories().values())  # it is shown as 1 MB
+    return any(usage.needed_bytes > _SHOWN_BYTES for usage in record.memories().values())
 
 
 def _settle() -> None:
@@ -276,10 +283,10 @@ def _settle() -> None:
 
 def _asked(item: pytest.Item, name: str) -> dict[str, int]:
     """Return what a marker asks for, nothing without it; fail the test if it is not written as it should."""
-    from .records.units import parse_size
-
     if (marker := item.get_closest_marker(name)) is None:
         return {}
+    from .records.units import parse_size
+
     known = ("ram", "gpu") if name == "memory_budget" else ("size", "warmups")
     given = {**dict(zip(("size", "warmups", "more"), marker.args, strict=False)), **marker.kwargs}
     asked, wrong = {} if "ram" in known else {"size": 2**20, "warmups": 2}, ""

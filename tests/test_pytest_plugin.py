@@ -413,6 +413,36 @@ def test_an_error_of_ours_fails_no_test(run, fresh_machine, monkeypatch, place, 
     assert not machine().scopes
 
 
+@pytest.mark.linux("elsewhere an earlier peak bounds a lower one")
+@pytest.mark.parametrize("options", [["--gpulog"], ["--gpulog-log", "log.jsonl"]], ids=" ".join)
+def test_a_phase_that_needs_nothing_has_no_figures_made(run, monkeypatch, options):
+    """It costs two looks at the mark; a log has a line for each test."""
+    labels, own = [], scopes.Scope.result
+    monkeypatch.setattr(
+        scopes.Scope, "result", lambda *args, **how: (labels.append(args[2]), own(*args, **how))[1]
+    )
+    result = run("def test_one(): pass\ndef test_two(): need(8)\ndef test_three(): pass", *options)
+    assert outcomes(result) == {"passed": 3}
+    measured = ["test_two"] if options == ["--gpulog"] else ["test_one", "test_two", "test_three"]
+    assert [label for label in labels if label.startswith("test_")] == measured
+
+
+@pytest.mark.linux("elsewhere an earlier peak bounds a lower one")
+def test_a_mark_that_cannot_be_read_any_more_is_said(run, fresh_machine, monkeypatch):
+    """Also of a test that needed nothing before that: what it needed is not known."""
+    own = linux.faults_and_mark
+    monkeypatch.setattr(linux, "broken", False, raising=False)
+    monkeypatch.setattr(linux, "faults_and_mark", lambda: {}["injected"] if linux.broken else own())
+    program = """
+from ipygpulogger.sources.system import linux
+def test_breaks(): linux.broken = True
+def test_other(): pass
+"""
+    result = run(program, "--gpulog")
+    assert outcomes(result) == {"passed": 2}
+    result.stdout.fnmatch_lines(["test_breaks is not measured: *injected*; test_breaks, teardown is not *"])
+
+
 def test_an_interrupted_run_has_its_table(run):
     """Of the tests that ran."""
     result = run(

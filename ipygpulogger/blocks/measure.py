@@ -83,8 +83,10 @@ class _Block:
         _entered_here.set(tuple(known for known in _entered_here.get() if known() not in (self, None)))
         try:
             if self._scope is not None:
-                measurement = self._measurement(self._scope)
-                time_s = measurement.time_s
+                self._scope.close()
+                if self._scope.may_show(self.measure.from_bytes):
+                    measurement = self._measurement(self._scope)
+                    time_s = measurement.time_s
         except Exception as reason:
             self.measure.warn(f"{self._label} is not measured: {reason}")
         finally:
@@ -94,7 +96,6 @@ class _Block:
             raise OverBudget(printable(f"{self._label} {over}"), measurement)
 
     def _measurement(self, scope: Scope) -> Measurement:
-        scope.close()
         if self._recording is not None:
             self._recording.end()
             self._recording.keep_failure(self._label)
@@ -109,11 +110,11 @@ class _Block:
 
     def close(self) -> None:
         """Close the scope and the recording, also after their end has failed."""
-        with suppress(Exception):
-            if self._recording is not None:
+        if self._recording is not None:
+            with suppress(Exception):
                 self._recording.drop()
-        with suppress(Exception):
-            if self._scope is not None:
+        if self._scope is not None:
+            with suppress(Exception):
                 self._scope.close()
         if self.measure.of_task:  # a forked child finds a lock that another thread held
             with _tasks_lock:
@@ -143,6 +144,7 @@ class Measure:
         # `measure` describes the first four. A task of an engine notes how many others ran meanwhile.
         self._label, self._report, self._compact, self._peak = label, report, compact, peak
         self.of_task = of_task
+        self.from_bytes = 0  # where less than this was needed, there is no measurement: `last` is None
         self.budget_bytes: int | None = None
         self.warn: Callable[[str], object] = warn
         self._last: Measurement | None = None

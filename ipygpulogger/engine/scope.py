@@ -123,6 +123,14 @@ class Scope(Measuring):
         """Return whether the call that it must not outlive has ended."""
         return self._during is not None and not self._during.running()
 
+    def may_show(self, needed_bytes: int) -> bool:
+        """Return whether the `result` of a closed scope may show that so much was needed; it takes less."""
+        ram = self._ram
+        if not needed_bytes or ram is None or self._exact_before_bytes is not None:
+            return True
+        peak, unused = ram.peak(), map(self._is_unused, self._device_scopes.values())
+        return peak.hi_bytes is None or peak.lo_bytes - ram.before_bytes() >= needed_bytes or not all(unused)
+
     def result(self, kind: type[M], label: str, **more: Any) -> M:
         """Return a record, with `more` fields of its kind; of a scope still open, the figures so far."""
         assert self._ram is not None, "open() comes first"
@@ -309,7 +317,7 @@ class Scope(Measuring):
             return ()
         for device_scope in found:
             device, before = device_scope.device, device_scope.before
-            if final and not (self._all_devices or (before and before.own)) and uses(device) is False:
+            if final and self._is_unused(device_scope):
                 device_scope.after = NOTHING
                 continue
             try:
@@ -327,6 +335,11 @@ class Scope(Measuring):
                 allowance = on.allowance(device) if final else (None, None)
                 usages.append(device_scope.usage(after, allowance, timeline))
         return tuple(sorted(usages, key=lambda usage: (usage.backend == DRIVER, usage.index)))
+
+    def _is_unused(self, one: DeviceScope) -> bool:
+        """Return whether this process certainly leaves a device alone that only NVML listed."""
+        was_used = self._all_devices or (one.before and one.before.own)
+        return not was_used and uses(one.device) is False
 
     def _pinned_usage(self) -> Usage | None:
         """Return the usage of page-locked host memory; None where none was ever used."""

@@ -212,7 +212,10 @@ def run(on, step=lambda: None, seconds=1.0, **options):
     step()
     on.s += seconds
     scope.close()
-    return scope.result(Measurement, "x")
+    may_show = scope.may_show(MB)
+    result = scope.result(Measurement, "x")
+    assert may_show or max(usage.needed_bytes for usage in result.memories().values()) < MB
+    return result
 
 
 # -- general RAM ------------------------------------------------------------------------------------
@@ -282,6 +285,34 @@ def test_the_course_of_ram(on):
     scope.sampled(5)
     gen = scope.result(Measurement, "x").gen
     assert gen.timeline == ((0.0, 100 * MB), (1.0, 100 * MB), (2.0, 77 * MB), (3.0, 100 * MB))
+
+
+def test_what_the_result_may_show_is_known_before_it(on):
+    """Little was needed for certain: neither is the peak unknown, nor may a device be in use."""
+
+    def may_show(step=lambda: None, needed_bytes=MB, **options):
+        scope = Scope(on, **options).open()
+        step()
+        scope.close()
+        return scope.may_show(needed_bytes)
+
+    assert not may_show(lambda: on.counter.to(101 * MB - 1, 100 * MB))
+    assert may_show(lambda: on.counter.to(101 * MB, 100 * MB))
+    assert may_show(needed_bytes=0)
+    on.exact = [30]
+    assert may_show()
+    on.raw = [raw := Device(DRIVER, 0, "a card", "GPU-1", None)]
+    on.found[raw], on.may_use_others = ([], held(9, 0)), False
+    assert not may_show()
+    assert may_show(all_devices=True)
+    on.may_use_others = True
+    assert may_show()
+    on.may_use_others, on.found[raw] = False, ([], held(9, 3))
+    assert may_show()
+    on.raw, on.found = [], {GPU: ([PeakTracker(Number())], held())}
+    assert may_show()
+    on.found = {}
+    assert may_show(lambda: setattr(on.counter, "broken", True))
 
 
 # -- devices ----------------------------------------------------------------------------------------

@@ -219,3 +219,21 @@ print(sorted(hidden))
     out = subprocess.check_output([sys.executable, "-c", program], cwd=Path(__file__).parents[1], text=True)
     kept.free()
     assert out == "[False, True]\n"
+
+
+@needs_high_water
+def test_a_process_that_has_grown_reads_the_faster_file():
+    """`getrusage` tells the mark once it is above what it was as this package was loaded."""
+    program = """
+from memory import Block
+from ipygpulogger.sources.system import linux
+from ipygpulogger.sources.system.process import HighWaterMark
+
+grown = Block(64 + (linux.faults_and_mark()[1] - linux.resident_bytes() >> 20))
+counter, linux.resident_and_mark_bytes = HighWaterMark(), None
+counter.reset()
+counter.observe()
+print("read")
+"""
+    out = subprocess.check_output([sys.executable, "-c", program], cwd=Path(__file__).parents[1], text=True)
+    assert out == "read\n"

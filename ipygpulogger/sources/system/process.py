@@ -138,9 +138,8 @@ class Mark(Counter):
 class HighWaterMark(Mark):
     """The kernel's high-water mark of this process."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._lowest_mark_bytes = sys.maxsize  # that `getrusage` ever reported
+    # The lowest that `getrusage` ever reported, from early on, as most processes only grow.
+    _lowest_mark_bytes = linux.faults_and_mark()[1] if linux.resource else 0
 
     @classmethod
     def probe(cls) -> bool:
