@@ -6,18 +6,18 @@ Read from torch's code (aten/) and measured with torch 2.13; `nox -s operators` 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from ..breakdown.kinds import CUBLAS, workspaces
 from ..records.units import MB
+from .reductions import A100, reduction_bytes
 from .values import user_line
 
 if TYPE_CHECKING:
     from .allocations import Allocation, Allocations
 
-Dimensions = list[tuple[int, int]]  # sizes and strides
 Sizes = tuple[int, ...]  # what is there at the same time
 _OWN_WORKSPACE = (2, 14)  # the version from which on cuBLAS has its own, which torch does not allocate
 _ONE_WORKSPACE = (2, 12)  # from which on cuBLASLt, which adds a bias to a product, shares that of cuBLAS,
@@ -51,7 +51,6 @@ _WIDE_HEAD = 64  # elements: how much a kernel takes for the gradients of wider 
 WIDE = "wide scaled_dot_product_efficient_attention"  # as a note has it
 _MANY_INDICES = 3072  # of an embedding: from here on they are sorted
 _ROWS = 10  # of an embedding's gradient, which one thread adds up
-_A100 = 108, 2048  # multiprocessors, and threads that run on one of them
 
 
 class Kernels:
@@ -68,7 +67,7 @@ class Kernels:
         self._device = device
         # Asking must not initialise CUDA.
         real = torch.cuda.get_device_properties(device) if torch.cuda.is_initialized() else None
-        self._multiprocessors = _A100
+        self._multiprocessors = A100
         capability = (8, 0)
         if real is not None:
             self._multiprocessors = real.multi_processor_count, real.max_threads_per_multi_processor
@@ -250,79 +249,6 @@ def _ceil(number: int, divisor: int) -> int:
 
 def _size(tensor: Any) -> int:
     return int(tensor.numel() * tensor.element_size())
-
-
-def reduction_bytes(
-    multiprocessors: tuple[int, int], tensor: Any, out: Any, wide: int, dims: Iterable[int] = ()
-) -> tuple[int, ...]:
-    """Return what a reduction allocates for partial results, and for its semaphores.
-
-    It depends on how many multiprocessors the device has, and on how many threads run on one of them.
-    """
-    # Where many values are reduced to few, blocks of threads share the work: `setReduceConfig` in Reduce.cuh.
-    outputs = max(out.numel(), 1)
-    inputs = tensor.numel() // outputs
-    if inputs < 2:
-        return ()
-    reduced, kept = _dimensions(tensor, dims)
-    fastest = not kept or (bool(reduced) and reduced[0][1] < kept[0][1])
-    first, second = (inputs, outputs) if fastest else (outputs, inputs)
-    stride = (reduced if fastest else kept)[0][1] if reduced or kept else 1
-    vector = 1
-    if stride == 1 and fastest and first > 128 and len(reduced) == 1 and not kept:
-        first //= 4
-    elif stride == 1 and not fastest:
-        vector = _output_vector(reduced, kept)
-        first //= vector
-    width, height = _block(first, second, (256 if tensor.element_size() == 16 else 512) // vector)
-    step_input, step_output = (width, 1) if fastest else (1, width)
-    if -(-inputs // step_input) < min(height * 16, 256):
-        return ()
-    values = -(-inputs // (step_input * height))
-    grid = -(-(outputs // vector) // step_output)
-    target = multiprocessors[0] * (multiprocessors[1] // (width * height))
-    if values < 256 or grid > target:
-        return ()
-    shares = max(min(-(-target // grid), -(-values // 16)), -(-values // 256))
-    if shares <= 1:
-        return ()
-    return wide * outputs * shares * (1 if fastest else width * vector), 4 * grid
-
-
-def _block(first: int, second: int, most: int) -> tuple[int, int]:
-    """Return width and height of a block of threads."""
-    first, second = (most if size >= most else 1 << max(size, 1).bit_length() - 1 for size in (first, second))
-    height = min(second, most // min(first, 32))
-    return min(first, most // height), height
-
-
-def _dimensions(tensor: Any, dims: Iterable[int]) -> tuple[Dimensions, Dimensions]:
-    """Return what is reduced and what is kept, the fastest first, neighbours merged."""
-    kept: Dimensions = []
-    reduced: Dimensions = []
-    dims = {one % tensor.dim() for one in dims} or set(range(tensor.dim()))
-    for at, (size, stride) in enumerate(zip(tensor.shape, tensor.stride(), strict=True)):
-        if size > 1:
-            (reduced if at in dims else kept).append((size, stride))
-    return _merged(reduced), _merged(kept)
-
-
-def _merged(dimensions: Dimensions) -> Dimensions:
-    found: Dimensions = []
-    for size, stride in sorted(dimensions, key=lambda one: one[1]):
-        if found and found[-1][0] * found[-1][1] == stride:
-            found[-1] = found[-1][0] * size, found[-1][1]
-        else:
-            found.append((size, stride))
-    return found
-
-
-def _output_vector(reduced: Dimensions, kept: Dimensions) -> int:
-    vector = 4
-    for number in (kept[0][0], *(stride for _, stride in (*reduced, *kept[1:]))):
-        while number % vector:
-            vector //= 2
-    return vector
 
 
 # -- operators that are others on CUDA

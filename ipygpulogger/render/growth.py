@@ -29,17 +29,15 @@ def grew(measurement: Measurement) -> str:
     """Return the names that account for what a cell consumed, and what they leave unexplained."""
     if not isinstance(measurement, CellRecord) or not (measurement.owners or measurement.unexplained):
         return ""
-    if says := "; ".join(filter(None, [", ".join(_names(measurement)), *_rest(measurement)])):
-        says = f"grew: {says}{'' if measurement.owners_complete else ' (search cut short)'}"
-    return "; ".join(filter(None, [says, *_loaded(measurement)]))
+    says = "; ".join(filter(None, [", ".join(_names(measurement)), *_rest(measurement)]))
+    return "; ".join(filter(None, [says and f"grew: {says}", *_loaded(measurement)]))
 
 
 def beyond_names(measurement: Measurement) -> str:
     """Return what `grew` says beside the names: what they leave unexplained, and loaded libraries."""
     if not isinstance(measurement, CellRecord):
         return ""
-    cut = [] if measurement.owners_complete else ["the search for names was cut short"]
-    return "; ".join([*_rest(measurement), *_loaded(measurement), *cut])
+    return "; ".join([*_rest(measurement), *_loaded(measurement)])
 
 
 def notable(measurement: Measurement) -> list[Owner]:
@@ -69,6 +67,8 @@ def _rest(record: CellRecord) -> list[str]:
             rest.append(f"{_sized(-size_bytes, device)} of that took no new memory")
         elif size_bytes > _worth_telling_bytes(record, device):
             rest.append(f"{_sized(size_bytes, device)} unexplained")
+    if rest and not record.owners_complete:  # else more time would have found no other names
+        rest[-1] += " (search cut short)"
     return rest
 
 
