@@ -572,6 +572,7 @@ FIGURE = re.compile(
 )
 PROVEN = {  # what the README says besides with a figure: where it is said first, and how
     "With Python 3.10 or newer": ("pyproject.toml", 'requires-python = ">=3.10"'),
+    "an H200, all 173 figures": ("benchmarks/results/2026-11-h200.md", "173 of 173 figures hold"),
     "Apache 2.0.": ("LICENSE", "Version 2.0, January 2004"),
 }
 
