@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 import tarfile
@@ -73,6 +74,20 @@ def test_the_contents_of_the_wheel():
     assert ours == code | {f"ipygpulogger/{name}" for name in DATA}
     meta = {name.partition("/")[2] for name in names - ours}
     assert meta == {"METADATA", "RECORD", "WHEEL", "entry_points.txt", "top_level.txt", "licenses/LICENSE"}
+
+
+def test_the_description():
+    """An index shows README.md alone: no link or picture of it is relative, and each leads to a file that is here."""
+    (metadata,) = (text for name, text in wheel().items() if name.endswith(".dist-info/METADATA"))
+    description = metadata.decode().partition("\n\n")[2]
+    links = [link for link in re.findall(r"\]\(([^)]*)\)", description) if not link.startswith("#")]
+    assert all(link.startswith("https://") for link in links)
+    of_files = [link for link in links if "/main/" in link and "colab" not in link]
+    assert len(of_files) > 20
+    for link in of_files:
+        kind, _, file = link.partition("ipygpulogger/ipygpulogger/")[2].partition("/main/")
+        assert kind == ("raw" if file.endswith(".png") else "blob")
+        assert file.partition("#")[0] in sdist(), link
 
 
 def test_the_contents_of_the_sdist():
