@@ -15,6 +15,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
+from ..records import CPU
 from ..records.cell_record import GROUP_MIME, MIME, TEST, CellRecord, line_code, process_of
 from ..records.process import ProcessRecord
 from ..records.units import printable
@@ -24,6 +25,7 @@ from .decode import from_json, types_of
 _BEGINS = b'{"label": '  # every line that `json_line` writes
 IN_METADATA = "ipygpulogger"  # the name in a cell's metadata under which its record is
 _NAMES = re.compile(r"(?:(?:^|, )[^\W\d][\w.]*(?:\[\d+\])?)+(?: and \d+ more)?(?: \(deleted\))?")
+_FIRST = 3  # columns of .csv before the figures: label, started_at, time_s
 _EMPTY = dict.fromkeys(("source", "code", "main_line"), "")  # texts that an empty field of a .csv stands for
 _CUT_SHORT = "this line was cut short and is left out"
 
@@ -123,10 +125,20 @@ def _read_ipynb(path: Path) -> _Found:
 
 
 def flat(records: Iterable[CellRecord]) -> tuple[list[dict[str, Any]], list[str]]:
-    """Return records as rows, and the columns that any of them fills, such as "gen.peak.lo_bytes"."""
-    rows = [dict(_leaves_of(record.to_dict())) for record in records]
+    """Return records as rows, and the columns that any of them fills, such as "gen.peak.lo_bytes".
+
+    "gen.consumed_bytes" and "cuda:0.needed_bytes" follow from others, and are not read again.
+    """
+    rows, sums = list[dict[str, Any]](), dict[str, int]()
+    for record in records:
+        memories = {"gen" if device == CPU else device: usage for device, usage in record.memories().items()}
+        figures = {f"{name}.consumed_bytes": usage.consumed_bytes for name, usage in memories.items()}
+        figures |= {f"{name}.needed_bytes": usage.needed_bytes for name, usage in memories.items()}
+        rows.append({**dict(_leaves_of(record.to_dict())), **figures})
+        sums |= figures
     filled = set().union(*rows) if rows else {path for path in _leaves() if not path.startswith("process.")}
-    return rows, [path for path in _leaves() if path in filled]
+    columns = [path for path in _leaves() if path in filled]
+    return rows, [*columns[:_FIRST], *sorted(sums), *columns[_FIRST:]]
 
 
 def _csv(rows: list[dict[str, Any]], columns: list[str]) -> str:

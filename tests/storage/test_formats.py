@@ -125,6 +125,20 @@ def _leaf(values, path):
     return values
 
 
+@slow
+@given(found=st.lists(records(), min_size=1, max_size=4))
+def test_tables_have_what_was_consumed_and_needed(found):
+    """Of RAM and of each device that is attributed to the process; empty where a cell does not have the device."""
+    table = History(found).to_pandas()
+    for place, record in enumerate(found):
+        for device, usage in record.memories().items():
+            name = "gen" if device == "cpu" else device
+            assert table[f"{name}.consumed_bytes"][place] == usage.consumed_bytes
+            assert table[f"{name}.needed_bytes"][place] == usage.needed_bytes
+    devices = {name for name in table.columns if name.endswith(".consumed_bytes")}
+    assert len(devices) == len(set().union(*(record.memories() for record in found)))
+
+
 def test_an_empty_text_is_an_empty_field(tmp_path):
     """Without source no field of a .csv is a pair of quotes, and an empty text comes back as one."""
     found, path = [plain(1, source="", code="", main_line="", error=None)], tmp_path / "run.csv"
