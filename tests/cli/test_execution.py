@@ -122,7 +122,7 @@ TERMINATED = {
 }
 
 
-@pytest.mark.skipif(os.name != "posix", reason="Windows sends no SIGTERM")
+@pytest.mark.linux("on Windows SIGTERM ends a process at once", "macos")
 @pytest.mark.parametrize("where", TERMINATED)
 def test_a_run_that_is_terminated(notebook, tmp_path, kernel_of, where):
     """SIGTERM, as of `timeout` and a cancelled job: one sentence, the log and the notebook kept, exit 143."""
