@@ -1,6 +1,5 @@
 """The words of the command line that make no sense: one sentence, exit 2, nothing done."""
 
-
 import pytest
 from command_line import command, made, refused, saved
 
