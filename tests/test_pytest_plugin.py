@@ -172,7 +172,7 @@ TRUTH = {
 }
 
 
-@pytest.mark.linux("nothing forks there", "macos")
+@pytest.mark.linux("elsewhere an earlier peak bounds a lower one")
 @pytest.mark.parametrize("options", [[], ["-p", "no:xdist"], ["-n", "2", "--dist", "loadfile"]], ids=" ".join)
 def test_every_figure_is_exact(run, options):
     """Of a test, of its setup and teardown without the fixtures that tests share, and of those of each of these."""
@@ -191,7 +191,7 @@ def test_every_figure_is_exact(run, options):
     assert "not measured" not in shown
 
 
-@pytest.mark.linux("nothing forks there", "macos")
+@pytest.mark.linux("elsewhere an earlier peak bounds a lower one")
 def test_as_many_are_shown_as_asked_for(run):
     """And the key of the ini file switches it on."""
     result = run(EVERY, "--gpulog-top", "2", "-o", "gpulog=true")
@@ -203,7 +203,7 @@ def test_a_test_that_needs_nothing_has_no_row(run):
     run("def test_it(): pass", "--gpulog").stdout.fnmatch_lines(["none of them is known to have needed 1 MB"])
 
 
-@pytest.mark.linux("elsewhere an earlier peak bounds a lower one")
+@pytest.mark.usefixtures("fresh_mark")
 def test_an_expected_failure_is_not_called_one(run):
     """As pytest does not count it as failed; its figures are shown."""
     # The tested project's own marker: a failure that its author expects.
@@ -388,7 +388,7 @@ FAULTS = {  # by what fails: when it does, of its calls
     [(one, number) for one in FAULTS for number in FAULTS[one]],
     ids=lambda one: getattr(one, "__getitem__", lambda _: str(one))(1),
 )
-@pytest.mark.linux("elsewhere an earlier peak bounds a lower one")
+@pytest.mark.usefixtures("fresh_mark")
 def test_an_error_of_ours_fails_no_test(run, fresh_machine, monkeypatch, place, number):
     """In setup, call, teardown, the next run, or at each; what is unknown for it is said at the end."""
     calls, own = [], getattr(*place)
@@ -443,6 +443,7 @@ def test_other(): pass
     result.stdout.fnmatch_lines(["test_breaks is not measured: *injected*; test_breaks, teardown is not *"])
 
 
+@pytest.mark.usefixtures("fresh_mark")
 def test_an_interrupted_run_has_its_table(run):
     """Of the tests that ran."""
     result = run(
@@ -464,11 +465,11 @@ def test_it_ends_at_the_first_failure_in_the_debugger(pytester):
     result.stdout.fnmatch_lines(["*(Pdb)*", "test_one *RAM*8*"])
 
 
-@pytest.mark.linux("elsewhere an earlier peak bounds a lower one")
 def test_doctests_are_measured(run, pytester):
-    """As other tests are."""
+    """As other tests are; in a process of their own, as they leave a `_` in the builtins."""
     pytester.makefile(".md", readme=">>> len(b'x' * (64 << 20)) >> 20\n64")
-    assert outcomes(run("", "--gpulog-log", "log.jsonl", "--doctest-glob=*.md")) == {"passed": 1}
+    result = run("", "--gpulog-log", "log.jsonl", "--doctest-glob=*.md", another=True)
+    assert outcomes(result) == {"passed": 1}
     assert needed() == {"readme.md": 64}
 
 

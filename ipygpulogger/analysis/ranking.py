@@ -8,9 +8,10 @@ from operator import attrgetter
 from typing import Any, TypeVar
 
 from ..records.cell_record import CellRecord, process_of
-from ..records.units import MB, rounded_mb
+from ..records.units import MB, rounded_mb, size_text
 from ..records.usage import Usage
 from .leaks import memories
+from .notable import is_inexact
 
 Key = tuple[str, int, str | None]  # `DeviceUsage.key`
 T = TypeVar("T")
@@ -46,8 +47,8 @@ def rank(records: Iterable[CellRecord], by: str) -> list[CellRecord]:
     return sorted((record for record in records if not record.gpulog_only), key=_RANKS[by], reverse=True)
 
 
-def raising(found: Sequence[tuple[T, Usage]]) -> tuple[T, Usage] | None:
-    """Return who raised memory to its highest, and that; None if it stayed below 1 MB."""
+def raising(found: Sequence[tuple[T, Usage]]) -> tuple[T, Usage, str] | None:
+    """Return who raised memory to its highest, that, and its size in words; None if it stayed below 1 MB."""
     # A cell that only ran while memory was there did not. So of those that came within 5 MB or 1 % of the
     # highest it is the one that needed most.
     highest = max((usage for _, usage in found), key=lambda usage: usage.peak.lo_bytes, default=None)
@@ -55,7 +56,10 @@ def raising(found: Sequence[tuple[T, Usage]]) -> tuple[T, Usage] | None:
         return None
     near_bytes = highest.peak.lo_bytes - max(5 * MB, highest.peak.lo_bytes // 100)
     near = [one for one in found if one[1].peak.lo_bytes >= near_bytes]
-    return max(near, key=lambda one: one[1].needed_bytes)[0], highest
+    most = [usage.peak.hi_bytes for _, usage in found if is_inexact(usage)]
+    high_bytes = highest.peak.lo_bytes  # it bounds the cells after it where no mark can be reset
+    least = "at least " if any(one is None or rounded_mb(one - high_bytes) > 0 for one in most) else ""
+    return max(near, key=lambda one: one[1].needed_bytes)[0], highest, f"{least}{size_text(high_bytes)}"
 
 
 def outer(records: Iterable[CellRecord]) -> list[CellRecord]:

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, NamedTuple
 
-from ..analysis.notable import is_inexact
 from ..analysis.ranking import of_one_process, raising
 from ..records.units import MB, clipped, in_mb, printable, printable_lines, size_text, time_text
 from .growth import named_devices
@@ -142,10 +141,7 @@ class Panel:
     def highest(self) -> str:
         """The end of a title, such as ", highest 900 MB, raised by In [1]"; empty where there is none."""
         found = raising([(mark, mark.usage) for mark in self.marks])
-        if found is None:
-            return ""
-        least = "at least " if any(is_inexact(mark.usage) for mark in self.marks) else ""
-        return f", highest {least}{size_text(found[1].peak.lo_bytes)}, raised by {found[0].cell.label}"
+        return "" if found is None else f", highest {found[2]}, raised by {found[0].cell.label}"
 
     def height_mb(self) -> tuple[float, list[float]]:
         """Return the size at the top of the panel, and the limits below it, which are drawn as lines."""

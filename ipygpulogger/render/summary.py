@@ -21,7 +21,6 @@ from ..records.units import (
     printable_lines,
     rounded_mb,
     shortened,
-    size_text,
     time_text,
     without_controls,
 )
@@ -118,8 +117,7 @@ def highest(records: Sequence[CellRecord]) -> Iterator[Raised]:
             found.setdefault(name, []).extend([] if usage is None else [(record, usage)])
     for name, uses in found.items():
         if (one := raising(uses)) is not None:
-            least = "" if all(usage.peak.quality == "exact" for _, usage in uses) else "at least "
-            yield Raised(name, *one, f"{least}{size_text(one[1].peak.lo_bytes)}")
+            yield Raised(name, *one)
 
 
 def _names(records: Sequence[CellRecord]) -> dict[Key, str]:

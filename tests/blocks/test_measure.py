@@ -24,6 +24,7 @@ def mb(size_bytes):
     return round(size_bytes / MB)
 
 
+@pytest.mark.usefixtures("fresh_mark")
 def test_measure_a_block():
     """The block's own figures, after its end."""
     with measure("load") as m:
@@ -111,7 +112,7 @@ def test_measure_asked_too_early_says_so():
         measure().gen  # noqa: B018
 
 
-@pytest.mark.linux("elsewhere an earlier peak bounds a lower one")
+@pytest.mark.usefixtures("fresh_mark")
 def test_measure_recurs_and_nests():
     """A function that calls itself under the decorator: the outer call's peak covers the inner's."""
     peaks = []
@@ -248,12 +249,12 @@ def test_tasks_of_an_engine_that_overlap_say_so():
     assert said == {name: [f"shared with {n} other tasks of its process"] for name, n in others.items()}
 
 
-@pytest.mark.linux("elsewhere an earlier peak bounds a lower one")
-def test_a_measure_that_has_ended_is_copied():
+def test_a_measure_that_has_ended_is_copied(fresh_mark):
     """Measured functions travel to the workers of engines, which pickle them; a copy measures for itself."""
     with measure("copied") as m:
         pass
     for again in (copy.deepcopy(m), pickle.loads(pickle.dumps(m))):
+        fresh_mark()
         with again:
             blip(20)
         assert mb(again.gen.peaked_bytes) in range(18, 23) and mb(m.gen.peaked_bytes) < 18
@@ -284,12 +285,12 @@ RUN = {  # by kind of function: a call of it to its end
 }
 
 
-@pytest.mark.linux("elsewhere an earlier peak bounds a lower one")
 @pytest.mark.parametrize("function", RUN, ids=lambda one: one.__name__)
-def test_a_call_that_needs_more_than_its_budget_raises(function):
+def test_a_call_that_needs_more_than_its_budget_raises(function, fresh_mark):
     """By its own need, with the record; as much as the budget is allowed; a call that fails raises its own error."""
     held = Block(96)  # what was there before is not needed
     RUN[function](measure("step", budget="80MB")(function))
+    fresh_mark()
     with pytest.raises(
         OverBudget,
         match=r"^step needed 6[345] MB of RAM, 3[123] MB more than its budget of 32 MB$",
@@ -301,17 +302,19 @@ def test_a_call_that_needs_more_than_its_budget_raises(function):
     held.free()
 
 
-def test_a_block_over_budget_raises_only_where_it_has_not_failed():
+def test_a_block_over_budget_raises_only_where_it_has_not_failed(fresh_mark):
     """The inner one of two raises for both; the figures are there all the same."""
     with pytest.raises(ZeroDivisionError), measure(budget="32MB"):
         blip(64)
         1 / 0  # noqa: B018
+    fresh_mark()
     with pytest.raises(OverBudget, match=r"^inner "), measure("outer", budget="32MB") as outer:  # noqa: SIM117
         with measure("inner", budget="32MB"):
             blip(64)
     assert mb(outer.gen.needed_bytes) in (63, 64, 65)
 
 
+@pytest.mark.usefixtures("fresh_mark")
 def test_an_argument_does_not_outlive_a_call_over_budget():
     """The error's traceback has our frame, which must not have what the caller handed over."""
     given = Kept()

@@ -1,7 +1,5 @@
 """The words of the command line that make no sense: one sentence, exit 2, nothing done."""
 
-import sys
-
 import pytest
 from command_line import command, made, refused, saved
 
@@ -50,7 +48,7 @@ def test_options_that_make_no_sense(notebook, monkeypatch, capsys, words, says):
     assert [p.name for p in path.parent.iterdir()] == ["nb.ipynb"]
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="/proc takes no files, from nobody")
+@pytest.mark.linux("its /proc takes no files, from nobody")
 @pytest.mark.parametrize("words", ["-o /proc/x.ipynb", "--log /proc/x.jsonl"])
 def test_a_folder_that_takes_no_files(notebook, capsys, words):
     """It is refused before the run, and named as it was given."""

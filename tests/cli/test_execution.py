@@ -105,6 +105,7 @@ def test_a_cell_that_minds_no_interrupt(notebook, source, monkeypatch, capsys):
     assert is_executed(path)
 
 
+@pytest.mark.linux("memray does not run on Windows", "macos")
 def test_a_peak_that_cannot_be_known(notebook, kernel_of):
     """--peak in a kernel without memray: said once, with the command that installs it."""
     lacks = "from importlib import util; found = util.find_spec\nutil.find_spec = lambda name, *more: None if name == 'memray' else found(name, *more)"
@@ -122,7 +123,7 @@ TERMINATED = {
 }
 
 
-@pytest.mark.skipif(os.name != "posix", reason="Windows sends no SIGTERM")
+@pytest.mark.linux("on Windows SIGTERM ends a process at once", "macos")
 @pytest.mark.parametrize("where", TERMINATED)
 def test_a_run_that_is_terminated(notebook, tmp_path, kernel_of, where):
     """SIGTERM, as of `timeout` and a cancelled job: one sentence, the log and the notebook kept, exit 143."""

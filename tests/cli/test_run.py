@@ -41,8 +41,12 @@ def test_run_reports_every_cell(notebook, tmp_path):
     figures = r"\[{}/3\]  \d\.\d\d s  {} → \d+ MB +{}"
     assert re.fullmatch(figures.format(1, r"RAM \+96 MB", r"x = bytearray\(b'x'\) \* \(96 << 20\)"), first)
     assert re.fullmatch(figures.format(2, r"RAM needed 20\d MB", r"len\(b'x' \* \(200 << 20\)\)"), second)
-    assert re.fullmatch(figures.format(3, "RAM \u221296 MB", "del x"), third)
-    assert first.index("x = ") == second.index("len") == third.index("del")
+    assert first.index("x = ") == second.index("len")
+    bounded = re.search("(, needed 0 to 20\\d)?", third.partition(" MB")[2])[
+        0
+    ]  # where the mark cannot be reset
+    assert re.fullmatch(figures.format(3, f"RAM \u221296 MB{bounded}", "del x"), third)
+    assert bounded or second.index("len") == third.index("del")
     assert done.stderr.splitlines() == [f"executed notebook: {path.with_name('nb.executed.ipynb')}"]
     highest = round(peak["lo_bytes"] / MB)
     assert re.fullmatch(rf"3 cells in \d\.\d\d s · highest RAM {highest} MB in In \[2\]", end)

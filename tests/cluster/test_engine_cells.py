@@ -53,6 +53,7 @@ def test_how_a_cell_ended(watched, capsys):
     ]
 
 
+@pytest.mark.usefixtures("fresh_mark")
 def test_a_cell_within_a_cell(watched):
     """`%%capture` makes a nested cell: its memory is that of the cell around it."""
     (record,) = run(watched, f"%%capture out\n{TRANSIENT}")

@@ -30,6 +30,7 @@ from ipygpulogger.notebook.cell import CellEvents
 from ipygpulogger.notebook.logger import IPyGPULogger
 
 
+@pytest.mark.usefixtures("fresh_mark")
 def test_a_whole_experiment(shell, capsys):
     """Banner, a report for each cell, the end; the figures are those of the blocks."""
     run(shell, "exp = X()")

@@ -247,6 +247,10 @@ BLOCKS = [block for page in PAGES for block in blocks(page)]
 WITH_CELLS = sorted(
     {block.page for block in BLOCKS if block.language == "python" and block.word("example:") is None}
 )
+OF_LINUX = {  # pages that print what only Linux tells
+    "blocks.md": pytest.mark.linux("elsewhere an earlier peak bounds a lower one"),
+    "processes.md": pytest.mark.linux("children are not measured there"),
+}
 WITH_TORCH = sorted({block.page for block in BLOCKS if block.word("torch") is not None})
 
 
@@ -308,7 +312,7 @@ def run(shell, capsys, monkeypatch):
 @pytest.mark.parametrize(
     ("page", "lane"),
     [
-        *((page, "plain") for page in WITH_CELLS),
+        *(pytest.param(page, "plain", marks=OF_LINUX.get(page, ())) for page in WITH_CELLS),
         *(pytest.param(page, "torch", marks=pytest.mark.torch) for page in WITH_TORCH),
     ],
 )
@@ -387,7 +391,17 @@ def test_what_is_shown_is_what_the_package_says(block):
         assert block.text == SHOWN[block.word("shown:")]
 
 
-@pytest.mark.parametrize("block", [one for one in of("text") if one.values[0].word("command:")])
+VERIFIED = pytest.mark.linux("the truth is read from /proc")
+
+
+@pytest.mark.parametrize(
+    "block",
+    [
+        pytest.param(block, id=str(block), marks=VERIFIED if "--verify" in command else ())
+        for block in BLOCKS
+        if (command := block.word("command:"))
+    ],
+)
 def test_a_command_prints_such_lines(block, driverless_env, tmp_path):
     """In the same words, on a machine without a device."""
     (tmp_path / "test_it.py").write_text("def test_it():\n    bytearray(64 << 20)[:] = bytes(64 << 20)\n")

@@ -68,7 +68,7 @@ def test_an_adapter_comes_when_its_framework_does(on, monkeypatch):
     kept.free()
 
 
-@pytest.mark.linux("elsewhere an earlier peak bounds a lower one")
+@pytest.mark.usefixtures("fresh_mark")
 def test_an_import_within_a_scope_is_in_neither_end_nor_peak(on):
     """Of a part of ours that a command of the user's needed."""
     scope = Scope(on).open()

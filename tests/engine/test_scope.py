@@ -194,7 +194,7 @@ def test_one_machine_however_many_ask_first(monkeypatch):
     assert len(made) == 1
 
 
-@pytest.mark.linux("elsewhere an earlier peak bounds a lower one")
+@pytest.mark.usefixtures("fresh_mark")
 def test_a_system_that_gives_no_thread(gpu, fresh, monkeypatch):
     """The sampler cannot begin: the numbers are there all the same, and nothing is left counted."""
 

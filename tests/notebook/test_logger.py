@@ -98,7 +98,7 @@ def test_a_second_start_or_stop_changes_nothing(shell, il, capsys):
     assert len(il.history) == 2
 
 
-@pytest.mark.linux("elsewhere an earlier peak bounds a lower one")
+@pytest.mark.usefixtures("fresh_mark")
 def test_two_loggers_are_each_right(shell, il, capsys, clock):
     """Two reports; neither time holds the other's settling or printing, both see the memory; one line says its heads."""
     other = IPyGPULogger(compact=True).start()
@@ -341,6 +341,7 @@ def test_a_logger_is_not_copied_but_its_records_are(shell, il):
     assert list(again) == list(il.history) == list(copy.deepcopy(il.history))
 
 
+@pytest.mark.usefixtures("fresh_mark")
 def test_a_cell_over_its_budget_is_marked(shell, il, capsys):
     """The cell that went over says by how much, in text and record; one that did not says nothing."""
     run(shell, "1")
@@ -356,7 +357,7 @@ def test_a_cell_over_its_budget_is_marked(shell, il, capsys):
         assert (capsys.readouterr().out.splitlines()[-1] == said) == (size_mb == 300)
 
 
-def test_a_cell_that_began_over_the_budget_is_not_blamed(shell, il, capsys):
+def test_a_cell_that_began_over_the_budget_is_not_blamed(shell, il, capsys, fresh_mark):
     """The one that crossed it says so in full; those after it by how much it is still over, until it is not."""
     run(shell, "1")
     allowed_mb = il.data.gen_mem_used + 150
@@ -364,6 +365,7 @@ def test_a_cell_that_began_over_the_budget_is_not_blamed(shell, il, capsys):
     shell.user_ns["blip"] = blip
     said = []
     for code in ("kept = bytearray(b'x') * (300 << 20)", "1", "blip(50)", "del kept", "1"):
+        fresh_mark()
         run(shell, code)
         over_mb = round((il.record.gen.after_bytes - allowed_mb * MB) / MB)
         said.append([str(note).partition(":")[0] for note in il.record.notes if "budget" in note])

@@ -63,7 +63,7 @@ def test_what_was_seen_while_it_ran_is_said(box):
     assert little_left(peaking(1100), seen) == little_left(peaking(100), seen)
 
 
-def test_a_cell_in_a_tight_container(shell, box, capsys):
+def test_a_cell_in_a_tight_container(shell, box, capsys, fresh_mark):
     """A real cell: its report and its record say it, under `quiet` as well; with room nothing is said."""
     il = IPyGPULogger(report="text", quiet="1GB").start()
     shell.user_ns["blip"] = blip
@@ -72,6 +72,7 @@ def test_a_cell_in_a_tight_container(shell, box, capsys):
     assert il.record.notes == ()
     box(8180 * MB)
     capsys.readouterr()
+    fresh_mark()
     run(shell, "blip(32)")
     il.stop()
     (note,) = il.record.notes

@@ -97,6 +97,15 @@ def test_what_is_not_exact_is_at_least():
     assert highest in " ".join(lines)
 
 
+def test_the_highest_is_known_where_no_other_can_have_been_higher():
+    """Where the mark cannot be reset, it bounds each cell after the one that raised it: that one is the highest."""
+    cells = [cell(1, 0, 0, 90), cell(2, 0, 0, 50, "bounded", 90), cell(3, 0, 0, 95, "bounded", 95)]
+    assert "highest: RAM 90 MB, raised by In [1]" in told(cells[:2])
+    assert "highest: RAM 95 MB, raised by In [3]" in told(cells)
+    cells[2] = cell(3, 0, 0, 50, "bounded", 92)
+    assert "highest: RAM at least 90 MB, raised by In [1]" in told(cells)
+
+
 def test_a_coarse_grain_is_told_once():
     """Where the kernel counts RAM more coarsely than 1 MB and 1 %, a line below the table says how coarsely."""
     fine, coarse = cell(1, 0, 0, 400), cell(2, 0, 0, 400)
