@@ -177,10 +177,8 @@ class CellLogger(IPyGPULogger):
 
     def _preload(self) -> None:
         super()._preload()
-        if self.set_seed:
-            self._seed()
-
-    def _seed(self) -> None:
+        if not self.set_seed:
+            return
         random.seed(self.set_seed)
         if "numpy" in sys.modules:
             sys.modules["numpy"].random.seed(self.set_seed)
