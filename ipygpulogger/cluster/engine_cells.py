@@ -72,11 +72,16 @@ class EngineCells:
 
     def _post_run_cell(self, result: Any) -> None:
         with suppress(BaseException):  # as above; the client says that this engine sent no record
-            if not getattr(getattr(result, "info", None), "store_history", True):
+            info = getattr(result, "info", None)
+            if not getattr(info, "store_history", True):
                 return
             if (running := self._drop()) is not None and running.last is not None:
                 record = ProcessRecord.of(running.last, Process(socket.gethostname(), os.getpid()))
-                self._shell.data_pub.publish_data({KEY: packed(_with_outcome(record, result))})
+                record = replace(record, source=first_line(getattr(info, "raw_cell", "")))
+                if (error := error_of(result)) is not None:
+                    status: Status = "interrupted" if was_interrupted(error) else "error"
+                    record = replace(record, status=status, error=type(error).__name__)
+                self._shell.data_pub.publish_data({KEY: packed(record)})
 
     def _drop(self) -> Measure | None:
         """Close the open measurement; that of an earlier cell is one whose end no event reported."""
@@ -84,12 +89,3 @@ class EngineCells:
         if running is not None:
             running.__exit__(None, None, None)
         return running
-
-
-def _with_outcome(record: ProcessRecord, result: Any) -> ProcessRecord:
-    """Return the record with what IPython says of the cell: its first line, and how it ended."""
-    source = first_line(getattr(getattr(result, "info", None), "raw_cell", ""))
-    if (error := error_of(result)) is None:
-        return replace(record, source=source)
-    status: Status = "interrupted" if was_interrupted(error) else "error"
-    return replace(record, source=source, status=status, error=type(error).__name__)
