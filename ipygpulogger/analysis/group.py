@@ -70,7 +70,7 @@ class Group(Sequenced[ProcessRecord]):
     def figures(self) -> tuple[Figure, ...]:
         """The smallest, the median and the largest figure of RAM, of each device and of the time."""
         found = []
-        for name, what, values in _series(self._records):
+        for name, what, values in _series(self._records) if self._records else ():
             figures = [figure for figure, _ in values]
             largest, most = max(values, key=itemgetter(0))
             found.append(Figure(name, what, min(figures), median(figures), largest, most))
@@ -149,8 +149,6 @@ def _is_notable(name: str, above: float, record: ProcessRecord) -> bool:
 
 def _series(records: Sequence[ProcessRecord]) -> Iterator[tuple[str, What, list[_Value]]]:
     """Yield each figure with its value in every record that has it; RAM first, time last."""
-    if not records:
-        return
     yield RAM, "needed", [(record.gen.needed_bytes, record) for record in records]
     yield RAM, "used", [(record.gen.after_bytes, record) for record in records]
     devices: dict[str, list[tuple[DeviceUsage, ProcessRecord]]] = {}

@@ -66,7 +66,11 @@ class _Block:
 
     def __enter__(self) -> None:
         if self.measure.of_task:
-            self._begin_task()
+            with _tasks_lock:
+                for other in _tasks:
+                    other.others += 1
+                    self.others += 1
+                _tasks.add(self)
         try:
             self._scope = Scope()
             if self._recording is not None:
@@ -119,13 +123,6 @@ class _Block:
         if self.measure.of_task:  # a forked child finds a lock that another thread held
             with _tasks_lock:
                 _tasks.discard(self)
-
-    def _begin_task(self) -> None:
-        with _tasks_lock:
-            for other in _tasks:
-                other.others += 1
-                self.others += 1
-            _tasks.add(self)
 
 
 @final

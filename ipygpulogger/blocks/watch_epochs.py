@@ -117,9 +117,8 @@ class EpochScope:
                 return None
             kind, _, index = str(device or "").partition(":")
             current = machine().frameworks.current_index() if kind else None
-            on: dict[str, Any] = {"on_cpu": kind == "cpu"}
-            on["gpu_index"] = int(index) if index.isdecimal() else current
-            record = scope.result(EpochRecord, label, **on)
+            gpu_index = int(index) if index.isdecimal() else current
+            record = scope.result(EpochRecord, label, on_cpu=kind == "cpu", gpu_index=gpu_index)
         except Exception as reason:
             self._scope = None
             warn(f"{label} is not measured: {reason}")

@@ -123,25 +123,19 @@ def inject(notebook: Any, parameters: Mapping[Any, Any]) -> bool:
     for name in parameters:
         if not isinstance(name, str) or not name.isidentifier() or keyword.iskeyword(name):
             raise BadRequest(f"{name!r} is not a valid name of a variable")
-    from nbformat.v4 import new_code_cell
-
-    lines = [f"{name} = {_code(value)}" for name, value in parameters.items()]
-    cell: Any = new_code_cell(  # type: ignore[no-untyped-call, unused-ignore]
-        "\n".join(["# Parameters", *lines]), metadata={"tags": [INJECTED]}
-    )
+    lines = ["# Parameters", *(f"{name} = {_code(value)}" for name, value in parameters.items())]
+    cell = installed("nbformat.v4").new_code_cell("\n".join(lines), metadata={"tags": [INJECTED]})
     if (notebook.nbformat, notebook.nbformat_minor) < (4, 5):
         del cell["id"]
     else:
         cell["id"] = INJECTED  # the same in every run, so that two runs can be compared
     tags = [other.metadata.get("tags", ()) for other in notebook.cells]
-    injected, defaults = (
-        next((i for i, found in enumerate(tags) if tag in found), None) for tag in (INJECTED, DEFAULTS)
-    )
-    if injected is not None:
-        notebook.cells[injected] = cell
+    first = {tag: i for i, found in reversed(list(enumerate(tags))) for tag in found}  # cell of each tag
+    if INJECTED in first:
+        notebook.cells[first[INJECTED]] = cell
     else:
-        notebook.cells.insert(0 if defaults is None else defaults + 1, cell)
-    return (injected, defaults) != (None, None)
+        notebook.cells.insert(first.get(DEFAULTS, -1) + 1, cell)
+    return INJECTED in first or DEFAULTS in first
 
 
 def _code(value: Any) -> str:
@@ -221,10 +215,9 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     options, unknown = parser.parse_known_args(ours)
     if unknown:
         wrong = [word for word in unknown if word.startswith("-")] or unknown  # the rest may be its values
-        near, known = wrong[0].partition("=")[0], commands[options.command]._option_string_actions
-        commands[options.command].error(
-            f"unrecognized arguments: {' '.join(wrong)}{did_you_mean(near, known)}"
-        )
+        command = commands[options.command]
+        meant = did_you_mean(wrong[0].partition("=")[0], command._option_string_actions)
+        command.error(f"unrecognized arguments: {' '.join(wrong)}{meant}")
     if options.command == "run":
         options.parameters += parameters
     if theirs is not None:
@@ -263,28 +256,22 @@ _PAGE: dict[str, Any] = {"type": Path, "metavar": "PAGE"}
 _ONE_PAGE = "also write one self-contained HTML page"
 
 
-def _add(parser: argparse.ArgumentParser, options: Mapping[str, tuple[str, dict[str, Any]]]) -> None:
-    """Add options: the help of each, and what else argparse is told, by its names."""
-    for names, (says, how) in options.items():
-        parser.add_argument(*names.split(), help=says, **how)
-
-
 def _parsers() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParser]]:
     what = "What each cell of a notebook, or a script, costs in RAM, GPU RAM and time."
     parser = _Parser(prog="ipygpulogger", description=what)
-    _add(parser, {"--version": ("print the version and exit", _FLAG)})
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    size: dict[str, Any] = {"type": _size, "metavar": "SIZE"}
-
-    what = "execute a notebook and report every cell, or a script and report it"
-    usage = (
-        "%(prog)s [OPTION]... NOTEBOOK.ipynb [OPTION]...\n       %(prog)s [OPTION]... SCRIPT.py [ARGUMENT]..."
-    )
-    run = commands.add_parser("run", help=what, usage=usage)
-    what = "the notebook, which is not changed; or the script, which gets every word after its name"
+    parser.add_argument("--version", help="print the version and exit", action="store_true")
+    subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    usage = "%(prog)s [OPTION]... NOTEBOOK.ipynb [OPTION]...\n"
+    usage += "       %(prog)s [OPTION]... SCRIPT.py [ARGUMENT]..."
+    program = "the notebook, which is not changed; or the script, which gets every word after its name"
     pair = {"nargs": 2, "action": "append", "default": [], "metavar": ("NAME", "VALUE")}
-    options = {
-        "program": (what, {"type": Path, "metavar": "NOTEBOOK.ipynb | SCRIPT.py"}),
+    size: dict[str, Any] = {"type": _size, "metavar": "SIZE"}
+    ranked: dict[str, Any] = {"choices": ("needed", "consumed", "highest", "time"), "default": "needed"}
+    ranked["type"] = lambda word: "needed" if word == "peak" else word
+    percent: dict[str, Any] = {"type": _percentage, "default": TOLERANCE, "metavar": "PERCENT"}
+    # By the names of an option: its help, and what else argparse is told.
+    run = {
+        "program": (program, {"type": Path, "metavar": "NOTEBOOK.ipynb | SCRIPT.py"}),
         "-o --output": ("the executed notebook (default: NAME.executed.ipynb beside it)", _FILE),
         "--show-output": ("also print what the cells print", _FLAG),
         "--allow-errors": ("go on after a cell that fails, and exit 0 all the same", _FLAG),
@@ -301,38 +288,36 @@ def _parsers() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentPars
         "-p --parameters": ("set a parameter, as papermill does; may be repeated", pair),
         "-f --parameters-file": ("parameters from a JSON or YAML file", {"type": Path, "metavar": "FILE"}),
     }
-    _add(run, options)
-
-    report = commands.add_parser("report", help="rank the cells of a log or of a saved notebook")
-    ranked: dict[str, Any] = {"choices": ("needed", "consumed", "highest", "time"), "default": "needed"}
-    ranked["type"] = lambda word: "needed" if word == "peak" else word
-    options = {
+    report = {
         "path": ("a log (.jsonl, .csv, .parquet) or a saved notebook (.ipynb)", _FILE),
         "--by": ("rank by this (default: needed)", ranked),
         "--html": (_ONE_PAGE, _PAGE),
     }
-    _add(report, options)
-
-    compared = commands.add_parser("compare", help="exit 1 if a cell goes higher than before, or newly fails")
-    percent: dict[str, Any] = {"type": _percentage, "default": TOLERANCE, "metavar": "PERCENT"}
-    options = {
+    compared = {
         "base": ("the run before: a log or a saved notebook", _FILE),
         "new": ("the run now", _FILE),
         "--tolerance": ("how much higher a cell may go, relative to what it was (default: 5%%)", percent),
         "--floor": ("how much higher it may always go (default: 1MB)", size | {"default": FLOOR_BYTES}),
         "--all": ("show the unchanged cells, too", _FLAG),
     }
-    _add(compared, options)
-
-    doctor = commands.add_parser("doctor", help="say what can be measured here, and how to get the rest")
-    options = {
+    doctor = {
         "--json": ("as JSON", _FLAG),
         "--verify": ("let known amounts of memory come and go, and exit 1 if a figure is wrong", _FLAG),
         "--quick": ("with --verify: in 3 s, without a device", _FLAG),
         "--estimate": ("with --verify: estimates of small models", _FLAG),
     }
-    _add(doctor, options)
-    return parser, {"run": run, "report": report, "compare": compared, "doctor": doctor}
+    commands = {
+        "run": ("execute a notebook and report every cell, or a script and report it", run),
+        "report": ("rank the cells of a log or of a saved notebook", report),
+        "compare": ("exit 1 if a cell goes higher than before, or newly fails", compared),
+        "doctor": ("say what can be measured here, and how to get the rest", doctor),
+    }
+    parsers: dict[str, argparse.ArgumentParser] = {}
+    for name, (what, options) in commands.items():
+        parsers[name] = subparsers.add_parser(name, help=what, usage=usage if name == "run" else None)
+        for names, (says, how) in options.items():
+            parsers[name].add_argument(*names.split(), help=says, **how)
+    return parser, parsers
 
 
 def _size(word: str) -> int:

@@ -95,9 +95,8 @@ class Execution:
         self._manager = self._client.create_kernel_manager()
         kernels = self._manager.kernel_spec_manager
         if name not in kernels.find_kernel_specs():
-            lacks = (
-                f"the kernel {name!r}" if options.kernel else f"{path} asks for the kernel {name!r}, which"
-            )
+            asks = f"{path} asks for the kernel {name!r}, which"
+            lacks = f"the kernel {name!r}" if options.kernel else asks
             choose = "choose one of jupyter kernelspec list with --kernel"
             raise BadRequest(f"{lacks} is not installed here; {choose}")
         language = kernels.get_kernel_spec(name).language
@@ -186,11 +185,10 @@ class Execution:
             self._seen.add(record.started_at)
             if record.cell_id is None and "id" in cell:  # which nbclient does not tell the kernel
                 record = replace(record, cell_id=cell.id)
+            self._results.keep([record], cell.source)
         reply = execute_reply["content"]
         failed = reply["status"] == "error"
         self.cells_failed += failed and "raises-exception" not in cell.metadata.get("tags", ())
-        if record is not None:
-            self._results.keep([record], cell.source)
         with self._results.failure("stdout"):
             # A `UsageError`, as of a magic, has no traceback.
             said = reply.get("traceback") or [f"{reply.get('ename')}: {reply.get('evalue')}"]
@@ -238,9 +236,8 @@ class Execution:
             if asyncio.iscoroutine(identity):
                 identity = await identity
             reply = await self._client.async_wait_for_reply(identity)
-            content: dict[str, Any] = (
-                reply["content"] if reply else {"status": "error", "evalue": "no answer"}
-            )
+            nothing = {"status": "error", "evalue": "no answer"}
+            content: dict[str, Any] = reply["content"] if reply else nothing
             if content["status"] != "aborted":  # as a request is that comes just after a cell failed
                 break
         return content

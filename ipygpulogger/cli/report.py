@@ -31,12 +31,10 @@ def read(path: Path) -> History:
         names_it = printable(str(path)) in printable(reason)
         raise BadRequest(reason if names_it else f"{path} cannot be read: {reason}") from error
     if not found:
-        nothing = f"{path} holds no record of a cell: execute the notebook with ipygpulogger run,"
-        raise BadRequest(
-            f"{problems[0]}; no record is left"
-            if problems
-            else f"{nothing} or with %load_ext ipygpulogger in it"
-        )
+        if problems:
+            raise BadRequest(f"{problems[0]}; no record is left")
+        cure = "execute the notebook with ipygpulogger run, or with %load_ext ipygpulogger in it"
+        raise BadRequest(f"{path} holds no record of a cell: {cure}")
     for problem in problems:
         aside(f"ipygpulogger: {problem}")
     return found

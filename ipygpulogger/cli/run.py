@@ -117,8 +117,7 @@ def _few(records: Sequence[CellRecord]) -> str:
 def _set_parameters(notebook: Any, options: argparse.Namespace) -> Iterator[str]:
     """Put the parameters into the notebook, and yield what the user should know about that."""
     found = arguments.read(options.parameters_file) if options.parameters_file else {}
-    for name, value in options.parameters:
-        found[name] = arguments.typed(value)
+    found |= {name: arguments.typed(value) for name, value in options.parameters}
     known = arguments.default_parameters(notebook)
     if found and not arguments.inject(notebook, found):
         yield "no cell is tagged 'parameters', so the parameters stand on top"

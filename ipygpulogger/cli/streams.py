@@ -74,16 +74,13 @@ def _print(words: str, stream: TextIO | None) -> None:
             put(words, stream)
             stream.flush()
     except OSError as error:
-        _discard(stream)  # or the interpreter fails once more when it flushes the stream at its exit
+        # From now on what is written goes nowhere, what is buffered included: or the interpreter would fail
+        # once more when it flushes the stream at its exit.
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, stream.fileno())
+        os.close(nowhere)
         if not isinstance(error, BrokenPipeError):
             raise
-
-
-def _discard(stream: TextIO) -> None:
-    """Send what is written to a stream from now on to nowhere, what it has buffered included."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, stream.fileno())
-    os.close(nowhere)
 
 
 @contextlib.contextmanager

@@ -62,10 +62,7 @@ class DaskWatch(Watch):
 
     def _uninstall(self) -> None:
         self.client.unsubscribe_topic(self._topic)
-        self.client.sync(self._remove)
-
-    async def _remove(self) -> None:
-        await self.client.unregister_worker_plugin(self._topic)
+        self.client.sync(self.client.unregister_worker_plugin, self._topic)
 
     def _event(self, event: Any) -> None:
         """Take what a worker sent, on the thread of the client's event loop: its process, or a record."""

@@ -40,7 +40,7 @@ class Tasks:
         self._open: dict[Any, tuple[Measure, Context]] = {}  # the context in which each was entered
         with measure("the first measurement, whose imports no task should pay for"):
             pass
-        self._log({"host": self._here[0], "pid": self._here[1]})
+        worker.log_event(topic, {"host": self._here[0], "pid": self._here[1]})
 
     def transition(self, key: Any, start: str, finish: str) -> None:
         """Follow a task from one state to another."""
@@ -58,22 +58,15 @@ class Tasks:
         return running.last
 
     def _end(self, key: Any, status: Status) -> None:
-        if (measured := self._closed(key)) is None:
-            self._log({"record": b""})
-            return
-        process = Process(*self._here, worker=self._name, task=readable(key))
-        record = ProcessRecord.of(measured, process)
-        error = self._error(key) if status == "error" else None
-        record = replace(record, status=status, error=error, notes=(*record.notes, *self._notes))
-        self._log({"record": packed(record)})
-
-    def _error(self, key: Any) -> str:
-        """Return the name of the exception type that ended a task, from the text that the worker keeps."""
-        task = self._worker.state.tasks.get(key)
-        return (getattr(task, "exception_text", "") or "Exception").partition("(")[0][:_NAME]
-
-    def _log(self, message: dict[str, Any]) -> None:
-        self._worker.log_event(self._topic, message)
+        payload = b""
+        if (measured := self._closed(key)) is not None:
+            process = Process(*self._here, worker=self._name, task=readable(key))
+            record = ProcessRecord.of(measured, process)
+            # The text that the worker keeps of an exception begins with the name of its type.
+            text = getattr(self._worker.state.tasks.get(key), "exception_text", "") or "Exception"
+            error = text.partition("(")[0][:_NAME] if status == "error" else None
+            payload = packed(replace(record, status=status, error=error, notes=record.notes + self._notes))
+        self._worker.log_event(self._topic, {"record": payload})
 
     def close(self) -> None:
         """Stop measuring; no record is sent of a task that runs."""

@@ -26,14 +26,14 @@ def begin() -> None:
     """Measure cells from now on, until any client that watches ends it; publish host and process id."""
     # So a notebook on the same machine does not reset this process's high-water mark. And the first message
     # imports modules, in the engine and in the client: sent now, their memory counts for no cell.
+    shell = current_shell()
     if EngineCells.here is None:
-        shell = current_shell()
         if not hasattr(shell, "data_pub"):
             raise RuntimeError("only engines of ipyparallel have the means to send records")
         with measure("the first measurement, whose imports no cell should pay for"):
             pass
         EngineCells.here = EngineCells(shell)
-    EngineCells.here.publish(json.dumps([socket.gethostname(), os.getpid()]).encode())
+    shell.data_pub.publish_data({KEY: json.dumps([socket.gethostname(), os.getpid()]).encode()})
 
 
 def end() -> None:
@@ -62,10 +62,6 @@ class EngineCells:
             with suppress(ValueError):  # the shell's events were reset
                 self._shell.events.unregister(event, callback)
 
-    def publish(self, data: bytes) -> None:
-        """Send data to the client whose request runs now, with its output."""
-        self._shell.data_pub.publish_data({KEY: data})
-
     def _pre_run_cell(self, info: Any) -> None:
         with suppress(BaseException):  # interrupted, or no descriptors are left: the cell runs unmeasured
             if info.store_history:  # if not, it is a cell within a cell, as `%%capture` makes one
@@ -76,11 +72,16 @@ class EngineCells:
 
     def _post_run_cell(self, result: Any) -> None:
         with suppress(BaseException):  # as above; the client says that this engine sent no record
-            if not getattr(getattr(result, "info", None), "store_history", True):
+            info = getattr(result, "info", None)
+            if not getattr(info, "store_history", True):
                 return
             if (running := self._drop()) is not None and running.last is not None:
                 record = ProcessRecord.of(running.last, Process(socket.gethostname(), os.getpid()))
-                self.publish(packed(_with_outcome(record, result)))
+                record = replace(record, source=first_line(getattr(info, "raw_cell", "")))
+                if (error := error_of(result)) is not None:
+                    status: Status = "interrupted" if was_interrupted(error) else "error"
+                    record = replace(record, status=status, error=type(error).__name__)
+                self._shell.data_pub.publish_data({KEY: packed(record)})
 
     def _drop(self) -> Measure | None:
         """Close the open measurement; that of an earlier cell is one whose end no event reported."""
@@ -88,12 +89,3 @@ class EngineCells:
         if running is not None:
             running.__exit__(None, None, None)
         return running
-
-
-def _with_outcome(record: ProcessRecord, result: Any) -> ProcessRecord:
-    """Return the record with what IPython says of the cell: its first line, and how it ended."""
-    source = first_line(getattr(getattr(result, "info", None), "raw_cell", ""))
-    if (error := error_of(result)) is None:
-        return replace(record, source=source)
-    status: Status = "interrupted" if was_interrupted(error) else "error"
-    return replace(record, source=source, status=status, error=type(error).__name__)

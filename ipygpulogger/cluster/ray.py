@@ -37,11 +37,10 @@ class RayWatch(Watch):
 
     def __init__(self, client: ModuleType, *, report: bool = True) -> None:
         super().__init__(client, report=report)
-        self._ray: Any = client
-        if not self._ray.is_initialized():
+        if not self.client.is_initialized():
             raise ValueError("Ray is not initialized: call ray.init(), and then watch(ray)")
         self._lacking = False  # whether some worker lacks the package, which was said
-        self._mailbox: Any = _mailbox(self._ray)
+        self._mailbox: Any = _mailbox(client)
         self._wrappers = Wrappers(lambda: client)
         self._wrappers.put_on({"remote": partial(_Remote, self)})
         self.started()
@@ -51,7 +50,7 @@ class RayWatch(Watch):
         """Put Ray's own function back and end the mailbox."""
         self._wrappers.take_off()
         with suppress(Exception):  # Ray was shut down, or its head has died: so did the mailbox
-            self._ray.kill(self._mailbox)
+            self.client.kill(self._mailbox)
         self._mailbox = None
 
     def take_arrived(self) -> None:
@@ -69,8 +68,8 @@ class RayWatch(Watch):
             return False
         try:
             found = None
-            if self._ray.is_initialized():  # if not, to ask the mailbox would start Ray
-                found = self._ray.get(self._mailbox.empty.remote(), timeout=_CALL_S)
+            if self.client.is_initialized():  # if not, to ask the mailbox would start Ray
+                found = self.client.get(self._mailbox.empty.remote(), timeout=_CALL_S)
             why = "it was shut down; after ray.init(), call watch(ray) again"
         except Exception as error:  # it was killed, as for lack of memory, or Ray does not answer
             found, why = None, first_line(error)
@@ -91,7 +90,7 @@ class RayWatch(Watch):
         return bool(records)
 
     def _report_declared_before(self) -> None:
-        kinds = self._ray.remote_function.RemoteFunction, self._ray.actor.ActorClass
+        kinds = self.client.remote_function.RemoteFunction, self.client.actor.ActorClass
         users = {k: v for k, v in list(vars(sys.modules["__main__"]).items()) if not k.startswith("_")}
         found = [k for k, v in users.items() if issubclass(type(v), kinds) and MARK not in vars(v)]
         if found:

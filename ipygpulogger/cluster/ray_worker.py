@@ -88,14 +88,13 @@ class Task:
         if not self._id:
             return
         try:
-            self._measure.__exit__(kind, error, trace)
-            record = None
-            if (found := self._measure.last) is not None:
-                process = Process(_HOST, os.getpid(), worker=outbox.worker, task=self._name)
-                record = packed(_with_outcome(ProcessRecord.of(found, process), error))
-            outbox.send(record)
-        except Exception:  # the record is missing, and the task is not: it is the user's
-            pass
+            with suppress(Exception):  # the record is missing, and the task is not: it is the user's
+                self._measure.__exit__(kind, error, trace)
+                record = None
+                if (found := self._measure.last) is not None:
+                    process = Process(_HOST, os.getpid(), worker=outbox.worker, task=self._name)
+                    record = packed(_with_outcome(ProcessRecord.of(found, process), error))
+                outbox.send(record)
         finally:  # also if it is cancelled just now, or later tasks would seem to run beside it
             _running.discard(self._id)
 
@@ -199,19 +198,17 @@ def task_context(name: str) -> Callable[[], AbstractContextManager[Any]]:
 
             return Task(name)
         except Exception as error:  # also where the package there is of an older version
-            from contextlib import nullcontext
+            from contextlib import nullcontext, suppress
 
             if not reported:
                 reported.append(True)
-                try:
+                with suppress(Exception):
                     import platform
 
                     import ray
 
                     mailbox = ray.get_actor(f"ipygpulogger-{ray.get_runtime_context().get_job_id()}")
                     mailbox.cannot.remote(platform.node(), f"{type(error).__name__}: {error}"[:200])
-                except Exception:
-                    pass
             return nullcontext()
 
     return context
@@ -230,13 +227,11 @@ def mailbox_class(most: int) -> type:
             pass
 
         def take(self, record: bytes | None, lost: int) -> None:
-            self.lost += lost
-            if record is None:
-                return
-            if len(self.records) < most:
+            if record is not None and len(self.records) < most:
                 self.records.append(record)
             else:
-                self.lost += 1
+                lost += record is not None
+            self.lost += lost
 
         def cannot(self, host: str, reason: str) -> None:
             self.unable = f"{host} run unmeasured, for its workers cannot use ipygpulogger ({reason})"

@@ -14,7 +14,6 @@ import threading
 import time
 import weakref
 from collections import Counter
-from collections.abc import Iterable
 from datetime import timedelta
 from typing import Any
 
@@ -176,7 +175,15 @@ class Gathering:
                 break
             time.sleep(min(pause_s, left_s))
             pause_s = min(1.5 * pause_s, _SLOWEST_POLL_S)
-        self._take([rank for rank in self._open if self._is_there(rank)])
+        for rank in [rank for rank in self._open if self._is_there(rank)]:
+            if (value := self._job.ask("get", self._open[rank])) is None:
+                break
+            record = unpacked(bytes(value))
+            self._job.ask("delete_key", self._open.pop(rank))
+            if record is not None and record.rank == rank:
+                self._records[rank] = record
+            else:
+                self._missing[rank] = _NOT_VALID if value else _NOT_MEASURED
         why = f"no answer within {timeout_s:g} s"
         if self._job.lost and self._open:
             warn(f"rank 0 has no records of other ranks: {self._job.lost}")
@@ -186,16 +193,4 @@ class Gathering:
         return Group(self._label, self._records.values(), missing)
 
     def _is_there(self, *ranks: int) -> bool:
-        keys = [self._open[rank] for rank in ranks]
-        return bool(self._job.ask("check", keys))
-
-    def _take(self, ranks: Iterable[int]) -> None:
-        for rank in ranks:
-            if (value := self._job.ask("get", self._open[rank])) is None:
-                return
-            record = unpacked(bytes(value))
-            self._job.ask("delete_key", self._open.pop(rank))
-            if record is not None and record.rank == rank:
-                self._records[rank] = record
-            else:
-                self._missing[rank] = _NOT_VALID if value else _NOT_MEASURED
+        return bool(self._job.ask("check", [self._open[rank] for rank in ranks]))

@@ -69,9 +69,7 @@ def watch(client: Any, *, report: bool = True) -> Watch:
     kind: type[Watch] = getattr(import_module(file, __package__), name)
     client = kind.client_of(client)
     with _lock:
-        current = watch_of(client)
-        if current is None:
-            return kind(client, report=report)
+        current = watch_of(client) or kind(client, report=report)
     current.shows = report
     return current
 

@@ -12,7 +12,7 @@ import itertools
 import os
 import sys
 import weakref
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from ..engine.machine import machine
 from ..records import Measurement
@@ -77,10 +77,8 @@ class IPyExperiments:
             raise RuntimeError(f"{type(self).__name__} {why}")
         self._shell, self._enabled, self._pid = shell, exp_enable, os.getpid()
         self._device = self._wake()
-        how = {"compact": cl_compact, "gc_collect": cl_gc_collect}
-        self.cl: CellLogger | None = None
-        if cl_enable:
-            self.cl = CellLogger(self._device, set_seed=cl_set_seed, **how)
+        how: dict[str, Any] = {"compact": cl_compact, "gc_collect": cl_gc_collect, "set_seed": cl_set_seed}
+        self.cl: CellLogger | None = CellLogger(self._device, **how) if cl_enable else None
         machine().nvml.devices()  # importing pynvml leaves garbage, which is not the user's
         gc.collect()
         self._settle()
@@ -160,19 +158,16 @@ class IPyExperiments:
         With ``exp_enable=False`` it returns None. Finishing again changes nothing.
         """
         if self._running:
-            self._end()
+            machine().attach(self)  # keeps NVML open: initialising it again leaves reference cycles
+            try:
+                if self.cl is not None:
+                    self.cl.stop()
+                self._abandon()
+                self._final = self._finish()
+            finally:
+                machine().detach(self)
+                machine().close()
         return self.data if self._enabled else None
-
-    def _end(self) -> None:
-        machine().attach(self)  # keeps NVML open: initialising it again leaves reference cycles
-        try:
-            if self.cl is not None:
-                self.cl.stop()
-            self._abandon()
-            self._final = self._finish()
-        finally:
-            machine().detach(self)
-            machine().close()
 
     def _finish(self) -> IPyExperimentData:
         self._settle()

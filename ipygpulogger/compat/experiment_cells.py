@@ -152,11 +152,9 @@ class CellLogger(IPyGPULogger):
             moved = (usage.consumed_bytes, usage.peaked_bytes) if record else (0, 0)
             return CellLoggerMemory(*moved, used_bytes or 0)
 
-        return CellLoggerData(
-            memory(measured.gen, measured.gen.after_bytes),
-            memory(gpu, gpu.taken_bytes) if gpu else CellLoggerMemory(0, 0, 0),
-            CellLoggerTime(record.time_s if record else 0.0),
-        )
+        on_gpu = memory(gpu, gpu.taken_bytes) if gpu else CellLoggerMemory(0, 0, 0)
+        time = CellLoggerTime(record.time_s if record else 0.0)
+        return CellLoggerData(memory(measured.gen, measured.gen.after_bytes), on_gpu, time)
 
     def stop(self) -> None:
         """Report the running cell up to here, as ipyexperiments did, and stop the reports."""
@@ -177,10 +175,8 @@ class CellLogger(IPyGPULogger):
 
     def _preload(self) -> None:
         super()._preload()
-        if self.set_seed:
-            self._seed()
-
-    def _seed(self) -> None:
+        if not self.set_seed:
+            return
         random.seed(self.set_seed)
         if "numpy" in sys.modules:
             sys.modules["numpy"].random.seed(self.set_seed)

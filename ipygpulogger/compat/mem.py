@@ -155,13 +155,15 @@ def gpu_mem_allocate_mbs(n: float, fatal: bool = False) -> Any:
         The tensor, float32 and uninitialised. If it could not be allocated None, or with `fatal` an error.
     """
     try:
-        torch = _imported_torch()
+        torch = importlib.import_module("torch")
         kind = torch.accelerator.current_accelerator() or "cuda"
         return torch.empty(int(n * 2**18), dtype=torch.float32, device=kind)
-    except Exception:
-        if fatal:
-            raise
-        return None
+    except Exception as error:
+        if not fatal:
+            return None
+        if isinstance(error, ModuleNotFoundError):
+            raise ModuleNotFoundError("this needs PyTorch: pip install torch", name="torch") from error
+        raise
 
 
 def gpu_mem_leave_free_mbs(n: int) -> Any:
@@ -224,13 +226,6 @@ def _memory(index: int | None) -> DeviceMemory | None:
             torch.cuda.init()  # creates no context, but lets the CUDA driver tell the device's UUID
             memory = machine().device_memory(index)
     return memory
-
-
-def _imported_torch() -> Any:
-    try:
-        return importlib.import_module("torch")
-    except ModuleNotFoundError as error:
-        raise ModuleNotFoundError("this needs PyTorch: pip install torch", name="torch") from error
 
 
 def _in_mb(memory: DeviceMemory | None) -> GPUMemory:

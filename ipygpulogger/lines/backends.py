@@ -164,10 +164,8 @@ class SysSetTrace(TracingBackend):
         """Subscribe as in any back end, unless this thread has another trace function."""
         with self._lock:
             if sys.gettrace() not in (None, self._trace_calls):
-                return (
-                    "lines are not measured: another tool traces this thread (a debugger, coverage),"
-                    " and before Python 3.12 there is room for one"
-                )
+                why = "another tool traces this thread (a debugger, coverage)"
+                return f"lines are not measured: {why}, and before Python 3.12 there is room for one"
             why_not = super().subscribe(subscriber)
             if why_not is None:
                 self._threads[subscriber] = threading.get_ident()
@@ -203,10 +201,8 @@ class SysSetTrace(TracingBackend):
         """Return why this thread is not traced: it has another trace function, or ran before."""
         if sys.gettrace() is self._trace_calls:
             return None
-        return (
-            "calls on other threads that ran before are not measured; that takes Python 3.12, or"
-            " a thread that is started within the first call"
-        )
+        cure = "that takes Python 3.12, or a thread that is started within the first call"
+        return f"calls on other threads that ran before are not measured; {cure}"
 
     def _on_call(self, frame: FrameType, event: str, _: Any) -> Any:
         code = frame.f_code

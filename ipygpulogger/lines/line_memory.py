@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from ..engine.machine import Machine
     from ..engine.peaks import Interval, PeakTracker
     from ..records import Sizes
-    from .line_profiler import FrameState
+    from .line_profiler import FrameState, Line
 
 
 class _Gauge:
@@ -65,15 +65,6 @@ class _Sum:
         self.lo, self.hi = max(self.lo, now_bytes), max(self.hi, now_bytes)
 
 
-class LineMemory:
-    """The memory that one line used."""
-
-    def __init__(self) -> None:
-        self.holders = 0  # how many frames' memory is attributed to it now
-        self.cut_off = False  # whether an interval was left out because its end was not reported
-        self.sums: list[_Sum] = []  # for each counter; shorter where no later counter was read
-
-
 class LineMemories(Measuring):
     """Every counter, and the lines that are open; the machine treats it as an open scope."""
 
@@ -83,8 +74,8 @@ class LineMemories(Measuring):
         self._lock = threading.RLock()
         self._gauges: list[_Gauge] = []
         self._late: deque[_Gauge] = deque()
-        self._open: set[LineMemory] = set()
-        self.ended: LineMemory | None = None  # the line that ended last, as long as no other has started
+        self._open: set[Line] = set()
+        self.ended: Line | None = None  # the line that ended last, as long as no other has started
 
     def start(self) -> None:
         """Open every counter; `Unavailable` where the memory of this process cannot be read."""
@@ -118,7 +109,7 @@ class LineMemories(Measuring):
                 self._lost(loss)
         self._machine.leave(self)
 
-    def hold(self, holder: FrameState, line: LineMemory | None, *, continues: bool = False) -> None:
+    def hold(self, holder: FrameState, line: Line | None, *, continues: bool = False) -> None:
         """Read every counter; a frame's memory is this line's or none's from now on, or `continues` to be."""
         with self._lock:
             self._read_counters()
@@ -138,17 +129,17 @@ class LineMemories(Measuring):
             self.ended = None
             self._open.clear()
 
-    def _begin(self, line: LineMemory, *, continues: bool = False) -> None:
+    def _begin(self, line: Line, *, continues: bool = False) -> None:
         self.ended = None
         for gauge, one in zip(self._gauges, line.sums, strict=False):
             (one.resume if continues else one.begin)(gauge.current_bytes)
         self._fill(line)
         self._open.add(line)
 
-    def _fill(self, line: LineMemory) -> None:
+    def _fill(self, line: Line) -> None:
         line.sums += [_Sum(gauge.current_bytes) for gauge in self._gauges[len(line.sums) :]]
 
-    def _close(self, line: LineMemory) -> None:
+    def _close(self, line: Line) -> None:
         self._open.discard(line)
         was_cut_off, line.cut_off = line.cut_off, True  # in case of an interrupt
         for gauge, one in zip(self._gauges, line.sums, strict=False):
@@ -190,13 +181,13 @@ class LineMemories(Measuring):
 
     # -- what each line used ---------------------------------------------------------------------
 
-    def gen(self, line: LineMemory, *, complete: bool) -> Usage:
+    def gen(self, line: Line, *, complete: bool) -> Usage:
         """Return a line's general RAM; its peak is a lower bound where not every interval was measured."""
         gauge = self._gauges[0]
         one = line.sums[0] if line.sums else _Sum(gauge.current_bytes)
         return _usage([one], gauge.precision_bytes, complete=complete)
 
-    def gpus(self, line: LineMemory, *, complete: bool) -> tuple[DeviceUsage, ...]:
+    def gpus(self, line: Line, *, complete: bool) -> tuple[DeviceUsage, ...]:
         """Return the devices on which a line changed anything, by index."""
         found: dict[tuple[str, int], list[tuple[_Gauge, Device, _Sum]]] = {}
         for gauge, one in zip(self._gauges, line.sums, strict=False):
@@ -210,7 +201,7 @@ class LineMemories(Measuring):
             usages.append(DeviceUsage(*figures, **asdict(devices[0])))
         return tuple(usages)
 
-    def risen(self, line: LineMemory) -> Sizes:
+    def risen(self, line: Line) -> Sizes:
         """Return, by device, the rise from the lowest start of a line's intervals to their highest moment."""
         found: dict[str, int] = {}
         for gauge, one in zip(self._gauges, line.sums, strict=False):
@@ -225,11 +216,9 @@ class LineMemories(Measuring):
         if device is None:
             return
         try:
-            interval = tracker.adopt(sure=sure)
+            self._late.append(_Gauge(tracker, tracker.adopt(sure=sure), device))  # for the next boundary
         except Unavailable as reason:
             self._lost(str(reason))
-        else:
-            self._late.append(_Gauge(tracker, interval, device))  # taken in at the next boundary
 
 
 def _usage(sums: Sequence[_Sum], precision_bytes: int, *, complete: bool) -> Usage:

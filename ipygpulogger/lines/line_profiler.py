@@ -21,7 +21,7 @@ from typing import Any
 from ..engine.machine import machine
 from ..records import LineUsage
 from .backends import SysMonitoring, SysSetTrace
-from .line_memory import LineMemories, LineMemory
+from .line_memory import LineMemories, _Sum
 from .tracing import TracingBackend, now_s
 
 backend: TracingBackend = SysMonitoring() if hasattr(sys, "monitoring") else SysSetTrace()
@@ -33,11 +33,13 @@ RARE = 50  # but a line with no more boundaries than this is measured all the sa
 _INLINE = frozenset(("<lambda>", "<genexpr>", "<listcomp>", "<setcomp>", "<dictcomp>"))
 
 
-class Line(LineMemory):
-    """One line of one file: hits, time, and its memory."""
+class Line:
+    """One line of one file: hits, time, and its memory, which `LineMemories` reads."""
 
     def __init__(self) -> None:
-        super().__init__()
+        self.holders = 0  # how many frames' memory is attributed to it now
+        self.cut_off = False  # whether an interval was left out because its end was not reported
+        self.sums: list[_Sum] = []  # for each counter; shorter where no later counter was read
         self.hits = self.boundaries = 0  # how often it started, and the counters were read for it
         self.running: int = 0  # frames that are at it now
         self.time_s: float = 0.0  # for which at least one frame was at it, since then if one is
@@ -67,7 +69,7 @@ class FrameState:
 
     def __init__(self, offset: int = -1) -> None:
         self.line: Line | None = None
-        self.held: LineMemory | None = None  # that its memory is attributed to; `LineMemories` alone sets it
+        self.held: Line | None = None  # that its memory is attributed to; `LineMemories` alone sets it
         self.offset = offset  # where in the bytecode the line started
         self.suspended = False
 
@@ -184,10 +186,8 @@ class CodeFrames:
             lines = f"lines {first}-{last}" if last > first else f"line {first}"
             holder = f"line {self._first_lineno + offset}" if self._first else "the lines that run them"
             where, its = f" of {place}" if place else "", "its" if len(counted) == 1 else "their"
-            yield (
-                f"{lines}{where}: measured until {MEASURED:,} lines had run there,"
-                f" from then on {its} memory is added up in {holder}"
-            )
+            until = f"measured until {MEASURED:,} lines had run there"
+            yield f"{lines}{where}: {until}, from then on {its} memory is added up in {holder}"
 
 
 def code_of(function: Any) -> CodeType | None:
