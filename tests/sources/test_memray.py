@@ -1,6 +1,7 @@
 """memray's tracker, shared by all recordings, and nothing of it left behind."""
 
 import gc
+import logging
 import os
 import subprocess
 import sys
@@ -70,6 +71,14 @@ def test_one_after_the_other():
             window.drop()
             window.drop()
     assert not said  # as of a file that nobody closed
+
+
+def test_a_tracker_begins_in_silence(monkeypatch):
+    """Under some interpreters memray warns of symbols as it begins, on stderr: below the user's cell."""
+    levels = []
+    monkeypatch.setattr(memray, "set_log_level", levels.append, raising=False)
+    Window().end()
+    assert levels == [logging.ERROR, logging.WARNING]
 
 
 def test_the_line_that_asks_is_known_in_every_thread():

@@ -10,6 +10,7 @@ import atexit
 import ctypes
 import gc
 import importlib.util
+import logging
 import os
 import sys
 import tempfile
@@ -155,8 +156,14 @@ class _Run:
         atexit.register(self.stop)  # memray must not outlive the interpreter
         threading.Thread(target=self._watch, name="ipygpulogger-memray", daemon=True).start()
 
+        says_from: Callable[[int], object] = getattr(memray, "set_log_level", bool)  # which old ones lack
+
         def start() -> None:
-            tracker.__enter__()
+            says_from(logging.ERROR)  # below the cell: that the interpreter has symbols of its own for malloc
+            try:
+                tracker.__enter__()
+            finally:
+                says_from(logging.WARNING)
             self._tracker = tracker
             self._let_others_in(memray.Tracker)
             _mark()
