@@ -154,13 +154,18 @@ class Scope(Measuring):
         more["notes"] = *self._notes, *on.take_notes()
         return kind(label=label, started_at=self.started_at, time_s=self.time_s, **more)
 
+    def sample(self) -> int:
+        """Return the resident memory, and record it where nothing else feeds the time series."""
+        now_bytes = self._machine.ram.current_bytes()
+        if not self._sampling:
+            self.sampled(now_bytes)
+        return now_bytes
+
     def so_far(self, label: str) -> Measurement:
         """Return the figures so far, in any thread: no children, processes or notes."""
         assert self._ram is not None and self._start_s, "open() comes first"  # noqa: PT018 - one
         time_s = clock.monotonic_s() - self._start_s
-        before_bytes, now_bytes = self._ram.before_bytes(), self._machine.ram.current_bytes()
-        if not self._sampling:  # then nothing else feeds the time series
-            self.sampled(now_bytes)
+        before_bytes, now_bytes = self._ram.before_bytes(), self.sample()
         return Measurement(
             label=label,
             started_at=self.started_at,

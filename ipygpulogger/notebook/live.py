@@ -28,7 +28,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ..engine.machine import machine
-from ..engine.sampler import Sampler
+from ..engine.sampler import DELAY_S, Sampler
 from ..render import text
 from ..runtime import clock
 from ..runtime.errors import is_from_a_handler
@@ -43,13 +43,14 @@ if TYPE_CHECKING:
 
 AFTER_S = 2.0  # a shorter cell is not shown while it runs
 EVERY_S = 1.0
+_SAMPLE_S = 0.1
 _TIME_ALONE_S = 5.0  # how often figures that are still the same are shown with the time
 
 
 class Live:
     """The running cells of one logger; those that last are shown while they run, with the `remarks` on them.
 
-    Its one thread sleeps between cells, and a short cell never wakes it.
+    Its one thread sleeps between cells, and samples RAM for those that last a tenth of a second.
     """
 
     def __init__(self, remarks: Callable[[Measurement], tuple[str, ...]]) -> None:
@@ -57,7 +58,8 @@ class Live:
         self.pid: int = os.getpid()
         self.running: dict[LiveCell, None] = {}  # in the order in which they began
         self.panel: Panel | None = None  # is told the figures, too
-        self.ticker: Sampler = Sampler(partial(_tick, self.running), AFTER_S, EVERY_S, "ipygpulogger live")
+        tick, delay_s, period_s = partial(_tick, self.running), min(AFTER_S, DELAY_S), min(EVERY_S, _SAMPLE_S)
+        self.ticker: Sampler = Sampler(tick, delay_s, period_s, "ipygpulogger live")
 
     def cell(self, label: str, scope: Scope, place: LiveDisplay) -> LiveCell | None:
         """Prepare to show a cell, if it lasts; None in a forked child, whose parent has the thread."""
@@ -70,11 +72,10 @@ class Live:
 
 
 def _tick(running: Iterable[LiveCell]) -> None:
-    now_s = clock.monotonic_s()
     for cell in tuple(running):
-        if cell.shows and now_s - cell.began_s >= AFTER_S:
+        if cell.shows:
             with suppress(Exception):  # closed meanwhile, or nowhere to write: the report will tell
-                cell.show()
+                cell.tick(clock.monotonic_s())
 
 
 class LiveCell:
@@ -85,6 +86,7 @@ class LiveCell:
         self._stopped = False
         self.shows: bool = place.shows or live.panel is not None  # if not, it only follows the cell's output
         self.began_s: float = 0.0
+        self._due_s = 0.0  # when to show the figures next
         self.tightest: MemoryLimit | None = None  # that with the least RAM left so far, if it was little
         self._shown, self._shown_s = "", 0.0  # the figures that are displayed, and when they were
 
@@ -95,6 +97,14 @@ class LiveCell:
         self._place.begin()
         if self.shows and not self._live.ticker.start(self):
             self.drop()
+
+    def tick(self, now_s: float) -> None:
+        """Sample for the time series, and show the figures once a second, if the cell lasts."""
+        if now_s - self.began_s >= AFTER_S and now_s >= self._due_s:
+            self._due_s = now_s + EVERY_S
+            self.show()
+        else:
+            self._scope.sample()
 
     def show(self) -> None:
         """Show the figures so far; children that come and go within the cell are seen here."""

@@ -2,15 +2,18 @@
 
 import os
 import threading
+import time
 from contextlib import suppress
 from types import SimpleNamespace
 
 import pytest
 from places import TIMEOUT_S, Publisher, Recorder, begun, standing
 
+from ipygpulogger.engine.machine import machine
 from ipygpulogger.engine.scope import Scope
 from ipygpulogger.notebook import live
 from ipygpulogger.notebook.live import Live, display_for
+from ipygpulogger.records import Measurement
 
 
 def test_a_cell_that_lasts_is_shown_again_and_again_until_it_ends(running):
@@ -51,6 +54,28 @@ def test_a_short_cell_is_never_shown(monkeypatch):
         assert place.told == ["end", "clear"]
     shown.close()
     assert len(seen) == 1
+
+
+def test_memory_over_time_begins_with_the_cell(monkeypatch):
+    """Long before the cell is shown: what it held in its first half is in the first half of the series."""
+    monkeypatch.setattr(live, "AFTER_S", 3600.0)
+    monkeypatch.setattr(machine().sampler, "start", lambda _: False)  # as where there is no device
+    shown, scope = Live(lambda _: ()), Scope().open()
+    cell = begun(shown.cell("In [4]", scope, Recorder()))
+    held = bytearray(b"x") * (64 << 20)
+    time.sleep(0.5)
+    del held
+    time.sleep(0.5)
+    cell.end()
+    scope.close()
+    cell.drop()
+    shown.close()
+    gen = scope.result(Measurement, "cell").gen
+    high_at_s = [at_s for at_s, size in gen.timeline if size > gen.before_bytes + (60 << 20)]
+    assert len(high_at_s) >= 2 and max(high_at_s) < scope.time_s * 0.75
+    assert any(
+        at_s > scope.time_s * 0.6 for at_s, size in gen.timeline[:-1] if size < gen.before_bytes + (4 << 20)
+    )
 
 
 @pytest.mark.parametrize("stays", [True, False])
