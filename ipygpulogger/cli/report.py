@@ -108,7 +108,10 @@ def report(options: argparse.Namespace) -> int:
     if options.path.suffix != ".ipynb" and not any(one.source or one.main_line for one in cells):
         aside("This log has no code; with run's --log-source, or the option log_source, it has.")
     if options.html:
-        write_page(options.html, options.path.stem, cells, lambda one: one.source or "# not in this log")
+        try:
+            write_page(options.html, options.path.stem, cells, lambda one: one.source or "# not in this log")
+        except OSError as error:
+            raise BadRequest(f"{options.html} could not be written: {error.strerror or error}") from error
     return 0
 
 

@@ -67,8 +67,7 @@ class Kernels:
         self._device = device
         # Asking must not initialise CUDA.
         real = torch.cuda.get_device_properties(device) if torch.cuda.is_initialized() else None
-        self._multiprocessors = A100
-        capability = (8, 0)
+        capability, self._multiprocessors = (8, 0), A100
         if real is not None:
             self._multiprocessors = real.multi_processor_count, real.max_threads_per_multi_processor
             capability = real.major, real.minor

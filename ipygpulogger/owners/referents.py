@@ -91,8 +91,7 @@ def _of_container(base: Any, value: Any) -> Iterable[Any]:
     """Return the referents of a value whose class derives from a container: its attributes too."""
     if base.__len__(value) <= _LONG:
         return worth_visiting(gc.get_referents(value))
-    attributes = own_attribute(value, "__dict__")
-    return itertools.chain((attributes,), in_pieces(_items(base, value)))
+    return itertools.chain((own_attribute(value, "__dict__"),), in_pieces(_items(base, value)))
 
 
 def _of_class(value: Any) -> Iterable[Any]:

@@ -194,8 +194,7 @@ def release(shell: Any, *, reset_peaks: bool) -> tuple[tuple[Owner, ...], dict[s
     drop_hidden_references(shell)
     gc.collect()
     machine().settling.settle(gc_collect=True, clear_cache=True)
-    after = measured_now(reset_peaks=reset_peaks)
-    return hidden, came_back(before, after), found.complete
+    return hidden, came_back(before, measured_now(reset_peaks=reset_peaks)), found.complete
 
 
 def drop_hidden_references(shell: Any) -> None:

@@ -115,7 +115,7 @@ def _pieces(measurement: Measurement, space: int, in_line: Container[str]) -> It
     """Yield the parts of the body, the most important first: the place, and versions, the fullest first."""
     card = card_of(measurement)
     found = list(rows(measurement))
-    whole = _table(found)
+    whole: list[list[str | Text]] = [[_row_name(name), *map(grouped, row)] for name, row, _ in found]
     if card:
         figures = whole if len(measurement.gpus) <= _WORDY else whole[:1]
         left = min(_CARD, max(_ADVICE, space - size(table(_HEAD, figures))))
@@ -163,10 +163,6 @@ def _below(measurement: Measurement) -> Iterator[str]:
             yield sentence
         elif rest := beyond_names(measurement):
             yield rest
-
-
-def _table(found: Iterable[Row]) -> list[list[str | Text]]:
-    return [[_row_name(name), *map(grouped, figures)] for name, figures, _ in found]
 
 
 def _row_name(name: str) -> str:

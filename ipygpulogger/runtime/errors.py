@@ -149,6 +149,8 @@ def write_file(path: Path, content: str | bytes) -> None:
         with temporary.open("xb") as file:
             file.write(written)
         temporary.replace(path)
-    except BaseException:  # also an interrupt: no temporary file is left behind
+    except BaseException as error:  # also an interrupt: no temporary file is left behind
         temporary.unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            error.filename, error.filename2 = str(path), None
         raise

@@ -1,8 +1,10 @@
 """`ipygpulogger report` and `compare`: logs, saved notebooks, the page; what grew, and the exit status."""
 
 import contextlib
+import errno
 import io
 import json
+import os
 import tempfile
 from pathlib import Path
 
@@ -14,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ipygpulogger.cli import main
+from ipygpulogger.cli import report as reports
 from ipygpulogger.render import page as pages
 
 
@@ -115,6 +118,20 @@ def test_the_page_is_not_the_log(tmp_path, capsys):
     before = log.read_bytes()
     assert refused(["report", log, "--html", log], capsys, "is the log itself")
     assert log.read_bytes() == before
+
+
+def test_a_page_that_cannot_be_written(tmp_path, capsys, monkeypatch):
+    """A full disk: one sentence that names the page, as `run` says it."""
+    log, page = saved(tmp_path / "log.jsonl", made()), tmp_path / "page.html"
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(reports, "write_file", full)
+    assert main(["report", str(log), "--html", str(page)]) == 2
+    said = capsys.readouterr().err.splitlines()
+    assert len(said) == 1
+    assert said[0].endswith(f"{page} could not be written: {os.strerror(errno.ENOSPC)}")
 
 
 @pytest.mark.parametrize(

@@ -74,6 +74,14 @@ def test_what_cannot_be_saved_harms_nothing(tmp_path, monkeypatch, kind, fault):
     assert list(History.load(path)) == [plain(1)]
 
 
+def test_an_error_names_the_file_that_was_asked_for(tmp_path):
+    """And no temporary one, which nobody has heard of."""
+    path = tmp_path / "absent" / "run.csv"
+    with pytest.raises(FileNotFoundError) as caught:
+        History([plain()]).save(path)
+    assert (caught.value.filename, caught.value.filename2) == (str(path), None)
+
+
 @pytest.mark.parametrize("name", ["run.json", "run", "run.jsonl.gz", ".csv", "run.ipynb"])
 def test_other_kinds_of_files_are_refused_in_one_sentence(tmp_path, name):
     """An ending that says nothing to us names those that do, and nothing is written."""
