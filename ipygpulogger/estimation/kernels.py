@@ -291,12 +291,19 @@ def attention(  # noqa: PLR0913, PLR0917 - torch's own parameters
     if not query.is_cuda or query.dim() != 4:
         return original(query, key, value, attn_mask, dropout_p, is_causal, **how)
     inputs: Any = (query, key, value)
-    if torch.is_autocast_enabled("cuda"):  # which has attention on its list
+    if torch.is_autocast_enabled("cuda"):  # which has attention on its list, and leaves what is inside alone
         kind = torch.get_autocast_dtype("cuda")
-        query, key, value = inputs = [one.to(kind) if one.is_floating_point() else one for one in inputs]
+        query, key, value, attn_mask = (
+            one.to(kind) if one is not None and one.is_floating_point() and one.element_size() < 8 else one
+            for one in (*inputs, attn_mask)
+        )
+        more = dropout_p, is_causal, scale, enable_gqa
+        with torch.autocast("cuda", enabled=False):
+            return attention(torch, original, query, key, value, attn_mask, *more)
     size, is_half = query.shape[-1], query.dtype in (torch.float16, torch.bfloat16)
     is_dense = all(one is None or one.stride(-1) == 1 for one in (*inputs, attn_mask))
-    fits_flash = is_half and is_dense and attn_mask is None and size == value.shape[-1] <= 256
+    is_square = not is_causal or query.shape[2] == key.shape[2]
+    fits_flash = is_half and is_dense and is_square and attn_mask is None and size == value.shape[-1] <= 256
     if fits_flash and torch.backends.cuda.flash_sdp_enabled():
         how = {"scale": size**-0.5 if scale is None else scale}
         if size % 8:
@@ -316,11 +323,15 @@ def attention(  # noqa: PLR0913, PLR0917 - torch's own parameters
     saves = torch.is_grad_enabled() and any(one.requires_grad for one in inputs)
     if attn_mask is not None:  # the kernel takes numbers that are added, for every head
         if attn_mask.dtype is torch.bool:
-            zeros = torch.zeros_like(attn_mask, dtype=query.dtype)
-            attn_mask = zeros.masked_fill_(attn_mask.logical_not(), float("-inf"))
+            attn_mask = torch.zeros_like(attn_mask, dtype=query.dtype).masked_fill_(
+                attn_mask.logical_not(), float("-inf")
+            )
+        if any(step % 8 for step in attn_mask.stride()[:-1]):  # copied to rows that begin at 8 elements
+            columns = attn_mask.shape[-1]
+            attn_mask = torch.nn.functional.pad(attn_mask, (0, 8 - columns % 8))[..., :columns]
         attn_mask = attn_mask.expand(*query.shape[:3], key.shape[2])
-    more = attn_mask, saves, dropout_p, is_causal
-    return aten._scaled_dot_product_efficient_attention(*inputs, *more, scale=scale)[0]
+    rest = attn_mask, saves, dropout_p, is_causal
+    return aten._scaled_dot_product_efficient_attention(*inputs, *rest, scale=scale)[0]
 
 
 def none_on_a_device(original: Callable[..., Any], mode: Any, func: Any, flat: Any, *rest: Any) -> Any:

@@ -129,7 +129,7 @@ def flat(records: Iterable[CellRecord]) -> tuple[list[dict[str, Any]], list[str]
 
     "gen.consumed_bytes" and "cuda:0.needed_bytes" follow from others, and are not read again.
     """
-    rows, sums = list[dict[str, Any]](), dict[str, int]()
+    rows, sums = list[dict[str, Any]](), {"gen.consumed_bytes": 0, "gen.needed_bytes": 0}
     for record in records:
         memories = {"gen" if device == CPU else device: usage for device, usage in record.memories().items()}
         figures = {f"{name}.consumed_bytes": usage.consumed_bytes for name, usage in memories.items()}

@@ -96,6 +96,40 @@ def test_function_transforms(cuda, transform):
     assert run(transform, args, {}, "cuda:0").peak_bytes == really(transform, args)[0]
 
 
+ATTENTION = {  # the type of the inputs, their heads (of keys, if others), the queries, the mask, what else is given
+    "gqa, causal, not square": (torch.bfloat16, (8, 2), 512, None, {"is_causal": True, "enable_gqa": True}),
+    "causal, not square": (torch.bfloat16, (8, 8), 512, None, {"is_causal": True}),
+    "odd strides": (torch.float32, (8, 8), 500, torch.float32, {}),
+    "odd strides, of bool": (torch.float32, (8, 8), 500, torch.bool, {}),
+    "autocast, mask": (torch.float32, (8, 8), 504, torch.float32, {"autocast": True}),
+    "autocast, mask, odd head": (torch.float32, (8, 8), 504, torch.float32, {"autocast": True, "size": 60}),
+    "autocast, double": (torch.float64, (8, 8), 504, torch.float64, {"autocast": True}),
+}
+
+
+@pytest.mark.parametrize("case", ATTENTION.values(), ids=ATTENTION)
+def test_attention(cuda, case):
+    """The kernel that can, and what is cast, copied and kept for it."""
+    kind, heads, queries, mask, more = case
+    size, is_cast = more.get("size", 64), more.get("autocast", False)
+    more = {name: value for name, value in more.items() if name not in ("size", "autocast")}
+    keys = 2 * queries
+    gc.collect()
+    torch._C._cuda_clearCublasWorkspaces()
+    torch.cuda.empty_cache()
+    shapes = [(1, heads[0], queries, size), *((1, heads[1], keys, size),) * 2]
+    args = [torch.ones(shape, device="cuda", dtype=kind) for shape in shapes]
+    given = None if mask is None else torch.ones(queries, keys + queries % 8, device="cuda", dtype=mask)
+
+    def attend(query, key, value):
+        part = None if given is None else given[:, :keys]
+        with torch.autocast("cuda", torch.bfloat16, enabled=is_cast):
+            torch.nn.functional.scaled_dot_product_attention(query, key, value, part, **more)
+
+    found = run(attend, args, {}, "cuda:0")
+    assert (found.peak_bytes, found.reserved_bytes) == really(attend, args)
+
+
 @pytest.mark.parametrize("foreach", [True, False])
 def test_a_later_step(cuda, foreach):
     """The optimizer's state is there, and its count of steps is a number on the CPU, which it asks for."""
