@@ -51,7 +51,7 @@ def rungs(usage, *, known=True, nvml=True):
     else:
         total = torch.cuda.mem_get_info(usage.index)[1]
     free = total - drivers - mine - listed - unlisted
-    if nvml and known and not listed and unlisted < 64 * MB:  # too little for a process's context
+    if nvml and known and unlisted < 64 * MB:  # too little for a process's context
         drivers, unlisted = drivers + unlisted, 0
     found, reserved = {}, 0
     if usage.backend != "nvml":

@@ -23,8 +23,7 @@ RESERVED = -1  # the last one: what the allocator took from the device
 # Per-process usage is queried again after so long even if the sum outside the allocators did not change: this
 # process may have allocated what another one freed.
 QUERY_AGAIN_S = 5.0
-# Less than any context takes. The driver needs some megabytes beside the contexts that it lists (9 MB on an
-# H200); where more is in use, it may hide the processes of other containers.
+# Less than any context: beside those that it lists the driver takes 9 MB on an H200; more may be hidden ones.
 _LEAST_CONTEXT_BYTES = 64 * MB
 
 T = TypeVar("T")
@@ -140,10 +139,10 @@ class Ledger:
             if not processes:
                 return DeviceSnapshot(allocated, reserved, memory, None)
             own = self._own(device, reserved or 0)
-            left = 0 if own is None else memory.used_bytes - own
-            is_nobodys = 0 < left < _LEAST_CONTEXT_BYTES and not self._nvml.lists_others(uuid)
-            mine = None if own is None else own - (reserved or 0)
-            known = _Outside(other, mine, left if is_nobodys else 0, now_s)
+            others = None if own is None else self._nvml.others_bytes(uuid)
+            left = 0 if own is None or others is None else memory.used_bytes - own - others
+            nobodys = left if 0 < left < _LEAST_CONTEXT_BYTES else 0
+            known = _Outside(other, None if own is None else own - (reserved or 0), nobodys, now_s)
             self._outside[uuid] = known
             if self._nvml.fails("processes"):  # a failure may be temporary: query again at the next snapshot
                 del self._outside[uuid]

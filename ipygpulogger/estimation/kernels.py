@@ -20,8 +20,7 @@ if TYPE_CHECKING:
 
 Sizes = tuple[int, ...]  # what is there at the same time
 _OWN_WORKSPACE = (2, 14)  # the version from which on cuBLAS has its own, which torch does not allocate
-_ONE_WORKSPACE = (2, 12)  # from which on cuBLASLt, which adds a bias to a product, shares that of cuBLAS,
-# and the devices after Hopper have one as large as Hopper's.
+_ONE_WORKSPACE = (2, 12)  # from here on cuBLASLt shares that of cuBLAS, and later devices have Hopper's size
 _OF_BIASES_BYTES = MB  # of its own before that (`CUBLASLT_WORKSPACE_SIZE`)
 _WITH_BIAS = frozenset(("addmm", "_addmm_activation"))
 _FACTORS = {"mm": 0, "bmm": 0, "mv": 0, "addmm": 1, "baddbmm": 1, "addmv": 1}  # where the first matrix is
@@ -157,11 +156,6 @@ def _is_reduced(name: str, args: Any) -> bool:
     return len(args) <= _PLACES[name] or args[_PLACES[name]] != 0
 
 
-def _safe_softmax(_: Any, tensor: Any, dim: int, *__: Any) -> Iterator[Sizes]:
-    # Which elements are -inf, which rows are nothing else, and one zero.
-    yield tensor.numel(), tensor.numel() // tensor.shape[dim], tensor.element_size()
-
-
 def _scan(out: Any, tensor: Any, *_: Any) -> Iterator[Sizes]:
     if tensor.element_size() < out.element_size():
         yield (tensor.numel() * out.element_size(),)  # it is cast before
@@ -210,7 +204,8 @@ def _flash_attention_backward(_: Any, *args: Any) -> Iterator[Sizes]:
 
 _TEMPORARIES: dict[str, Callable[..., Iterator[Sizes]]] = {  # of an operator's result and arguments
     "_softmax_backward_data": lambda _, gradient, *__: iter([(_size(gradient),)]),
-    "_safe_softmax": _safe_softmax,
+    # Which elements are -inf, which rows are nothing else, and one zero.
+    "_safe_softmax": lambda _, one, dim, *__: iter([(one.numel(), one.numel() // one.shape[dim], 4)]),
     "cumsum": _scan,
     "cumprod": _scan,
     "roll": _roll,
@@ -309,10 +304,9 @@ def attention(  # noqa: PLR0913, PLR0917 - torch's own parameters
         if size % 8:
             inputs = [torch.nn.functional.pad(one, (0, 8 - size % 8)) for one in inputs]
         return aten._scaled_dot_product_flash_attention(*inputs, dropout_p, is_causal, **how)[0][..., :size]
-    fits_efficient = is_dense and (is_half or query.dtype is torch.float32)
+    fits_efficient = torch.backends.cuda.mem_efficient_sdp_enabled() and is_dense and not enable_gqa
     grain = 8 if is_half else 4  # elements of 16 bytes
-    is_enabled = torch.backends.cuda.mem_efficient_sdp_enabled()
-    if not (is_enabled and fits_efficient and size % grain == 0) or enable_gqa:
+    if not (fits_efficient and (is_half or query.dtype is torch.float32) and size % grain == 0):
         is_plain = attn_mask is None or attn_mask.is_floating_point()
         if not (dropout_p and is_plain) or is_half or is_causal or enable_gqa:
             return aten._scaled_dot_product_attention_math(*inputs, attn_mask, dropout_p, is_causal, **how)[0]
@@ -323,9 +317,8 @@ def attention(  # noqa: PLR0913, PLR0917 - torch's own parameters
     saves = torch.is_grad_enabled() and any(one.requires_grad for one in inputs)
     if attn_mask is not None:  # the kernel takes numbers that are added, for every head
         if attn_mask.dtype is torch.bool:
-            attn_mask = torch.zeros_like(attn_mask, dtype=query.dtype).masked_fill_(
-                attn_mask.logical_not(), float("-inf")
-            )
+            zeros = torch.zeros_like(attn_mask, dtype=query.dtype)
+            attn_mask = zeros.masked_fill_(attn_mask.logical_not(), float("-inf"))
         if any(step % 8 for step in attn_mask.stride()[:-1]):  # copied to rows that begin at 8 elements
             columns = attn_mask.shape[-1]
             attn_mask = torch.nn.functional.pad(attn_mask, (0, 8 - columns % 8))[..., :columns]

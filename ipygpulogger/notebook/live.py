@@ -43,7 +43,6 @@ if TYPE_CHECKING:
 
 AFTER_S = 2.0  # a shorter cell is not shown while it runs
 EVERY_S = 1.0
-_SAMPLE_S = 0.1
 _TIME_ALONE_S = 5.0  # how often figures that are still the same are shown with the time
 
 
@@ -58,7 +57,7 @@ class Live:
         self.pid: int = os.getpid()
         self.running: dict[LiveCell, None] = {}  # in the order in which they began
         self.panel: Panel | None = None  # is told the figures, too
-        tick, delay_s, period_s = partial(_tick, self.running), min(AFTER_S, DELAY_S), min(EVERY_S, _SAMPLE_S)
+        tick, delay_s, period_s = partial(_tick, self.running), min(AFTER_S, DELAY_S), min(EVERY_S, DELAY_S)
         self.ticker: Sampler = Sampler(tick, delay_s, period_s, "ipygpulogger live")
 
     def cell(self, label: str, scope: Scope, place: LiveDisplay) -> LiveCell | None:

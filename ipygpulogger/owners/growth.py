@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..engine.ledger import ALLOCATED
 from ..engine.machine import machine
-from ..records import CPU, CellRecord, DeviceUsage, Owner, RamUsage
+from ..records import CPU, CellRecord, Owner, RamUsage
 from ..records.units import MB
 from ..runtime.collector import undisturbed
 from ..sources import Unavailable
@@ -140,10 +140,8 @@ class Growth:
         was, held, found = before.sizes(), now.sizes(), {}
         libraries = sum(owner.size_bytes for owner in record.owners if owner.is_libraries)
         for device, usage in record.memories().items():
-            consumed_bytes = usage.consumed_bytes
-            if isinstance(usage, DeviceUsage):
-                consumed_bytes -= usage.outside_bytes
-            elif isinstance(usage, RamUsage):
+            consumed_bytes = usage.consumed_bytes - getattr(usage, "outside_bytes", 0)
+            if isinstance(usage, RamUsage):
                 consumed_bytes -= usage.kept_of_consumed_bytes + libraries
                 if usage.heap_before is not None and usage.heap_after is not None:
                     # What malloc reuses or keeps of its own is neither consumed nor waits for a collection.

@@ -87,6 +87,10 @@ class Owner(Value):
         return self.kind == "other" and self.name.startswith(f"{LIBRARIES}: ")
 
 
+def _largest_first(*owners: Owner) -> tuple[Owner, ...]:
+    return tuple(sorted(owners, key=lambda owner: -owner.size_bytes))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class CellRecord(Measurement):
     """What one cell used.
@@ -150,31 +154,27 @@ class CellRecord(Measurement):
         """
         unexplained = []
         for device, grown_bytes in self.grown().items():
+            usage = self.memories()[device]
             held_bytes = sum(owner.size_bytes for owner in owners if owner.device == device)
-            rest_bytes = grown_bytes + gone_bytes.get(device, 0) - held_bytes
-            if notable(abs(rest_bytes), self.memories()[device].after_bytes):
+            if (outside_bytes := getattr(usage, "outside_bytes", 0)) >= MB:
+                owners = _largest_first(*owners, Owner(OUTSIDE, outside_bytes, device, "other"))
+            rest_bytes = grown_bytes - outside_bytes + gone_bytes.get(device, 0) - held_bytes
+            if notable(abs(rest_bytes), usage.after_bytes):
                 unexplained.append((device, rest_bytes))
-        found = replace(self, owners=owners, owners_complete=complete, unexplained=tuple(unexplained))
-        for gpu in self.gpus:
-            found = found._with_owner(OUTSIDE, gpu.id, gpu.outside_bytes)
-        return found
+        return replace(self, owners=owners, owners_complete=complete, unexplained=tuple(unexplained))
 
     def with_libraries(self, names: Sequence[str], most_bytes: int) -> CellRecord:
         """Return the same record with unexplained RAM, up to ``most_bytes``, as that of libraries."""
-        return self._with_owner(f"{LIBRARIES}: {', '.join(names)}", CPU, most_bytes)
-
-    def _with_owner(self, name: str, device: str, most_bytes: int) -> CellRecord:
         unexplained = dict(self.unexplained)
-        size_bytes = min(unexplained.get(device, 0), most_bytes)
+        size_bytes = min(unexplained.get(CPU, 0), most_bytes)
         if size_bytes < MB:
             return self
-        unexplained[device] -= size_bytes
-        if not notable(unexplained[device], self.memories()[device].after_bytes):
-            del unexplained[device]
-        owners = sorted(
-            (*self.owners, Owner(name, size_bytes, device, "other")), key=lambda one: -one.size_bytes
-        )
-        return replace(self, owners=tuple(owners), unexplained=tuple(unexplained.items()))
+        unexplained[CPU] -= size_bytes
+        if not notable(unexplained[CPU], self.gen.after_bytes):
+            del unexplained[CPU]
+        owner = Owner(f"{LIBRARIES}: {', '.join(names)}", size_bytes, CPU, "other")
+        owners = _largest_first(*self.owners, owner)
+        return replace(self, owners=owners, unexplained=tuple(unexplained.items()))
 
     def data(self) -> Data:
         """Return the seven figures of the original package, in whole megabytes."""

@@ -84,7 +84,7 @@ def _on_each(devices: list[Device], case: Callable[[Device], Iterator[Found]]) -
 def _whole(device: Device) -> Iterator[Found]:
     kept, scope, case = device.take(device.unit_bytes), Scope().open(), "the whole device"
     scope.close()
-    (first, _), usage, (last, own_bytes) = device.ask(), device.usage(scope), device.ask()
+    (first, *_), usage, (last, own_bytes, listed_bytes) = device.ask(), device.usage(scope), device.ask()
     if first is None or last is None:
         yield Unchecked(device.id, case, "the driver cannot be asked apart from us")
         return
@@ -97,9 +97,10 @@ def _whole(device: Device) -> Iterator[Found]:
     if own_bytes is None:
         yield Unchecked(device.id, f"{case}: other processes", NOT_BY_PROCESS)
     else:
-        others = least_bytes - own_bytes, most_bytes - own_bytes
-        others = (0, others[1]) if others[1] < _OF_CONTEXTS_BYTES else others
-        yield exact(device.id, case, "used by other processes", others, usage.neighbours_bytes)
+        others_bytes = least_bytes - own_bytes, most_bytes - own_bytes
+        if others_bytes[1] - listed_bytes < _OF_CONTEXTS_BYTES:
+            others_bytes = min(listed_bytes, others_bytes[0]), others_bytes[1]
+        yield exact(device.id, case, "used by other processes", others_bytes, usage.neighbours_bytes)
     del kept
 
 
@@ -123,7 +124,7 @@ def _beside_torch(device: Device) -> Iterator[Found]:
     if found is None:
         yield Unchecked(device.id, "memory beside torch", "no runtime library of the device is loaded")
         return
-    library, case, (quiet, _) = ctypes.CDLL(os.fsdecode(found[0])), "beside torch, kept", device.ask()
+    library, case, (quiet, *_) = ctypes.CDLL(os.fsdecode(found[0])), "beside torch, kept", device.ask()
     before, scope = device.usage(Scope().open()), Scope().open()
     with _raw(library, size_bytes):
         scope.close()
@@ -153,7 +154,7 @@ def _beside_torch(device: Device) -> Iterator[Found]:
         yield from figures(device.id, case, usage, 0, truth)
         seen_bytes = max((used for _, used in usage.timeline), default=0) - (usage.used_bytes or 0)
         of_all.append(exact(device.id, case, "used over time", truth, seen_bytes))
-    asked, _ = device.ask()
+    asked, *_ = device.ask()
     if quiet and asked and abs(asked.used_bytes - quiet.used_bytes) > PAGE_BYTES:
         of_all = [Unchecked(device.id, "the whole device over time", "other processes take and give back")]
     yield from of_all

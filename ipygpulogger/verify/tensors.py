@@ -70,15 +70,15 @@ class Device(Memory):
             raise LookupError(f"{self.id} is missing in the record")
         return found[0]
 
-    def ask(self) -> tuple[DeviceMemory | None, int | None]:
-        """Ask NVML itself, not through our sources, for the device's memory and that of this process."""
+    def ask(self) -> tuple[DeviceMemory | None, int | None, int]:
+        """Ask NVML itself, not our sources, for the memory of the device, this process and those listed."""
         try:
             import pynvml as nvml
 
             nvml.nvmlInit()
         except Exception:  # whatever the driver's library raises
-            return None, None
-        memory = own_bytes = None
+            return None, None, 0
+        memory, own_bytes, listed_bytes = None, None, 0
         with suppress(nvml.NVMLError, AttributeError, RuntimeError):
             uuid, handle = self.torch.cuda.get_device_properties(self.index).uuid, None
             for kind in ("GPU", "MIG"):
@@ -89,8 +89,9 @@ class Device(Memory):
                 memory = DeviceMemory(found.total, found.used, found.free)
                 rows = nvml.nvmlDeviceGetComputeRunningProcesses(handle)
                 own_bytes = next((row.usedGpuMemory for row in rows if row.pid == os.getpid()), None)
+                listed_bytes = sum(row.usedGpuMemory or 0 for row in rows if row.pid != os.getpid())
         nvml.nvmlShutdown()
-        return memory, own_bytes
+        return memory, own_bytes, listed_bytes
 
     def clean(self) -> None:
         """Empty the cache, and begin the peaks anew."""

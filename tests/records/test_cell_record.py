@@ -94,15 +94,18 @@ def test_what_libraries_account_for(rest, most, used):
     assert left == ({CPU: rest - theirs} if notable(rest - theirs, used) else {})
 
 
-def test_what_is_outside_the_allocator():
-    """It is named so, no more of it than the names leave unexplained, and with a search that was cut short too."""
-    device = gpu(after=348 * MB, allocated_bytes=256 * MB, outside_bytes=92 * MB)
-    for named_mb, outside_mb, left_mb in ((256, 92, 0), (200, 92, 56), (300, 48, 0), (348, 0, 0)):
-        names = (Owner("x", named_mb * MB, "cuda:0", "variable"),)
-        found = cell(ram(), device).explained(names, {}, complete=False)
-        outside = (Owner("outside the allocator", outside_mb * MB, "cuda:0", "other"),) if outside_mb else ()
-        assert found.owners == names + outside
-        assert dict(found.unexplained) == ({"cuda:0": left_mb * MB} if left_mb else {})
+@pytest.mark.parametrize(
+    ("named_mb", "outside_mb", "left_mb"),
+    [(256, 92, 0), (200, 92, 56), (300, 92, -44), (348, 0, 0), (398, -50, 0), (0, 348, 0)],
+)
+def test_what_is_outside_the_allocator(named_mb, outside_mb, left_mb):
+    """All of it is named so, whatever the names account for; what was given back there explains no name's less."""
+    device = gpu(after=348 * MB, allocated_bytes=348 * MB, outside_bytes=outside_mb * MB)
+    names = (Owner("x", named_mb * MB, "cuda:0", "variable"),) if named_mb else ()
+    outside = (Owner("outside the allocator", outside_mb * MB, "cuda:0", "other"),) if outside_mb > 0 else ()
+    found = cell(ram(), device).explained(names, {}, complete=False)
+    assert found.owners == names + outside
+    assert dict(found.unexplained) == ({"cuda:0": left_mb * MB} if left_mb else {})
 
 
 @given(CHANGES, SIZES, st.none() | SIZES)

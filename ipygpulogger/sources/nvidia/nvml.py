@@ -188,14 +188,13 @@ class Nvml:
             return None  # unknown, or the pids are the host's
         return None if None in mine else sum(mine)
 
-    def lists_others(self, uuid: str | None) -> bool:
-        """Return whether the driver lists other processes on a device; True where it cannot be asked."""
+    def others_bytes(self, uuid: str | None) -> int | None:
+        """Return what the other processes that the driver lists hold of a device; None if it does not say."""
         with suppress(Unavailable):
-            rows = [
-                row for kind in ("Compute", "Graphics") for row in self._read(uuid, partial(self._rows, kind))
-            ]
-            return any(row.pid != os.getpid() for row in rows)
-        return True
+            lists = [self._read(uuid, partial(self._rows, kind)) for kind in ("Compute", "Graphics")]
+            held = {row.pid: row.usedGpuMemory for rows in lists for row in rows if row.pid != os.getpid()}
+            return None if None in held.values() else sum(held.values())
+        return None
 
     def _rows(self, kind: str, module: ModuleType, handle: Any) -> list[Any]:
         rows: list[Any] = getattr(module, f"nvmlDeviceGet{kind}RunningProcesses")(handle)
