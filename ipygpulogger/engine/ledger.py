@@ -37,7 +37,7 @@ class DeviceSnapshot(NamedTuple):
     reserved: int | None  # taken by their allocators; for one that does not report it, the allocated
     memory: DeviceMemory | None  # the whole device
     own: int | None  # held by this process, context and libraries included
-    nobodys: int = 0  # in use, and held by no process that the driver lists
+    unlisted: int = 0  # in use, and held by no process that the driver lists
 
     @property
     def other(self) -> int | None:
@@ -54,7 +54,7 @@ class DeviceSnapshot(NamedTuple):
         """Held by other processes."""
         if self.memory is None or self.own is None:
             return None
-        return max(0, self.memory.used_bytes - self.own - self.nobodys)
+        return max(0, self.memory.used_bytes - self.own - self.unlisted)
 
     @property
     def driver(self) -> int | None:
@@ -62,7 +62,7 @@ class DeviceSnapshot(NamedTuple):
         if self.memory is None:
             return None
         reserved = self.memory.total_bytes - self.memory.used_bytes - self.memory.free_bytes
-        return reserved + self.nobodys
+        return reserved + self.unlisted
 
 
 NOTHING = DeviceSnapshot(None, None, None, 0)  # of a device that this process certainly does not use
@@ -73,7 +73,7 @@ class _Outside(NamedTuple):
 
     other: int  # all of it
     own: int | None  # this process's part
-    nobodys: int  # held by no process
+    unlisted: int  # held by no process
     queried_s: float  # when per-process usage was queried
 
 
@@ -141,13 +141,13 @@ class Ledger:
             own = self._own(device, reserved or 0)
             others = None if own is None else self._nvml.others_bytes(uuid)
             left = 0 if own is None or others is None else memory.used_bytes - own - others
-            nobodys = left if 0 < left < _LEAST_CONTEXT_BYTES else 0
-            known = _Outside(other, None if own is None else own - (reserved or 0), nobodys, now_s)
+            unlisted = left if 0 < left < _LEAST_CONTEXT_BYTES else 0
+            known = _Outside(other, None if own is None else own - (reserved or 0), unlisted, now_s)
             self._outside[uuid] = known
             if self._nvml.fails("processes"):  # a failure may be temporary: query again at the next snapshot
                 del self._outside[uuid]
         own = None if known.own is None else known.own + (reserved or 0)
-        return DeviceSnapshot(allocated, reserved, memory, own, known.nobodys)
+        return DeviceSnapshot(allocated, reserved, memory, own, known.unlisted)
 
     def _own(self, device: Device, reserved: int) -> int | None:
         """Return what the driver lists for this process, everything included."""
