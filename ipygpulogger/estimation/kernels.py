@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 Sizes = tuple[int, ...]  # what is there at the same time
 _OWN_WORKSPACE = (2, 14)  # the version from which on cuBLAS has its own, which torch does not allocate
 _ONE_WORKSPACE = (2, 12)  # from here on cuBLASLt shares that of cuBLAS, and later devices have Hopper's size
-_OF_BIASES_BYTES = MB  # of its own before that (`CUBLASLT_WORKSPACE_SIZE`)
+_OF_BIASES_BYTES = MB  # of its own before that (`CUBLASLT_WORKSPACE_SIZE`); before 2.9 for a moment only
 _WITH_BIAS = frozenset(("addmm", "_addmm_activation"))
 _FACTORS = {"mm": 0, "bmm": 0, "mv": 0, "addmm": 1, "baddbmm": 1, "addmv": 1}  # where the first matrix is
 _OTHERS_WITH_CUBLAS = (
@@ -61,7 +61,7 @@ class Kernels:
         # threads a workspace is still to be allocated.
         self._has_thread: bool = torch._C._is_multithreading_enabled()
         self._without_workspace = {False, True} if version < _OWN_WORKSPACE else set[bool]()
-        self._of_biases_bytes = _OF_BIASES_BYTES if version < _ONE_WORKSPACE else 0
+        self._of_biases_bytes = _OF_BIASES_BYTES if (2, 9) <= version < _ONE_WORKSPACE else 0
         self._backward_pass: Callable[[], int] = torch._C._current_graph_task_id
         self._device = device
         # Asking must not initialise CUDA.
