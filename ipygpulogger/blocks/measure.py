@@ -141,7 +141,7 @@ class Measure:
         # `measure` describes the first four. A task of an engine notes how many others ran meanwhile.
         self._label, self._report, self._compact, self._peak = label, report, compact, peak
         self.of_task = of_task
-        self.from_bytes = 0  # where less than this was needed, there is no measurement: `last` is None
+        self.from_bytes = 0  # a block that needed less than this gets no record, and `last` is None
         self.budget_bytes: int | None = None
         self.warn: Callable[[str], object] = warn
         self._last: Measurement | None = None

@@ -61,9 +61,9 @@ def worth_visiting(values: Iterable[Any], but: Any = None) -> list[Any]:
 
 def referents_of(kind: type) -> Callable[[Any], Iterable[Any]] | None:  # noqa: PLR0911 - a case each
     """Return the function that gives the referents of a value of this class; None where it has none."""
-    # A thread or a log handler refers to ipykernel's stream, and through it to every output.
     if id(kind) in _SCALARS | _SIZED:
         return None
+    # A thread or a log handler refers to ipykernel's stream, and through it to every output.
     if issubclass(kind, ModuleType) or module_name(kind).partition(".")[0] in (OUR_PACKAGE, "ipykernel"):
         return None
     if issubclass(kind, type):

@@ -279,7 +279,8 @@ class Loop:
         self._real = real
 
     def add_signal_handler(self, *_):
-        raise NotImplementedError  # as asyncio's event loops do on Windows
+        # As asyncio documents it for Windows: `run` must go on without handlers.
+        raise NotImplementedError
 
     remove_signal_handler = add_signal_handler
 

@@ -35,6 +35,7 @@ def devices(request, monkeypatch):
 @pytest.fixture
 def simulated(devices):
     """The same, for tests that change the machine."""
+    # These fill a device or move other processes' memory, which nobody may do to a real one.
     return devices or pytest.skip("this changes the machine: only on simulated devices")
 
 

@@ -199,7 +199,7 @@ class Nvml:
     def _rows(self, kind: str, module: ModuleType, handle: Any) -> list[Any]:
         rows: list[Any] = getattr(module, f"nvmlDeviceGet{kind}RunningProcesses")(handle)
         if rows and (row_class := getattr(module, "c_nvmlProcessInfo_v3_t", None)):
-            # pynvml makes a class for so many rows: held, it is no garbage of the user's.
+            # ctypes makes a class for each length of an array. Kept, it is no garbage within the user's cell.
             self._row_classes.add(row_class * (2 * len(rows) + 5))
         return rows
 
