@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 MB = 2**20
-BATCHES = [96, 128, 144, 152, 156, 160, 164, 168, 176, 192]  # of GPT-2, on 143 GB
+SAMPLE_MB = 850  # about what GPT-2 needs for each 512 tokens
+BESIDE = [-60, -24, -12, -8, -4, 0, 4, 8]  # batches, beside the one that fills a device at that
 
 
 def steps(model: nn.Module, batch: Callable[[], Any], loss: Callable[..., Any], *, half: bool = False) -> Any:
@@ -104,6 +105,12 @@ def unet() -> nn.Module:
     return nn.Sequential(*down, nn.Upsample(scale_factor=2), block(128, 64), nn.Conv2d(64, 3, 1))
 
 
+def lstm() -> Any:
+    """Return a function that makes two steps of a training of two layers of an LSTM."""
+    model = nn.LSTM(1024, 1024, 2, batch_first=True)
+    return steps(model, lambda: torch.randn(64, 256, 1024, device="cuda"), lambda of, batch: of(batch)[0].sum())
+
+
 def inference() -> Any:
     """Return a function that runs a model without gradients."""
     model = vision.resnet50().cuda().eval()
@@ -131,6 +138,7 @@ MODELS: dict[str, Callable[[], Any]] = {
     "U-Net, 16 images of 256": lambda: steps(
         unet(), images(16, 256), lambda model, batch: (model(batch) - batch).square().mean()
     ),
+    "LSTM, 2 x 1024, 64 x 256": lstm,
 }
 
 
@@ -176,7 +184,9 @@ def largest_batch() -> list[list[str]]:
 
     training(words(2, 512)())
     clear()
-    found, rows = estimate(training, words(16, 512)(), batch_sizes=BATCHES, device=0), []
+    full = torch.cuda.mem_get_info()[1] // (SAMPLE_MB * MB) // 4 * 4
+    sizes = [full + more for more in BESIDE]
+    found, rows = estimate(training, words(16, 512)(), batch_sizes=sizes, device=0), []
     for one in found.batches:
         clear()
         try:

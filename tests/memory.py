@@ -2,9 +2,11 @@
 
 import contextlib
 import ctypes
+import gc
 import mmap
 import os
 import select
+from types import FrameType
 
 MB = 2**20
 _C = ctypes.CDLL(None) if os.name == "posix" else None
@@ -89,3 +91,22 @@ def filled_by_a_child():
         os.close(ask)
         os.waitpid(child, 0)
         os.close(answered)
+
+
+@contextlib.contextmanager
+def no_frame_kept():
+    """No function's frame within waits for a collection: with it would live what its callers hold."""
+    gc.collect()
+    was = gc.isenabled(), gc.get_debug()
+    gc.disable()
+    gc.set_debug(gc.DEBUG_SAVEALL)
+    try:
+        yield
+        gc.collect()
+        kept = [one.f_code.co_name for one in gc.garbage if type(one) is FrameType]
+    finally:
+        gc.garbage.clear()
+        gc.set_debug(was[1])
+        if was[0]:
+            gc.enable()
+    assert not kept

@@ -57,7 +57,8 @@ class DeviceRecording(Measuring):
         self._always_named, self._breakdown = always_named, Breakdown(shell)
         self._machine: Machine | None = None
         self._history: TorchHistory | None = None
-        self._why_not: Unavailable | None = None  # why torch does not record its allocations
+        # Why torch does not record its allocations. As text: an exception would keep the user's frames alive.
+        self._why_not: str | None = None
         self._watched: dict[int, _Watched] = {}  # by torch's index
         self._began_s = self._ended_s = 0.0
         self._peaks: dict[int, _Peak] = {}  # by torch's index
@@ -77,7 +78,7 @@ class DeviceRecording(Measuring):
                 try:
                     self._history.begin()
                 except Unavailable as reason:
-                    self._why_not = reason
+                    self._why_not = str(reason)
                     return
                 self._breakdown.begin()
             for device, _ in on.devices.by_device():

@@ -24,8 +24,8 @@ def metric(name: str, nvml: Nvml, on: DeviceScope, began: datetime, time_s: floa
     try:
         if name == "utilization":
             return Metric(name, nvml.utilization_percent(uuid, began.timestamp()), unit)
-        if isinstance(on.energy_j, Unavailable):
-            raise on.energy_j
+        if isinstance(on.energy_j, str):
+            raise Unavailable(on.energy_j)
         used_j = nvml.energy_j(uuid) - on.energy_j
     except Unavailable as reason:
         return Metric(name, None, unit, str(reason))
@@ -84,7 +84,8 @@ class DeviceScope:
         self.highest_other_bytes: int = 0
         self.lowest_other_bytes: int | None = None
         self.series: TimeSeries = TimeSeries()  # of the whole device
-        self.energy_j: float | Unavailable = Unavailable("first used within this scope")  # at the beginning
+        # At the beginning, or why not. As text: an exception would keep the user's frames alive.
+        self.energy_j: float | str = "first used within this scope"
         self.metrics: tuple[Metric, ...] = ()
 
     def inherit(self, raw: DeviceScope) -> None:

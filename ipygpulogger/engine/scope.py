@@ -306,7 +306,7 @@ class Scope(Measuring):
             try:
                 device_scope.energy_j = self._machine.nvml.energy_j(device.uuid)
             except Unavailable as reason:
-                device_scope.energy_j = reason
+                device_scope.energy_j = str(reason)
         self._device_scopes[_raw_key(device) if device.backend == DRIVER else device.key] = device_scope
 
     def _begin_raw(self, listed: Iterable[Device]) -> None:

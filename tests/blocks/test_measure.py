@@ -10,7 +10,7 @@ import weakref
 from dataclasses import replace
 
 import pytest
-from memory import MB, Block, blip
+from memory import MB, Block, blip, no_frame_kept
 
 from ipygpulogger import OverBudget, measure
 from ipygpulogger.blocks.measure import Measure, _tasks_lock, warn
@@ -325,6 +325,20 @@ def test_an_argument_does_not_outlive_a_call_over_budget():
     gc.collect()
     assert alive() is None
     assert raised.value.__traceback__ is not None
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"peak": True}, {"report": True}, {"budget": "1TB"}, {"peak": True, "report": True}], ids=str
+)
+def test_a_block_keeps_no_frame(options):
+    """Whose locals would live until a collection."""
+    with no_frame_kept():
+
+        def load():
+            with measure(**options):
+                blip(1)
+
+        load()
 
 
 @pytest.mark.parametrize("step", ["open", "_read_peaks", "result"])

@@ -12,7 +12,7 @@ import simgpu
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from memory import MB
+from memory import MB, no_frame_kept
 from torch_forks import MAY_DIFFER
 from truth import gpu_of, run
 
@@ -216,7 +216,8 @@ def test_one_function_fails(cuda, outside, function, costs, when):
     cuda.dev[0].base_used = 200 * MB
     cuda.dev[0].sample_us = cuda.dev[1].sample_us = 0
     for code in CODES:
-        one_fault(cuda, function, code, costs, when)
+        with no_frame_kept():
+            one_fault(cuda, function, code, costs, when)
 
 
 def one_fault(cuda, function, code, costs, when):
