@@ -108,7 +108,9 @@ def unet() -> nn.Module:
 def lstm() -> Any:
     """Return a function that makes two steps of a training of two layers of an LSTM."""
     model = nn.LSTM(1024, 1024, 2, batch_first=True)
-    return steps(model, lambda: torch.randn(64, 256, 1024, device="cuda"), lambda of, batch: of(batch)[0].sum())
+    return steps(
+        model, lambda: torch.randn(64, 256, 1024, device="cuda"), lambda of, batch: of(batch)[0].sum()
+    )
 
 
 def inference() -> Any:

@@ -25,7 +25,7 @@ def metric(name: str, nvml: Nvml, on: DeviceScope, began: datetime, time_s: floa
         if name == "utilization":
             return Metric(name, nvml.utilization_percent(uuid, began.timestamp()), unit)
         if isinstance(on.energy_j, str):
-            raise Unavailable(on.energy_j)
+            return Metric(name, None, unit, on.energy_j)
         used_j = nvml.energy_j(uuid) - on.energy_j
     except Unavailable as reason:
         return Metric(name, None, unit, str(reason))

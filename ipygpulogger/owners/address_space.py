@@ -5,12 +5,13 @@ The list of mappings takes 2 us a range to read, so it is read only where someth
 
 from __future__ import annotations
 
+import itertools
 import mmap
 import os
 import sys
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Collection
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
@@ -20,11 +21,9 @@ from ..runtime.shell import OUR_PACKAGE
 from ..sources.system.linux import gil_held
 
 PAGE_BYTES = mmap.PAGESIZE
-_MAPS, _PAGEMAP = "/proc/self/maps", "/proc/self/pagemap"
+_MAPS = "/proc/self/maps"
 _FILES_IN_MEMORY = b"/dev/zero", b"/dev/shm/", b"/memfd:", b"/SYSV", b"/dev/nvidia"
-_CHECKED_BYTES = 1 << 29  # as many are looked up in the page table: 5 ms
-_READ_PAGES = 1 << 17  # at once, of the page table: a megabyte
-PRESENT = bytes(range(128, 256))  # the highest bit of an entry's highest byte, proc_pid_pagemap(5)
+_CHECKED_BYTES = 1 << 36  # of a block: 40 ms
 
 
 class MappedRange(NamedTuple):
@@ -38,6 +37,11 @@ class MappedRange(NamedTuple):
     def is_file(self) -> bool:
         """Whether it shows a file's content; files that live in memory are memory."""
         return self.path.startswith(b"/") and not self.path.startswith(_FILES_IN_MEMORY)
+
+    @property
+    def is_anonymous(self) -> bool:
+        """Whether it is memory of this process alone, such as what malloc serves."""
+        return not self.path or self.path.startswith(b"[")
 
 
 def mapped_ranges() -> list[MappedRange]:
@@ -60,44 +64,33 @@ def shared_objects() -> dict[str, list[tuple[int, int]]]:
     return found
 
 
-def of_files(addresses: Iterable[int]) -> set[int]:
-    """Return which of these addresses only show a file: a model opened with mmap, a table of Arrow's."""
-    addresses = set(addresses)
-    mapped = mapped_ranges() if addresses else []
-    found = set()
+def ranges_at(addresses: Collection[int]) -> dict[int, MappedRange]:
+    """Return the range that each of these addresses is in, where it is known."""
+    mapped, found = mapped_ranges() if addresses else [], {}
     for address in addresses:
         place = bisect_right(mapped, address, key=lambda one: one.start) - 1
-        if place >= 0 and address < mapped[place].end and mapped[place].is_file:
-            found.add(address)
+        if place >= 0 and address < mapped[place].end:
+            found[address] = mapped[place]
     return found
 
 
 def resident_bytes(start: int, end: int) -> int:
-    """Return how many bytes of a block are resident: none of a file, all beyond 512 MB or if unknown."""
-    if of_files([start]):
-        return 0
-    last = min(end, start + _CHECKED_BYTES)
-    first_page, last_page = start // PAGE_BYTES * PAGE_BYTES, -(-last // PAGE_BYTES) * PAGE_BYTES
-    pages = page_table(first_page, last_page)
+    """Return how many bytes of mapped memory are resident; all beyond 64 GB or if that is unknown."""
+    first, last = start // PAGE_BYTES * PAGE_BYTES, min(end, start + _CHECKED_BYTES)
+    pages = gil_held().resident_pages(first, last - first)
     if not pages:
         return end - start
-    outside = (pages[0] in PRESENT) * (start - first_page) + (pages[-1] in PRESENT) * (last_page - last)
-    return _count(pages) * PAGE_BYTES - outside + end - last
+    outside = pages[0] * (start - first) + pages[-1] * (-last % PAGE_BYTES)
+    return pages.count(1) * PAGE_BYTES - outside + end - last
 
 
-def _count(pages: bytes) -> int:
-    return len(pages) - len(pages.translate(None, PRESENT))
-
-
-def page_table(start: int, end: int) -> bytes:
-    """Return a byte for each page that begins in a range, one of `PRESENT` if it is in the page table."""
-    found, first, last = [], start // PAGE_BYTES, end // PAGE_BYTES
-    with suppress(OSError), Path(_PAGEMAP).open("rb", buffering=0) as pagemap:
-        for page in range(first, last, _READ_PAGES):
-            entries = os.pread(pagemap.fileno(), 8 * min(_READ_PAGES, last - page), 8 * page)
-            found.append(entries[7::8] if sys.byteorder == "little" else entries[::8])
-        return b"".join(found)
-    return b""
+def _in_page_table(start: int, end: int) -> int:
+    """Return how many bytes of a file this process has read; `resident_bytes` counts others' reads, too."""
+    with suppress(OSError), Path("/proc/self/pagemap").open("rb", buffering=0) as pagemap:
+        entries = os.pread(pagemap.fileno(), 8 * (end - start) // PAGE_BYTES, 8 * start // PAGE_BYTES)
+        # The highest bit of an entry's highest byte, proc_pid_pagemap(5).
+        return PAGE_BYTES * sum(map((127).__lt__, entries[7 if sys.byteorder == "little" else 0 :: 8]))
+    return 0
 
 
 # -- the general RAM that came with imported libraries, at most
@@ -135,7 +128,7 @@ def libraries_since(before: LibrariesNow) -> tuple[tuple[str, ...], int]:
     packages = Counter(name.partition(".")[0] for name in now.modules - before.modules)
     del packages[OUR_PACKAGE]
     ranges = [one for file in now.files.keys() - before.files.keys() for one in now.files[file]]
-    mapped_bytes = PAGE_BYTES * sum(_count(page_table(*one)) for one in ranges)  # 0 without a page table
+    mapped_bytes = sum(itertools.starmap(_in_page_table, ranges))
     ranked = sorted(packages, key=lambda name: (name in sys.stdlib_module_names, -packages[name]))
     named = [name for name in ranked[:_NAMED] if packages[name] >= _NAMED_SHARE * packages.total()]
     most_bytes = packages.total() * _PER_MODULE_BYTES + _PER_MAPPED_BYTE * mapped_bytes

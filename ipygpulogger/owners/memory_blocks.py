@@ -1,6 +1,6 @@
 """The memory behind objects: of Python's, numpy's and Arrow's here, of others by their frameworks' readers.
 
-What was allocated counts, touched or not; a file's content does not. A view counts as what it is a view of,
+Of a large block, what is resident counts; a file's content does not. A view counts as what it is a view of,
 or as itself, if it is contiguous and what allocated it cannot be seen (ctypes, DLPack, a library's arrays).
 """
 
@@ -21,13 +21,15 @@ from typing import Any
 from ..engine.machine import machine
 from ..runtime.objects import bases_of
 from ..sources import Holding
-from .address_space import of_files
+from .address_space import ranges_at, resident_bytes
 
 ArrayReaders = Sequence[Callable[[Any], Holding | None]]
 
 DEVICE = "cpu"
 LARGE = 1 << 20  # bytes: a smaller block may be a file's, and neither its lifetime nor sharing names are kept
 _SMALL = 1 << 10  # bytes: smaller objects do not count
+_CHECKED = 1000  # blocks: as many are looked up in a walk, which takes 3 us each
+_whole: dict[Any, int] = {}  # by address, the sizes of blocks that were wholly resident at the last walk
 _PY_BUFFER = ctypes.c_size_t * 11  # as large as a `Py_buffer` of C: address, object, length, ...
 _TABLES = dict, list, tuple, set, frozenset, deque
 _INSIDE = str, bytes  # their memory is the object itself
@@ -180,7 +182,7 @@ class MemoryBlocks:
 
     def __init__(self) -> None:
         self._numbers: dict[Hashable, int] = {}
-        self._mapped: list[int] = []
+        self._mapped: set[Any] = set()  # the addresses that may show a file
         self.keys: list[Hashable] = []  # by number, as the devices and the sizes in bytes
         self.devices: list[str] = []
         self.sizes: list[int] = []
@@ -199,7 +201,7 @@ class MemoryBlocks:
             if holding.owner is not None and size_bytes >= LARGE:
                 self.alive[key] = weakref.ref(holding.owner)
             if holding.mapped:
-                self._mapped.append(number)
+                self._mapped.add(key[1] if type(key) is tuple else None)
         elif size_bytes > self.sizes[number]:
             self.sizes[number] = size_bytes  # a smaller view at the same address was found first
         return number
@@ -223,7 +225,25 @@ class MemoryBlocks:
         return found
 
     def without_memory(self) -> list[int]:
-        """Return the blocks that only show a file."""
-        checked = {self.keys[number]: number for number in self._mapped if self.sizes[number] >= LARGE}
-        found = of_files(key[1] for key in checked if type(key) is tuple and key[0] == DEVICE)
-        return [checked[DEVICE, address] for address in found]
+        """Count what is resident of large blocks; return those of which nothing is, or that show a file."""
+        large = [(self.keys[number], number) for number, size in enumerate(self.sizes) if size >= LARGE]
+        placed = {key[1]: number for key, number in large if type(key) is tuple and key[0] == DEVICE}
+        sizes = {address: self.sizes[number] for address, number in placed.items()}
+        whole = {
+            address: size_bytes for address, size_bytes in sizes.items() if _whole.get(address) == size_bytes
+        }
+        for address in itertools.islice(sizes.keys() - whole.keys(), _CHECKED):
+            found_bytes = self.sizes[placed[address]] = resident_bytes(address, address + sizes[address])
+            if found_bytes == sizes[address]:
+                whole[address] = found_bytes
+        _whole.clear()
+        _whole.update(whole)
+        absent = {address for address, number in placed.items() if not self.sizes[number]}
+        found = []
+        for address, where in ranges_at(absent.union(self._mapped & placed.keys())).items():
+            number = placed[address]
+            if where.is_file or (where.is_anonymous and address in absent):
+                found.append(number)
+            elif address in absent:  # a driver's memory, whose pages are not the process's
+                self.sizes[number] = sizes[address]
+        return found

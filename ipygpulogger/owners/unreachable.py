@@ -12,12 +12,10 @@ from collections.abc import Hashable, Iterable, Mapping
 from types import AsyncGeneratorType, CoroutineType, GeneratorType, ModuleType
 from typing import TYPE_CHECKING, Any
 
-from ..records import CPU
 from ..records.units import MB
 from ..runtime import clock
 from ..runtime.objects import bases_of, is_made_in_python, namespace_of
 from ..runtime.shell import module_namespace
-from .address_space import resident_bytes
 from .memory_blocks import ArrayReaders, holding_of
 
 if TYPE_CHECKING:
@@ -51,9 +49,6 @@ def garbage_below(
         block = None if holding is None else blocks.get(holding.key)
         if block is not None and holding is not None and _is_freed_with(value):
             size_bytes = min(block.size_bytes, holding.size_bytes)
-            if block.device == CPU and type(holding.key) is tuple:
-                start: Any = holding.key[1]
-                size_bytes = min(size_bytes, resident_bytes(start, start + size_bytes))
             if size_bytes >= MB:
                 found[holding.key] = block._replace(size_bytes=size_bytes)
     return found

@@ -328,7 +328,9 @@ def test_an_argument_does_not_outlive_a_call_over_budget():
 
 
 @pytest.mark.parametrize(
-    "options", [{}, {"peak": True}, {"report": True}, {"budget": "1TB"}, {"peak": True, "report": True}], ids=str
+    "options",
+    [{}, {"peak": True}, {"report": True}, {"budget": "1TB"}, {"peak": True, "report": True}],
+    ids=str,
 )
 def test_a_block_keeps_no_frame(options):
     """Whose locals would live until a collection."""

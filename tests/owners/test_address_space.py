@@ -16,13 +16,14 @@ from ipygpulogger.owners.address_space import (
     libraries,
     libraries_since,
     mapped_ranges,
-    of_files,
+    ranges_at,
     resident_bytes,
     shared_objects,
 )
 from ipygpulogger.records import DeviceUsage, Peak, RamUsage
 from ipygpulogger.render import growth as growth_text
 from ipygpulogger.render import text
+from ipygpulogger.sources.system import linux as linux_calls
 
 SOURCE = "char data[{size}] = {{1}}; long touch(void) {{ long s = 0; for (long i = 0; i < {size}; i += 4096) s += data[i]; return s; }}"
 PACKAGE = "import ctypes, os\nlibrary = ctypes.CDLL(os.path.join(os.path.dirname(__file__), 'native.so'))\nlibrary.touch()\n"
@@ -150,7 +151,13 @@ def test_which_addresses_show_a_file(monkeypatch, tmp_path):
         b"1000-3000 r--p 0 00:00 1 /lib/a.so\n3000-4000 ---p 0 00:00 0\n9000-a000 rw-p 0 00:00 2 /dev/shm/x y\n"
     )
     monkeypatch.setattr(module, "_MAPS", str(tmp_path / "maps"))
-    assert of_files([0, 0xFFF, 0x1000, 0x2FFF, 0x3000, 0x5000, 0x9000, 0xA000]) == {0x1000, 0x2FFF}
+    found = ranges_at([0, 0xFFF, 0x1000, 0x2FFF, 0x3000, 0x5000, 0x9000, 0xA000])
+    assert {address: (one.is_file, one.is_anonymous) for address, one in found.items()} == {
+        0x1000: (True, False),
+        0x2FFF: (True, False),
+        0x3000: (False, True),
+        0x9000: (False, False),
+    }
     assert mapped_ranges()[2].path == b"/dev/shm/x y"
 
 
@@ -160,14 +167,14 @@ def test_what_shows_a_file_takes_no_memory(tmp_path):
     mapped = np.memmap(tmp_path / "file", "u1", mode="w+", shape=MB)
     mapped[:] = 1
     address = mapped.__array_interface__["data"][0]
-    assert of_files([address, 16]) == {address}
-    assert resident_bytes(address, address + MB) == 0
+    assert ranges_at([address])[address].is_file
+    assert not ranges_at([16])
     assert any("libc" in name or "musl" in name for name in shared_objects())
 
 
 @linux
 def test_only_touched_pages_are_resident(monkeypatch):
-    """To the byte at both ends, up to so many bytes; without a page table the whole range counts."""
+    """To the byte at both ends, up to so many bytes; where nothing tells, and of what is gone, all counts."""
     memory = mmap.mmap(-1, 8 * mmap.PAGESIZE)
     address = np.frombuffer(memory, "u1").__array_interface__["data"][0]
     memory[mmap.PAGESIZE : 3 * mmap.PAGESIZE] = b"x" * 2 * mmap.PAGESIZE
@@ -176,9 +183,11 @@ def test_only_touched_pages_are_resident(monkeypatch):
     ranges += [(address + mmap.PAGESIZE + 5, end), (address + 7, address + 3 * mmap.PAGESIZE)]
     sizes = [2 * mmap.PAGESIZE, 5, 0, 0, 2 * mmap.PAGESIZE - 5, 2 * mmap.PAGESIZE]
     assert [resident_bytes(*one) for one in ranges] == sizes
-    monkeypatch.setattr(module, "_CHECKED_BYTES", 2 * mmap.PAGESIZE)
-    assert resident_bytes(address, end) == 7 * mmap.PAGESIZE
-    monkeypatch.setattr(module, "_PAGEMAP", "/none")
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "_CHECKED_BYTES", 2 * mmap.PAGESIZE)
+        assert resident_bytes(address, end) == 7 * mmap.PAGESIZE
+    assert resident_bytes(16 * mmap.PAGESIZE, 17 * mmap.PAGESIZE + 5) == mmap.PAGESIZE + 5
+    monkeypatch.setattr(module, "gil_held", linux_calls.Calls)
     assert [resident_bytes(*one) for one in ranges] == [stop - start for start, stop in ranges]
 
 
@@ -186,4 +195,4 @@ def test_only_touched_pages_are_resident(monkeypatch):
 def test_without_a_list(monkeypatch, tmp_path):
     """No list, no ranges: nothing is taken for a file's."""
     monkeypatch.setattr(module, "_MAPS", str(tmp_path / "none"))
-    assert (mapped_ranges(), of_files([1 << 20]), shared_objects()) == ([], set(), {})
+    assert (mapped_ranges(), ranges_at([1 << 20]), shared_objects()) == ([], {}, {})

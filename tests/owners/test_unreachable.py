@@ -312,10 +312,9 @@ def test_what_is_frozen_is_not_freed():
     assert found_mb(root) == 30
 
 
-def test_what_is_undecided_and_pages_that_were_never_touched_do_not_count():
-    """Without time nothing is proven; and what takes no memory does not come back."""
+def test_what_is_undecided_does_not_count():
+    """Without time nothing is proven."""
     assert found_mb(weakref.ref(Node(value=array(30))), budget_s=-1) == 0
-    assert found_mb(weakref.ref(Node(value=np.empty(30 * MB, "u1")))) == 0
 
 
 def test_the_collector_s_settings_stay():

@@ -72,6 +72,10 @@ class Calls:
             return False
         return True
 
+    def resident_pages(self, start: int, size_bytes: int) -> bytes:  # noqa: ARG002 - the other class knows
+        """Return a byte for each page of mapped memory, 1 if it is resident; none where that is unknown."""
+        return b""
+
 
 class _HeldCalls(Calls):
     """The calls by the C library, through `ctypes` and with the GIL held."""
@@ -82,11 +86,11 @@ class _HeldCalls(Calls):
         self._c = c = ctypes.PyDLL(None, use_errno=True)
         number, address, size = ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t
         self._errno, self._close = ctypes.get_errno, c.close
-        self._buffer = ctypes.c_char * _MOST_BYTES
+        self._byte, self._buffer = ctypes.c_char, ctypes.c_char * _MOST_BYTES
         self._buffers: list[Any] = []  # unused ones; `append` and `pop` are atomic
         c.open.argtypes, c.close.argtypes = (ctypes.c_char_p, number), (number,)
         c.read.argtypes, c.write.argtypes = (number, address, size), (number, ctypes.c_char_p, size)
-        c.waitid.argtypes = number, number, address, number
+        c.waitid.argtypes, c.mincore.argtypes = (number, number, address, number), (address, size, address)
         c.read.restype = c.write.restype = ctypes.c_ssize_t
 
     def _open(self, path: str, flags: int) -> int:
@@ -112,6 +116,10 @@ class _HeldCalls(Calls):
         text = bytes(buffer[:count]) if count >= 0 else None
         self._buffers.append(buffer)
         return text
+
+    def resident_pages(self, start: int, size_bytes: int) -> bytes:
+        pages = (self._byte * -(-size_bytes // PAGE_BYTES))()
+        return pages.raw if self._c.mincore(start, size_bytes, pages) == 0 else b""
 
     def _fail(self, *path: str) -> NoReturn:
         """Raise why the last call failed. No signal interrupts calls for files in memory."""
