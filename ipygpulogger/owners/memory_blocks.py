@@ -29,7 +29,9 @@ DEVICE = "cpu"
 LARGE = 1 << 20  # bytes: a smaller block may be a file's, and neither its lifetime nor sharing names are kept
 _SMALL = 1 << 10  # bytes: smaller objects do not count
 _CHECKED = 1000  # blocks: as many are looked up in a walk, which takes 3 us each
-_whole: dict[Any, int] = {}  # by address, the sizes of blocks that were wholly resident at the last walk
+_whole: dict[
+    Any, int
+] = {}  # by address, the sizes of blocks that were wholly resident memory at the last walk
 _PY_BUFFER = ctypes.c_size_t * 11  # as large as a `Py_buffer` of C: address, object, length, ...
 _TABLES = dict, list, tuple, set, frozenset, deque
 _INSIDE = str, bytes  # their memory is the object itself
@@ -232,18 +234,20 @@ class MemoryBlocks:
         whole = {
             address: size_bytes for address, size_bytes in sizes.items() if _whole.get(address) == size_bytes
         }
-        for address in itertools.islice(sizes.keys() - whole.keys(), _CHECKED):
+        fresh = sizes.keys() - whole.keys()
+        for address in itertools.islice(fresh, _CHECKED):
             found_bytes = self.sizes[placed[address]] = resident_bytes(address, address + sizes[address])
             if found_bytes == sizes[address]:
                 whole[address] = found_bytes
-        _whole.clear()
-        _whole.update(whole)
         absent = {address for address, number in placed.items() if not self.sizes[number]}
         found = []
-        for address, where in ranges_at(absent.union(self._mapped & placed.keys())).items():
+        for address, where in ranges_at(absent | (self._mapped & fresh)).items():
             number = placed[address]
             if where.is_file or (where.is_anonymous and address in absent):
                 found.append(number)
+                whole.pop(address, None)
             elif address in absent:  # a driver's memory, whose pages are not the process's
                 self.sizes[number] = sizes[address]
+        _whole.clear()
+        _whole.update(whole)
         return found
