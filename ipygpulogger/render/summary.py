@@ -14,16 +14,7 @@ from ..analysis.leaks import growing_names, suspects
 from ..analysis.ranking import SIZES, Key, raising, rank
 from ..records import CellRecord, Estimate, KindTimeline, Measurement, OutOfMemory, Usage
 from ..records.cell_record import process_of
-from ..records.units import (
-    MB,
-    cells_text,
-    mb_text,
-    printable_lines,
-    rounded_mb,
-    shortened,
-    time_text,
-    without_controls,
-)
+from ..records.units import MB, mb_text, printable_lines, rounded_mb, shortened, time_text, without_controls
 from ..records.value import html_of, text_of
 from ..storage.history import History
 from . import at_peak, estimate, group, out_of_memory
@@ -77,10 +68,9 @@ def html(records: Sequence[CellRecord], by: str = "needed") -> str:
 
 
 def _title(records: Sequence[CellRecord], ranked: Sequence[CellRecord], by: str) -> str:
-    others, left_out = sum(map(bool, map(process_of, records))), len(records) - len(ranked)
-    title = cells_text(len(records) - others, others)
-    title += f" ({left_out:,} that only ran %gpulog left out)" if left_out else ""
-    return f"{title}, ranked by {'needed' if by == 'peak' else by}; MB"
+    only_ours = len(records) - len(ranked)
+    left_out = f" ({only_ours:,} that only ran %gpulog left out)" if only_ours else ""
+    return f"{History(records).counted()}{left_out}, ranked by {'needed' if by == 'peak' else by}; MB"
 
 
 def _below(
