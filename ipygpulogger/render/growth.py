@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from ..records import CPU, DRIVER, CellRecord
 from ..records.units import MB, printable, printable_lines, rounded_mb, shortened
-from .markup import BLUE, GREY, PALE, PURPLE, RED, Part
+from .markup import BLUE, GREY, PALE, PURPLE, RED, Part, bar, legend
 
 if TYPE_CHECKING:
     from ..analysis.ranking import Key
@@ -93,13 +93,14 @@ def _sized(size_bytes: int, device: str) -> str:
     return f"{rounded_mb(size_bytes)} MB" + ("" if device == CPU else f" ({device})")
 
 
-DRIVERS = "the driver's own"
+_DRIVERS = "the driver's own"
+_SMALL = 0.01  # of a device: a smaller part that did not move is left out of its bar
 _FILLS = {  # of the rungs of a ladder that are not this process's tensors
     "cached": f"{BLUE}40",
     "context and libraries": GREY,
     "context, libraries, other processes": GREY,
     "other processes": PURPLE,
-    DRIVERS: f"{GREY}55",
+    _DRIVERS: f"{GREY}55",
 }
 
 
@@ -144,6 +145,22 @@ def parts(gpu: DeviceUsage) -> list[Part]:
         found.append(Part(name, max(0, size_bytes), fill))
     moment_bytes = gpu.peaked_bytes if gpu.attributed else 0
     return [*found, Part("for a moment", moment_bytes, RED), Part("free", rungs["free"])]
+
+
+def device_bar(gpu: DeviceUsage, gpus: Sequence[DeviceUsage]) -> str:
+    """Return how a device's memory is divided, as HTML: a bar, and the same in words."""
+    if gpu.total_bytes is None:
+        return ""
+    least_bytes = gpu.total_bytes * _SMALL
+    found = [
+        part
+        for part in parts(gpu)
+        if part.fill in (BLUE, RED) or (part.name != _DRIVERS and part.size_bytes >= least_bytes)
+    ]
+    if not found:
+        return ""
+    name = f"{device_name(gpu, gpus)}: " if len(gpus) > 1 else ""
+    return bar(found, gpu.total_bytes) + legend(found, name)
 
 
 def ladders(gpus: Sequence[DeviceUsage]) -> str:
