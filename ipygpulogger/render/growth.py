@@ -1,21 +1,32 @@
-"""The names that grew, the rows of devices, and what each source of figures reports about itself."""
+"""Words that several reports share: bounds, the names that grew, rows of devices, what each source says."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from ..records import CPU, DRIVER, CellRecord
-from ..records.units import MB, printable, printable_lines, rounded_mb, shortened
+from ..records.units import MB, nonzero_mb, printable, printable_lines, range_text, rounded_mb, shortened
 from .markup import BLUE, GREY, PALE, PURPLE, RED, Part, bar, legend
 
 if TYPE_CHECKING:
     from ..analysis.ranking import Key
-    from ..records import DeviceUsage, Diagnosis, Measurement, Owner
+    from ..records import DeviceUsage, Diagnosis, Measurement, Owner, Peak
 
 _NAMED = 8  # owners
 _UNEXPLAINED_BYTES, _UNEXPLAINED = 5 * MB, 0.05
 _SHARED = 3  # other names of one owner
+
+
+def bounds(lo_bytes: int, hi_bytes: int | None, shown: Callable[[int], str]) -> str:
+    """Return a size between bounds: "900 MB", "512 to 560 MB", "at least 900 MB" without an upper one."""
+    least = shown(lo_bytes)
+    return f"at least {least}" if hi_bytes is None else range_text(least, shown(max(hi_bytes, lo_bytes)))
+
+
+def highest(peak: Peak, shown: Callable[[int], str] = nonzero_mb, *, at_least: bool = False) -> str:
+    """Return how high memory was: "highest 900 MB", "highest at least 900 MB", "highest 512 to 560 MB"."""
+    return f"highest {bounds(peak.lo_bytes, None if at_least else peak.hi_bytes, shown)}"
 
 
 def between(measurement: Measurement) -> str:

@@ -2,26 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from ..analysis.notable import QUIET_RAM_BYTES, moved_bytes, nearly_full
 from ..records import CellRecord, DeviceUsage
-from ..records.units import (
-    MB,
-    mb_range,
-    mb_text,
-    nonzero_mb,
-    printable,
-    printable_lines,
-    range_text,
-    rounded_mb,
-    time_text,
-)
-from .growth import between, device_name, grew
+from ..records.units import MB, mb_range, mb_text, printable, printable_lines, rounded_mb, time_text
+from .growth import between, device_name, grew, highest
 
 if TYPE_CHECKING:
-    from ..records import ChildrenUsage, ChildUsage, Measurement, Metric, OutOfMemory, Peak, Usage
+    from ..records import ChildrenUsage, ChildUsage, Measurement, Metric, OutOfMemory, Usage
 
 
 _LONG_S = 2.0  # the time series of a shorter scope is not drawn
@@ -150,14 +140,6 @@ def peaked_remark(usage: Usage) -> str:
     within = mb_range(usage.peaked_bytes, most_bytes) if peak.quality == "bounded" else ""
     says = _joined(within if "-" in within else "", grain)
     return f"(peaked {says})" if says else ""
-
-
-def highest(peak: Peak, shown: Callable[[int], str] = nonzero_mb, *, at_least: bool = False) -> str:
-    """Return how high memory was: "highest 900 MB", "highest at least 900 MB", "highest 512 to 560 MB"."""
-    least, hi_bytes = shown(peak.lo_bytes), peak.hi_bytes
-    if hi_bytes is None or at_least:
-        return f"highest at least {least}"
-    return f"highest {range_text(least, shown(max(hi_bytes, peak.lo_bytes)))}"
 
 
 def _ram_remarks(measurement: Measurement) -> Iterator[str]:
