@@ -222,7 +222,7 @@ def comparison(found: Comparison, *, unchanged: bool = False) -> str:
     lines = [f"{what:20}{'Before':>8}{'Now':>8}{'Change':>8}"] if shown else []
     for pair in shown:
         lines += _compared(pair, unchanged=unchanged)
-    grew, count = len(found.regressed), len(found.pairs)
+    grew, count = len(found.regressed) or "none", len(found.pairs)
     for word, records in (("new", found.new), ("removed", found.removed)):
         for record in records:
             lines.append(f"{word}: {named(record)}{record.outcome() and ', '}{record.outcome()}")
@@ -232,10 +232,8 @@ def comparison(found: Comparison, *, unchanged: bool = False) -> str:
         lines.append(f"{named(found.unexplained.after)}: began higher, and no cell of both runs grew")
     if found.failed:
         lines.append(f"failed now, not before: {'; '.join(map(named, found.failed))}")
-    lines.append(
-        f"{grew or 'none'} of {count} {noun}{'' if count == 1 else 's'} grew by more than"
-        f" {100 * found.tolerance:.4g} % and {rounded_mb(found.floor_bytes)} MB"
-    )
+    tolerated = f"{100 * found.tolerance:.4g} % and {rounded_mb(found.floor_bytes)} MB"
+    lines.append(f"{grew} of {count} {noun}{'' if count == 1 else 's'} grew by more than {tolerated}")
     return printable_lines(lines)
 
 

@@ -169,15 +169,12 @@ def _children_remark(children: ChildrenUsage) -> str:
 def children_now(children: ChildrenUsage, size: str) -> str:
     """Return how many children there are and what they have: "+ 2 children 300 MB, 1 ended"."""
     count, ended = children.count, children.ended
+    noun = "child" if (count or ended) == 1 else "children"
     if not count:
-        return f"{ended} {_child(ended)} ended" if ended else "children ended"
+        return f"{ended} {noun} ended" if ended else "children ended"
     least = "at least " if children.at_least else ""
-    now = f"+ {count} {_child(count)} {least}{size}"
+    now = f"+ {count} {noun} {least}{size}"
     return f"{now}, {ended} ended" if ended else now
-
-
-def _child(count: int) -> str:
-    return "child" if count == 1 else "children"
 
 
 def _one_child(child: ChildUsage) -> str:
