@@ -75,11 +75,7 @@ def record_from(values: Mapping[str, Any]) -> CellRecord:
 def from_json(text: str | bytes) -> Any:
     """Return what `json.loads` does, with a whole number of more digits than Python converts cut to 30.
 
-    Such a number costs its record alone, as it remains larger than any size.
-
-    Raises:
-        ValueError: The text is no JSON.
-        RecursionError: It is nested too deeply.
+    Such a number costs its record alone, as it remains larger than any size. It raises as `json.loads` does.
     """
     try:
         return json.loads(text)
