@@ -21,10 +21,7 @@ _FAR = 10
 _GIVEN_BACK_BYTES, _GIVEN_BACK = 2 * MB, 0.03  # of what was there before a run, or of what the run needed
 _LITTLE = "needed less than 2 MB"  # as `notebook.enrichers` has it: the size of its data is not looked up
 _UNNAMED = "its code names no array, loader or batch size; what is inside functions is not seen"
-_NO_GROWTH = (
-    "no memory was seen to grow with {}; a run that begins with larger data in memory than it needs hides"
-    " what it needed: run it again"
-)
+_HIDES = "a run that begins with larger data in memory than it needs hides what it needed: run it again"
 
 
 class Headroom(NamedTuple):
@@ -116,7 +113,7 @@ def fit_of(
     ends = [(math.inf if one.ends_at is None else one.ends_at, one.device, one) for one in found if one]
     rising = [one for end, _, one in sorted(ends) if end <= _FAR * min(ends)[0]]
     failed = tuple((_size(run, name), run) for run in runs if run.status != "ok" and _size(run, name))
-    missing = "" if rising else _NO_GROWTH.format(name)
+    missing = "" if rising else f"no memory was seen to grow with {name}; {_HIDES}"
     return CellFit(whole, name, tuple(rising), failed, missing)
 
 

@@ -15,10 +15,7 @@ from ..runtime.errors import why
 from .dask_worker import worker_plugin
 from .watcher import Watch
 
-_INSTALL = (
-    'To install it there: client.register_plugin(distributed.PipInstall(["ipygpulogger"])); '
-    "then stop() this watch and begin another one"
-)
+_INSTALL = 'To install it there: client.register_plugin(distributed.PipInstall(["ipygpulogger"]))'
 
 
 class DaskWatch(Watch):
@@ -70,7 +67,8 @@ class DaskWatch(Watch):
             try:
                 _, message = event
                 if "unable" in message:
-                    reason = f"{shortened(str(message['unable']))}. {_INSTALL}"
+                    cure = f"{_INSTALL}; then stop() this watch and begin another one"
+                    reason = f"{shortened(str(message['unable']))}. {cure}"
                     self.say_once(f"ipygpulogger cannot measure the tasks of some workers: {reason}")
                 elif "record" not in message:
                     self.spare(message["host"], int(message["pid"]))

@@ -217,16 +217,12 @@ def whole_number(value: Any) -> int | None:
 def check_callable(fn: Any) -> None:
     """Check that a function runs when it is called."""
     if not callable(fn):
-        raise TypeError(
-            f"estimate takes a function and its arguments, not {shown(fn)}:"
-            " write estimate(step, batch), not estimate(step(batch))"
-        )
+        cure = "write estimate(step, batch), not estimate(step(batch))"
+        raise TypeError(f"estimate takes a function and its arguments, not {shown(fn)}: {cure}")
     plain = inspect.isroutine(fn) or isinstance(fn, (type, partial))
     if any(is_one(fn if plain else type(fn).__call__) for is_one in _LATER):
-        raise TypeError(
-            f"{label_of(fn)} is a coroutine function or a generator function:"
-            " give estimate a function that runs when it is called"
-        )
+        cure = "give estimate a function that runs when it is called"
+        raise TypeError(f"{label_of(fn)} is a coroutine function or a generator function: {cure}")
 
 
 def label_of(fn: Any) -> str:

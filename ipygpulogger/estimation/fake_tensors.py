@@ -45,9 +45,8 @@ class DeviceReporting:
     def follow_autocast(self, is_on: bool) -> None:
         """Note whether autocast is on: torch denies it while it casts."""
         if is_on and not self._has_streams:
-            raise RuntimeError(
-                "autocast can be estimated with a CUDA build of torch only, which needs no GPU"
-            )
+            build = "a CUDA build of torch only, which needs no GPU"
+            raise RuntimeError(f"autocast can be estimated with {build}")
         self._is_autocast_on = is_on
 
     def setting_autocast(self, original: Callable[..., None], *args: Any) -> None:

@@ -238,10 +238,8 @@ def _fetch(torch: ModuleType, place: Any, original: Callable[..., Any], fetcher:
 
 def _unsaved(*_: Any) -> Any:
     """Open no file for `torch.save`: it would be emptied."""
-    raise EstimateError(
-        f"torch.save at {written(user_line())} cannot be estimated: the tensors have no values to"
-        " write, and the file is left as it is"
-    )
+    why = "the tensors have no values to write, and the file is left as it is"
+    raise EstimateError(f"torch.save at {written(user_line())} cannot be estimated: {why}")
 
 
 def _started(lines: list[Frame], original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

@@ -180,10 +180,9 @@ class FakeRun:
     def result(self) -> Run:
         """Return what was found; a model must not have run elsewhere."""
         if self._calls_modules and not self.operators.touches:
-            raise EstimateError(
-                f"in the function's own thread nothing runs on {self._device}: move the model and its input"
-                " there, or have no tensor on a GPU among those that the function uses"
-            )
+            where = f"in the function's own thread nothing runs on {self._device}"
+            others = "have no tensor on a GPU among those that the function uses"
+            raise EstimateError(f"{where}: move the model and its input there, or {others}")
         allocator, name = self._allocations.allocator, str(self._device)
         peaks, rows = (allocator.peak_bytes, allocator.peak_reserved_bytes), self._kinds.rows(name)
         fits = partial(fits_within, tuple(self._allocations.events))
@@ -193,26 +192,21 @@ class FakeRun:
     def _notes(self) -> Iterator[str]:
         lines, started = self.operators.values.lines, self.operators.started
         if self._fakes.all_on_device:
-            yield (
-                "All tensors are on the CPU, and the function does not move them: they count as on"
-                f" {self._device}."
-            )
+            moves = "All tensors are on the CPU, and the function does not move them"
+            yield f"{moves}: they count as on {self._device}."
         yield from self._plain()
         if lines:
-            yield (
-                f"Values of tensors are not computed: 1.0 stands for them{_at(lines)}."
-                " A branch, a loop or a size that depends on one may be another."
-            )
+            depends = "A branch, a loop or a size that depends on one may be another."
+            yield f"Values of tensors are not computed: 1.0 stands for them{_at(lines)}. {depends}"
         if started:
             yield f"What other threads allocate is not counted: one is started{_at(started)}."
         yield from _of_operators(self.operators.names, has_cudnn=self._torch.backends.cudnn.enabled)
         alive = [one for one in self._allocations.all if one.died is None and one.place is not None]
         made_bytes = sum(one.size_bytes for one in alive if one.kind == "optimizer state")
         if made_bytes >= MB and 1 in self._kinds.steps.values():  # else it saw the state that it made
-            yield (
-                f"The call makes {rounded_mb(made_bytes)} MB of optimizer state, with which the next one"
-                " begins: to count it from the start, estimate a function that makes two steps."
-            )
+            cure = "to count it from the start, estimate a function that makes two steps"
+            state = f"{rounded_mb(made_bytes)} MB of optimizer state"
+            yield f"The call makes {state}, with which the next one begins: {cure}."
 
 
 def _of_operators(names: set[str], *, has_cudnn: bool) -> Iterator[str]:
@@ -224,15 +218,12 @@ def _of_operators(names: set[str], *, has_cudnn: bool) -> Iterator[str]:
     elif names & _CUDNN:
         inside.add("convolution")
     if found := sorted(names & _RECURRENT):
-        yield (
-            f"{listed(found)} {'has' if len(found) == 1 else 'have'} kernels on CUDA that keep other tensors"
-            " for the backward pass than those that are counted."
-        )
+        have = "has" if len(found) == 1 else "have"
+        others = "other tensors for the backward pass than those that are counted"
+        yield f"{listed(found)} {have} kernels on CUDA that keep {others}."
     if found := sorted({name.partition(".")[0] for name in LESS if name + GRADIENT in names}):
-        yield (
-            f"The backward pass of {listed(found)} may need less than is counted:"
-            " torch computes it otherwise for fake tensors."
-        )
+        why = "torch computes it otherwise for fake tensors"
+        yield f"The backward pass of {listed(found)} may need less than is counted: {why}."
     if "sparse" in names:
         yield "Sparse tensors are not part of the estimate."
     if found := sorted(inside):

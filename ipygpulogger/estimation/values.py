@@ -99,10 +99,9 @@ class Values:
         frame = user_line()
         self.lines[frame] += 1
         if self.lines[frame] > _MOST_READS:
-            raise EstimateError(
-                f"{written(frame)} has asked {_MOST_READS} times for the value of a tensor, which is always 1"
-                " in an estimate: a loop that waits for another value would never end"
-            )
+            asked = f"{written(frame)} has asked {_MOST_READS} times for the value of a tensor"
+            why = "which is always 1 in an estimate: a loop that waits for another value would never end"
+            raise EstimateError(f"{asked}, {why}")
         return 1.0
 
     def array(self, tensor: Any) -> Any:

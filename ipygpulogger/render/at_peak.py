@@ -23,23 +23,9 @@ from ..records.units import (
     time_text,
     without_controls,
 )
-from .markup import (
-    AMBER,
-    BLUE,
-    GREY,
-    PALE,
-    PREFORMATTED,
-    PURPLE,
-    Part,
-    Text,
-    bar,
-    colours,
-    legend,
-    line,
-    scrolling,
-    typeset,
-)
+from .markup import PREFORMATTED, Part, Text, bar, colours, legend, line, scrolling, typeset
 from .table import Bar, Column, Table, squeezed
+from .timeline import FILLS as _FILLS
 from .timeline import HELD, drawings
 
 if TYPE_CHECKING:
@@ -62,16 +48,6 @@ _CALLS = 4700  # bytes in one table
 _CHARACTERS = 62  # what has room in the whole width
 _ICICLE = "width:400px;max-width:60vw;font-size:11px;line-height:17px;text-indent:3px;white-space:nowrap;"
 _BOX = "margin:0;padding:0;overflow:hidden;border-left:2px solid"  # without room for the marks of a list
-
-_FILLS = {  # of the kinds, as people read them
-    "parameters": BLUE,
-    "optimizer state": PALE,
-    "gradients": PURPLE,
-    "activations": AMBER,
-    "variables": "#72b7b2",
-    "temporaries": "#9d755d",
-    HELD: GREY,
-}
 
 
 def text(rows: Sequence[AtPeak], times_s: _Times, timelines: _Over = ()) -> str:

@@ -44,7 +44,12 @@ def _sentences(found: CellFit, name: str) -> Iterator[str]:
         yield f"{found.missing[:1].upper()}{found.missing[1:]}."
     for memory in found.memories:
         yield f"{memory.device}: {_growth(memory, name)}."
-        yield from _limits(memory)
+        if memory.ends_at is not None and memory.ends_at > _FAR * memory.points[-1].size:
+            yield f"The largest that ran is {memory.points[-1].size:,}: try one in between."
+        if memory.device != RAM and memory.ends_at is not None:
+            yield "Leave a few percent: what the allocator loses to fragmentation is not in this figure."
+        if memory.at_least:
+            yield "Some runs needed at least what is shown, so more may be needed."
     if any(len(memory.points) == 2 for memory in found.memories):
         yield "Two sizes always lie on a line: a run with a third one shows whether it holds."
     for size, run in found.failed:
@@ -65,16 +70,6 @@ def _growth(memory: MemoryFit, name: str) -> str:
     if len(memory.points) < 3:
         return growth
     return f"{growth}; every run is within {_mb(max(memory.off_bytes, MB))} of that line"
-
-
-def _limits(memory: MemoryFit) -> Iterator[str]:
-
-    if memory.ends_at is not None and memory.ends_at > _FAR * memory.points[-1].size:
-        yield f"The largest that ran is {memory.points[-1].size:,}: try one in between."
-    if memory.device != RAM and memory.ends_at is not None:
-        yield "Leave a few percent: what the allocator loses to fragmentation is not in this figure."
-    if memory.at_least:
-        yield "Some runs needed at least what is shown, so more may be needed."
 
 
 def _mb(size_bytes: float) -> str:

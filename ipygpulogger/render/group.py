@@ -98,7 +98,6 @@ def _processes(group: Group) -> list[_Process]:
 
 
 def _process_table(group: Group, *, html: bool) -> Table:
-
     processes = _processes(group)
     hosts = len({record.process.host for record in group}) > 1  # hosts and tasks tell processes apart
     tasks = any(record.process.task is not None for record in group)

@@ -1,21 +1,32 @@
-"""The names that grew, the rows of devices, and what each source of figures reports about itself."""
+"""Words that several reports share: bounds, the names that grew, rows of devices, what each source says."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from ..records import CPU, DRIVER, CellRecord
-from ..records.units import MB, printable, printable_lines, rounded_mb, shortened
-from .markup import BLUE, GREY, PALE, PURPLE, RED, Part
+from ..records.units import MB, nonzero_mb, printable, printable_lines, range_text, rounded_mb, shortened
+from .markup import BLUE, GREY, PALE, PURPLE, RED, Part, bar, legend
 
 if TYPE_CHECKING:
     from ..analysis.ranking import Key
-    from ..records import DeviceUsage, Diagnosis, Measurement, Owner
+    from ..records import DeviceUsage, Diagnosis, Measurement, Owner, Peak
 
 _NAMED = 8  # owners
 _UNEXPLAINED_BYTES, _UNEXPLAINED = 5 * MB, 0.05
 _SHARED = 3  # other names of one owner
+
+
+def bounds(lo_bytes: int, hi_bytes: int | None, shown: Callable[[int], str]) -> str:
+    """Return a size between bounds: "900 MB", "512 to 560 MB", "at least 900 MB" without an upper one."""
+    least = shown(lo_bytes)
+    return f"at least {least}" if hi_bytes is None else range_text(least, shown(max(hi_bytes, lo_bytes)))
+
+
+def highest(peak: Peak, shown: Callable[[int], str] = nonzero_mb, *, at_least: bool = False) -> str:
+    """Return how high memory was: "highest 900 MB", "highest at least 900 MB", "highest 512 to 560 MB"."""
+    return f"highest {bounds(peak.lo_bytes, None if at_least else peak.hi_bytes, shown)}"
 
 
 def between(measurement: Measurement) -> str:
@@ -93,13 +104,14 @@ def _sized(size_bytes: int, device: str) -> str:
     return f"{rounded_mb(size_bytes)} MB" + ("" if device == CPU else f" ({device})")
 
 
-DRIVERS = "the driver's own"
+_DRIVERS = "the driver's own"
+_SMALL = 0.01  # of a device: a smaller part that did not move is left out of its bar
 _FILLS = {  # of the rungs of a ladder that are not this process's tensors
     "cached": f"{BLUE}40",
     "context and libraries": GREY,
     "context, libraries, other processes": GREY,
     "other processes": PURPLE,
-    DRIVERS: f"{GREY}55",
+    _DRIVERS: f"{GREY}55",
 }
 
 
@@ -144,6 +156,22 @@ def parts(gpu: DeviceUsage) -> list[Part]:
         found.append(Part(name, max(0, size_bytes), fill))
     moment_bytes = gpu.peaked_bytes if gpu.attributed else 0
     return [*found, Part("for a moment", moment_bytes, RED), Part("free", rungs["free"])]
+
+
+def device_bar(gpu: DeviceUsage, gpus: Sequence[DeviceUsage]) -> str:
+    """Return how a device's memory is divided, as HTML: a bar, and the same in words."""
+    if gpu.total_bytes is None:
+        return ""
+    least_bytes = gpu.total_bytes * _SMALL
+    found = [
+        part
+        for part in parts(gpu)
+        if part.fill in (BLUE, RED) or (part.name != _DRIVERS and part.size_bytes >= least_bytes)
+    ]
+    if not found:
+        return ""
+    name = f"{device_name(gpu, gpus)}: " if len(gpus) > 1 else ""
+    return bar(found, gpu.total_bytes) + legend(found, name)
 
 
 def ladders(gpus: Sequence[DeviceUsage]) -> str:

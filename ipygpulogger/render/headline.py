@@ -14,7 +14,6 @@ from ..records.note import URGENT, NoteKind, of_kind
 from ..records.units import (
     clipped,
     printable,
-    range_text,
     rounded_mb,
     share_text,
     shortened,
@@ -22,8 +21,8 @@ from ..records.units import (
     size_text,
     time_text,
 )
-from .growth import between, device_name, notable
-from .text import card_of, children_now, highest, sentences
+from .growth import between, bounds, device_name, highest, notable
+from .text import card_of, children_now, sentences
 
 if TYPE_CHECKING:
     from ..records import ChildrenUsage, DeviceUsage, Measurement, Usage
@@ -151,10 +150,8 @@ def _needed(usage: Usage) -> str:
     inexact = is_inexact(usage)
     if not rounded_mb(usage.peaked_bytes) and not inexact:
         return ""
-    least, most_bytes = size_text(usage.needed_bytes), usage.needed_at_most_bytes
-    if inexact:
-        least = f"at least {least}" if most_bytes is None else range_text(least, size_text(most_bytes))
-    return f"needed {least}"
+    most_bytes = usage.needed_at_most_bytes if inexact else usage.needed_bytes
+    return f"needed {bounds(usage.needed_bytes, most_bytes, size_text)}"
 
 
 def _highest_so_far(usage: Usage, used_bytes: int | None) -> str:

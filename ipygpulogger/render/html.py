@@ -9,36 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import replace
-from html import escape
 from typing import TYPE_CHECKING
 
 from ..analysis.notable import matters, moved_bytes
 from ..records.units import grouped, readable_sizes, without_controls
-from .growth import DRIVERS, beyond_names, device_name, grew, parts
+from .growth import beyond_names, device_bar, grew
 from .headline import Clause, headline, is_quiet, tells_who_grew
 from .headline import so_far as line_so_far
-from .markup import (
-    AMBER,
-    BLUE,
-    DOT,
-    RED,
-    Text,
-    bar,
-    first_fitting,
-    fitted,
-    folded,
-    legend,
-    line,
-    size,
-    small,
-    table,
-    typeset,
-    weighed,
-)
+from .markup import AMBER, DOT, Text, first_fitting, fitted, folded, line, size, small, table, weighed
 from .text import card_of, peaked_remark, rows, sentences, time_series
 
 if TYPE_CHECKING:
-    from ..records import DeviceUsage, Measurement
+    from ..records import Measurement
 
     Row = tuple[str, tuple[str, str, str], str]  # of the text report: name, figures, remarks
 
@@ -50,7 +32,6 @@ _LINE = 900  # bytes, at most
 _PLACES = ("card", "bars", "table", "peak", "below", "more")  # from top to bottom
 _SENTENCE = 400  # bytes
 _BARS = 2  # of the devices on which the most moved
-_SMALL = 0.01  # of a device: a smaller part that did not move is left out
 _HEIGHT = 300  # pixels of the memory over time, on a page
 _WORDY = 3  # devices, at most, whose time series are drawn
 
@@ -68,8 +49,7 @@ def report(
     """
     clauses, summary = _fitted(headline(measurement, named=named, whole=compact))
     if is_quiet(measurement):
-        words = DOT.join(escape(typeset(str(clause))) for clause in clauses)
-        return without_controls(line(words, quiet=True))
+        return without_controls(line(weighed(DOT.join(map(str, clauses)), "plain"), quiet=True))
     if compact:
         alone = line(summary, indented=True)
         return without_controls(alone + _card(measurement, min(_CARD, _REPORT - size(alone))))
@@ -114,8 +94,8 @@ def _body(measurement: Measurement, space: int, clauses: Sequence[Clause]) -> st
 def _pieces(measurement: Measurement, space: int, in_line: Container[str]) -> Iterator[tuple[str, ...]]:
     """Yield the parts of the body, the most important first: the place, and versions, the fullest first."""
     card = card_of(measurement)
-    found = list(rows(measurement))
-    whole: list[list[str | Text]] = [[_row_name(name), *map(grouped, row)] for name, row, _ in found]
+    found = [("RAM" if name == "Gen" else name, row, remarks) for name, row, remarks in rows(measurement)]
+    whole: list[list[str | Text]] = [[name, *map(grouped, row)] for name, row, _ in found]
     if card:
         figures = whole if len(measurement.gpus) <= _WORDY else whole[:1]
         left = min(_CARD, max(_ADVICE, space - size(table(_HEAD, figures))))
@@ -131,7 +111,7 @@ def _pieces(measurement: Measurement, space: int, in_line: Container[str]) -> It
     for remark, names in _remarks(measurement, found).items():
         yield "more", small(f"{', '.join(names)}: {remark}")
     for gpu in sorted(measurement.gpus, key=moved_bytes, reverse=True)[:_BARS]:
-        yield "bars", _bar(gpu, measurement.gpus)
+        yield "bars", device_bar(gpu, measurement.gpus)
     if measurement.gpus:
         yield "more", small("Used: of RAM by this process, of each GPU by all processes")
 
@@ -141,7 +121,7 @@ def _remarks(measurement: Measurement, found: Iterable[Row]) -> dict[str, list[s
     names: dict[str, list[str]] = {}
     for name, _, remarks in found:
         if remarks and (measurement.gpus or remarks != peaked_remark(measurement.gen)):
-            names.setdefault(remarks, []).append(_row_name(name))
+            names.setdefault(remarks, []).append(name)
     return names
 
 
@@ -165,10 +145,6 @@ def _below(measurement: Measurement) -> Iterator[str]:
             yield rest
 
 
-def _row_name(name: str) -> str:
-    return "RAM" if name == "Gen" else name
-
-
 def _tables(whole: list[list[str | Text]], shapes: list[str]) -> Iterator[str]:
     """Yield the table of figures, with time series if there are any, and with fewer and fewer rows."""
     if any(shapes) and len(whole) - 1 <= _WORDY:
@@ -176,22 +152,6 @@ def _tables(whole: list[list[str | Text]], shapes: list[str]) -> Iterator[str]:
     yield table(_HEAD, whole)
     more: list[str | Text] = ["…", "", "", Text("%gpulog status")]
     yield from (table(_HEAD, [*whole[:count], more]) for count in range(len(whole) - 1, 0, -1))
-
-
-def _bar(gpu: DeviceUsage, gpus: Sequence[DeviceUsage]) -> str:
-    """Return how a device's memory is divided: a bar, and the same in words."""
-    if gpu.total_bytes is None:
-        return ""
-    least_bytes = gpu.total_bytes * _SMALL
-    found = [
-        part
-        for part in parts(gpu)
-        if part.fill in (BLUE, RED) or (part.name != DRIVERS and part.size_bytes >= least_bytes)
-    ]
-    if not found:
-        return ""
-    name = f"{device_name(gpu, gpus)}: " if len(gpus) > 1 else ""
-    return bar(found, gpu.total_bytes) + legend(found, name)
 
 
 def _fitted(clauses: Sequence[Clause]) -> tuple[Sequence[Clause], str]:

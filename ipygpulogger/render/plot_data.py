@@ -9,7 +9,7 @@ import heapq
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime, timezone
+from datetime import timezone
 from typing import TYPE_CHECKING, NamedTuple
 
 from ..analysis.ranking import of_one_process, raising
@@ -54,11 +54,7 @@ class Band(NamedTuple):
 
 
 class Axis:
-    """Where each moment is drawn: in seconds, the cells one after the other.
-
-    Raises:
-        ValueError: The records are empty.
-    """
+    """Where each moment is drawn: in seconds, the cells one after the other; without any a ValueError."""
 
     def __init__(self, records: Iterable[CellRecord]) -> None:
         self.process: str  # its name; empty for the notebook's own kernel
@@ -66,13 +62,13 @@ class Axis:
         self.cells: list[CellRecord] = sorted(found, key=lambda record: (record.started_at, -record.time_s))
         if not self.cells:
             raise ValueError("there is nothing to plot: no cell has been reported yet")
-        self.begin: datetime = self.cells[0].started_at
-        begin = f"{self.begin.astimezone(timezone.utc):%Y-%m-%d %H:%M:%S} UTC"
-        self.caption: str = f"time in the cells, from {begin} on"
+        begin = self.cells[0].started_at
+        since = f"{begin.astimezone(timezone.utc):%Y-%m-%d %H:%M:%S} UTC"
+        self.caption: str = f"time in the cells, from {since} on"
         self.bands: list[Band] = []
         x = last_s = 0.0
         for cell in self.cells:
-            start_s = (cell.started_at - self.begin).total_seconds()
+            start_s = (cell.started_at - begin).total_seconds()
             end_s = start_s + cell.time_s
             if self.bands and start_s < last_s and end_s <= last_s:
                 self.bands[-1].cells.append(cell)
@@ -235,11 +231,7 @@ def thinned(points: Points, column: float) -> Points:
 
 
 def drawing(records: Iterable[CellRecord]) -> str:
-    """Return what `plot.figure` draws, as text: the cells side by side, as wide as they took long.
-
-    Raises:
-        ValueError: `records` is empty.
-    """
+    """Return what `plot.figure` draws, as text: the cells side by side, as wide as they took long."""
     axis = Axis(records)
     lines = [axis.process] if axis.process else []
     for panel in panels(axis):

@@ -14,16 +14,7 @@ from ..analysis.leaks import growing_names, suspects
 from ..analysis.ranking import SIZES, Key, raising, rank
 from ..records import CellRecord, Estimate, KindTimeline, Measurement, OutOfMemory, Usage
 from ..records.cell_record import process_of
-from ..records.units import (
-    MB,
-    cells_text,
-    mb_text,
-    printable_lines,
-    rounded_mb,
-    shortened,
-    time_text,
-    without_controls,
-)
+from ..records.units import MB, mb_text, printable_lines, rounded_mb, shortened, time_text, without_controls
 from ..records.value import html_of, text_of
 from ..storage.history import History
 from . import at_peak, estimate, group, out_of_memory
@@ -77,10 +68,9 @@ def html(records: Sequence[CellRecord], by: str = "needed") -> str:
 
 
 def _title(records: Sequence[CellRecord], ranked: Sequence[CellRecord], by: str) -> str:
-    others, left_out = sum(map(bool, map(process_of, records))), len(records) - len(ranked)
-    title = cells_text(len(records) - others, others)
-    title += f" ({left_out:,} that only ran %gpulog left out)" if left_out else ""
-    return f"{title}, ranked by {'needed' if by == 'peak' else by}; MB"
+    only_ours = len(records) - len(ranked)
+    left_out = f" ({only_ours:,} that only ran %gpulog left out)" if only_ours else ""
+    return f"{History(records).counted()}{left_out}, ranked by {'needed' if by == 'peak' else by}; MB"
 
 
 def _below(
@@ -232,7 +222,7 @@ def comparison(found: Comparison, *, unchanged: bool = False) -> str:
     lines = [f"{what:20}{'Before':>8}{'Now':>8}{'Change':>8}"] if shown else []
     for pair in shown:
         lines += _compared(pair, unchanged=unchanged)
-    grew, count = len(found.regressed), len(found.pairs)
+    grew, count = len(found.regressed) or "none", len(found.pairs)
     for word, records in (("new", found.new), ("removed", found.removed)):
         for record in records:
             lines.append(f"{word}: {named(record)}{record.outcome() and ', '}{record.outcome()}")
@@ -242,10 +232,8 @@ def comparison(found: Comparison, *, unchanged: bool = False) -> str:
         lines.append(f"{named(found.unexplained.after)}: began higher, and no cell of both runs grew")
     if found.failed:
         lines.append(f"failed now, not before: {'; '.join(map(named, found.failed))}")
-    lines.append(
-        f"{grew or 'none'} of {count} {noun}{'' if count == 1 else 's'} grew by more than"
-        f" {100 * found.tolerance:.4g} % and {rounded_mb(found.floor_bytes)} MB"
-    )
+    tolerated = f"{100 * found.tolerance:.4g} % and {rounded_mb(found.floor_bytes)} MB"
+    lines.append(f"{grew} of {count} {noun}{'' if count == 1 else 's'} grew by more than {tolerated}")
     return printable_lines(lines)
 
 

@@ -2,26 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from ..analysis.notable import QUIET_RAM_BYTES, moved_bytes, nearly_full
 from ..records import CellRecord, DeviceUsage
-from ..records.units import (
-    MB,
-    mb_range,
-    mb_text,
-    nonzero_mb,
-    printable,
-    printable_lines,
-    range_text,
-    rounded_mb,
-    time_text,
-)
-from .growth import between, device_name, grew
+from ..records.units import MB, mb_range, mb_text, printable, printable_lines, rounded_mb, time_text
+from .growth import between, device_name, grew, highest
 
 if TYPE_CHECKING:
-    from ..records import ChildrenUsage, ChildUsage, Measurement, Metric, OutOfMemory, Peak, Usage
+    from ..records import ChildrenUsage, ChildUsage, Measurement, Metric, OutOfMemory, Usage
 
 
 _LONG_S = 2.0  # the time series of a shorter scope is not drawn
@@ -152,14 +142,6 @@ def peaked_remark(usage: Usage) -> str:
     return f"(peaked {says})" if says else ""
 
 
-def highest(peak: Peak, shown: Callable[[int], str] = nonzero_mb, *, at_least: bool = False) -> str:
-    """Return how high memory was: "highest 900 MB", "highest at least 900 MB", "highest 512 to 560 MB"."""
-    least, hi_bytes = shown(peak.lo_bytes), peak.hi_bytes
-    if hi_bytes is None or at_least:
-        return f"highest at least {least}"
-    return f"highest {range_text(least, shown(max(hi_bytes, peak.lo_bytes)))}"
-
-
 def _ram_remarks(measurement: Measurement) -> Iterator[str]:
     if measurement.gen.precision_bytes >= MB:
         yield f"(consumed ±{rounded_mb(measurement.gen.precision_bytes)} MB)"
@@ -187,15 +169,12 @@ def _children_remark(children: ChildrenUsage) -> str:
 def children_now(children: ChildrenUsage, size: str) -> str:
     """Return how many children there are and what they have: "+ 2 children 300 MB, 1 ended"."""
     count, ended = children.count, children.ended
+    noun = "child" if (count or ended) == 1 else "children"
     if not count:
-        return f"{ended} {_child(ended)} ended" if ended else "children ended"
+        return f"{ended} {noun} ended" if ended else "children ended"
     least = "at least " if children.at_least else ""
-    now = f"+ {count} {_child(count)} {least}{size}"
+    now = f"+ {count} {noun} {least}{size}"
     return f"{now}, {ended} ended" if ended else now
-
-
-def _child(count: int) -> str:
-    return "child" if count == 1 else "children"
 
 
 def _one_child(child: ChildUsage) -> str:

@@ -10,10 +10,12 @@ from itertools import accumulate, count, pairwise
 
 from ..records.explained import KindTimeline
 from ..records.units import clipped, in_mb, nonzero_mb, nonzero_text, printable, time_text
-from .markup import RED, columns, typeset
+from .markup import AMBER, BLUE, GREY, PALE, PURPLE, RED, columns, typeset
 
 HELD = "held before"  # what people read for "before"
 _KINDS = HELD, "parameters", "optimizer state", "variables", "gradients", "activations", "temporaries"
+_COLOURS = GREY, BLUE, PALE, "#72b7b2", PURPLE, AMBER, "#9d755d"
+FILLS: dict[str, str] = dict(zip(_KINDS, _COLOURS, strict=True))
 _FILLINGS = dict(zip(_KINDS, ":█▓▚▒░·", strict=True))  # in a terminal
 _ROWS, _COLUMNS, _GUTTER = 12, 66, 12  # in a terminal
 _LEFT, _ABOVE, _LANE, _TIMES = 72, 20, 13, 26  # pixels: beside the areas, above them, a phase, the axis

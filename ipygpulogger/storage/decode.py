@@ -16,39 +16,25 @@ from decimal import Decimal
 from functools import cache, partial
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
+from ..records import explained
 from ..records.cell_record import CellRecord
-from ..records.explained import (
-    AtPeak,
-    CallStack,
-    ChildrenUsage,
-    ChildUsage,
-    KindTimeline,
-    LineUsage,
-    OutOfMemory,
-)
 from ..records.note import Note
 from ..records.process import ProcessRecord
 from ..records.usage import Peak, RamUsage
 from ..records.value import fields_of
 from .embed import default_hi_bytes
 
-# A class in a dict stays what it is while a test freezes time, which replaces those that modules name.
-NAMES: dict[str, Any] = {
-    "AtPeak": AtPeak,
-    "CallStack": CallStack,
-    "ChildrenUsage": ChildrenUsage,
-    "datetime": datetime,
-    "KindTimeline": KindTimeline,
-    "LineUsage": LineUsage,
-    "OutOfMemory": OutOfMemory,
-}
+# What type hints name. A class in a dict stays what it is while a test freezes time, which replaces those
+# that modules name.
+NAMES: dict[str, Any] = {**vars(explained), "datetime": datetime}
 # Counts, and sizes that are read from a counter; the difference of two sizes may be negative.
 _NEVER_NEGATIVE = re.compile(
     "time_s|execution_count|current_gpu|index|count|lineno|hits|precision_bytes|total_bytes|used_bytes"
     "|free_bytes|allocated_bytes|reserved_bytes|limit_bytes|ended|shared_bytes|blocks"
     "|in_use_bytes|kept_bytes|pid|rank|library_frames"
 )
-_RESIDENT = (RamUsage, ChildrenUsage, ChildUsage)  # whose sizes at both ends are read from a counter as well
+# Whose sizes at both ends are read from a counter as well.
+_RESIDENT = (RamUsage, explained.ChildrenUsage, explained.ChildUsage)
 _ENDS = ("before_bytes", "after_bytes")
 _BEYOND = 2**63  # bytes, seconds or anything else that is counted: no machine has as many
 _NUMBERS = frozenset((int, float))
@@ -89,11 +75,7 @@ def record_from(values: Mapping[str, Any]) -> CellRecord:
 def from_json(text: str | bytes) -> Any:
     """Return what `json.loads` does, with a whole number of more digits than Python converts cut to 30.
 
-    Such a number costs its record alone, as it remains larger than any size.
-
-    Raises:
-        ValueError: The text is no JSON.
-        RecursionError: It is nested too deeply.
+    Such a number costs its record alone, as it remains larger than any size. It raises as `json.loads` does.
     """
     try:
         return json.loads(text)

@@ -54,13 +54,7 @@ class Log:
 
 
 def load(path: Path, problems: list[str]) -> list[CellRecord]:
-    """Return the records of a file in their order; `History.load` has the rules.
-
-    Raises:
-        ValueError: The file does not hold records; says where, in one line.
-        ImportError: pyarrow is not installed, and the file is .parquet.
-        OSError: The file cannot be read.
-    """
+    """Return the records of a file in their order; `History.load` has the rules, and what is raised."""
     found = []
     try:
         with undisturbed():  # a load makes many objects and no garbage, and collections cost time

@@ -200,8 +200,7 @@ def checks() -> list[Check]:
         reason = "the truth is read from /proc, which only Linux has"
     elif ram.unit_bytes < _LEAST_UNIT_BYTES:
         reason = f"only {size_text(left_bytes)} of RAM are left ({limit})"
-    else:  # what a first scope and a first thread load
-        list(ram.play("", ram.nested(), in_a_thread))
     if reason:
         return [Check("RAM", lambda: iter([Unchecked("RAM", "all", reason)]))]
+    list(ram.play("", ram.nested(), in_a_thread))  # what a first scope and a first thread load
     return [Check(name, partial(case, ram)) for name, case in _CASES.items()]
