@@ -99,7 +99,7 @@ def _conclude(results: Results) -> None:
     if records:
         cells, highest = outer(records), summary.highest(records)
         parts = [f"{cells_text(len(cells), 0)} in {time_text(sum(record.time_s for record in cells))}"]
-        parts += [f"highest {one.name} {one.size} in {shortened(one.by.title())}" for one in highest]
+        parts += [f"highest {one.name} {one.size}, raised by {shortened(one.by.title())}" for one in highest]
         failed = [record for record in records if record.outcome()]
         over = [one for one in records if one in results.over or of_kind(one.notes, NoteKind.OVER_BUDGET)]
         named = {"failed": failed, "over budget": over}

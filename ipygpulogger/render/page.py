@@ -73,7 +73,9 @@ def _totals(records: Sequence[CellRecord]) -> Iterator[str]:
         total_bytes = raised.usage.total_bytes or 0 if isinstance(raised.usage, DeviceUsage) else 0
         of = f"of {size_text(total_bytes).replace('.0 ', ' ')}, " if total_bytes else ""
         drawn = bar([Part("", raised.usage.peak.lo_bytes, BLUE)], total_bytes)
-        cards.append(_card(f"Highest {raised.name}", raised.size, f"{of}in {raised.by.title()}", drawn))
+        cards.append(
+            _card(f"Highest {raised.name}", raised.size, f"{of}raised by {raised.by.title()}", drawn)
+        )
     yield f"<dl class=totals>{''.join(cards)}</dl>"
 
 

@@ -43,5 +43,5 @@ def test_the_page_of_many_cells_is_small(log, tmp_path, capsys):
     words = " ".join(words.split())
     assert f"{MOST} of 20,000: those that needed most" in words
     assert "20,000 cells · 40 failed" in words
-    assert "Highest GPU 300 MB of 600 MB, in In [777]" in words
+    assert "Highest GPU 300 MB of 600 MB, raised by In [777]" in words
     assert "19,980 more" in capsys.readouterr().out

@@ -49,7 +49,7 @@ def test_run_reports_every_cell(notebook, tmp_path):
     assert bounded or second.index("len") == third.index("del")
     assert done.stderr.splitlines() == [f"executed notebook: {path.with_name('nb.executed.ipynb')}"]
     highest = round(peak["lo_bytes"] / MB)
-    assert re.fullmatch(rf"3 cells in \d\.\d\d s · highest RAM {highest} MB in In \[2\]", end)
+    assert re.fullmatch(rf"3 cells in \d\.\d\d s · highest RAM {highest} MB, raised by In \[2\]", end)
     assert "Traceback" not in done.stderr
     assert path.read_bytes() == before
     nb = executed(path)
@@ -148,7 +148,7 @@ def test_a_budget_of_ram(notebook, tmp_path):
         f" {round(peak / MB - 256)} MB over --max-ram 256 MB"
     )
     assert done.stdout.splitlines()[-1].endswith(
-        f"highest RAM {round(peak / MB)} MB in In [2] · over budget: In [2]"
+        f"highest RAM {round(peak / MB)} MB, raised by In [2] · over budget: In [2]"
     )
     assert len(records(log)) == 3
     assert is_executed(path)

@@ -50,7 +50,7 @@ def test_the_screen_in_the_end(notebook, columns):
         assert re.fullmatch(r"\[ 3/12\]  \d\.\d\d s  RAM \u22129\d MB → \d+ MB +del x", third)
         assert first.index("x = ") == third.index("del")
         assert (len(lines), last) == (14, "executed notebook: /dev/null")
-        assert re.fullmatch(r"12 cells in .* · highest RAM \d+ MB in In \[1\]", end)
+        assert re.fullmatch(r"12 cells in .* · highest RAM \d+ MB, raised by In \[1\]", end)
 
 
 def test_stdout_elsewhere(notebook):

@@ -35,7 +35,7 @@ def test_other_processes_are_in_the_totals(at_most, monkeypatch):
     mixed, alone = (page_of(records, at_most, monkeypatch) for records in (MIXED, RANKS))
     for said in (
         "Time in cells 3 min 6 s",
-        "Highest RAM 900 MB in In [1]",
+        "Highest RAM 900 MB raised by In [1]",
         "UTC · 3 cells and 4 records of other processes Time",
         "3 cells and 4 records of other processes, ranked by needed",
     ):
@@ -43,7 +43,7 @@ def test_other_processes_are_in_the_totals(at_most, monkeypatch):
     assert "UTC · 4 records of processes" in alone
     assert "Time of all processes 8.00 s" in alone
     for told in mixed, alone:
-        assert "Highest GPU 4.0 GB in In [1], rank 3" in told
+        assert "Highest GPU 4.0 GB raised by In [1], rank 3" in told
 
 
 def test_only_one_process_is_drawn():
