@@ -46,6 +46,7 @@ class WalkResult(NamedTuple):
     alive: Mapping[Hashable, weakref.ref[Any]] = {}
     # by key, of large blocks the names that share it with its owner
     shared: Mapping[Hashable, tuple[str, ...]] = {}
+    whole: Mapping[Hashable, int] = {}  # by key, of blocks that are partly resident: the whole size
 
 
 class Traversal:
@@ -116,7 +117,7 @@ class Attribution:
         }
         owners.sort(key=lambda owner: -owner.size_bytes)
         found = tuple(owners), in_time and not cut, self._sizes, cut, tuple(uncounted)
-        return WalkResult(*found, self._blocks.alive, shared)
+        return WalkResult(*found, self._blocks.alive, shared, self._blocks.whole)
 
     def _attribute(self, root: Root, reachable: list[int]) -> None:
         """Attribute the blocks that have no owner yet to this name, which shares the others."""

@@ -229,6 +229,7 @@ class OwnedBlock(NamedTuple):
     size_bytes: int
     shared: tuple[str, ...]
     alive: weakref.ref[Any] | None = None
+    whole_bytes: int | None = None  # of one that is partly resident
 
     @property
     def plain_name(self) -> str:
@@ -275,7 +276,9 @@ def snapshot_of(
     # With an older torch the weak reference dies before the block.
     alive = {key: weak for key, weak in found.alive.items() if weak() is not None}
     blocks = {
-        key: OwnedBlock(name, kind, device, size_bytes, found.shared.get(key, ()), alive.get(key))
+        key: OwnedBlock(
+            name, kind, device, size_bytes, found.shared.get(key, ()), alive.get(key), found.whole.get(key)
+        )
         for (name, device, kind), sizes in found.blocks.items()
         for key, size_bytes in sizes.items()
     }
@@ -367,8 +370,11 @@ def is_same(was: OwnedBlock, now: OwnedBlock) -> bool:
     """Return whether a block may be the one with the same key before, as a list that grew at its address."""
     if was.alive is not None:
         return not was.is_freed()
+    if now.whole_bytes is not None and now.size_bytes < was.size_bytes:
+        return False  # pages that were touched stay: it is another one
     # Another block of the same size may have taken its place, which needed no new memory.
-    return was.size_bytes == now.size_bytes or now.name in (was.name, *was.shared)
+    same_size = (was.whole_bytes or was.size_bytes) == (now.whole_bytes or now.size_bytes)
+    return same_size or now.name in (was.name, *was.shared)
 
 
 def _was_visited_whole(snapshot: Snapshot, name: str) -> bool:

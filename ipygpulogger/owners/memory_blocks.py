@@ -21,17 +21,14 @@ from typing import Any
 from ..engine.machine import machine
 from ..runtime.objects import bases_of
 from ..sources import Holding
-from .address_space import ranges_at, resident_bytes
+from .address_space import Residency
 
 ArrayReaders = Sequence[Callable[[Any], Holding | None]]
 
 DEVICE = "cpu"
 LARGE = 1 << 20  # bytes: a smaller block may be a file's, and neither its lifetime nor sharing names are kept
 _SMALL = 1 << 10  # bytes: smaller objects do not count
-_CHECKED = 1000  # blocks: as many are looked up in a walk, which takes 3 us each
-_whole: dict[
-    Any, int
-] = {}  # by address, the sizes of blocks that were wholly resident memory at the last walk
+_residency = Residency()
 _PY_BUFFER = ctypes.c_size_t * 11  # as large as a `Py_buffer` of C: address, object, length, ...
 _TABLES = dict, list, tuple, set, frozenset, deque
 _INSIDE = str, bytes  # their memory is the object itself
@@ -190,6 +187,7 @@ class MemoryBlocks:
         self.sizes: list[int] = []
         # By key, of large blocks where that is known: a weak reference that dies with the block.
         self.alive: dict[Hashable, weakref.ref[Any]] = {}
+        self.whole: dict[Hashable, int] = {}  # by key, of those that are partly resident: the whole size
 
     def number(self, holding: Holding) -> int:
         """Return a block's number, a new one where it was not found before."""
@@ -230,24 +228,9 @@ class MemoryBlocks:
         """Count what is resident of large blocks; return those of which nothing is, or that show a file."""
         large = [(self.keys[number], number) for number, size in enumerate(self.sizes) if size >= LARGE]
         placed = {key[1]: number for key, number in large if type(key) is tuple and key[0] == DEVICE}
-        sizes = {address: self.sizes[number] for address, number in placed.items()}
-        whole = {
-            address: size_bytes for address, size_bytes in sizes.items() if _whole.get(address) == size_bytes
-        }
-        fresh = sizes.keys() - whole.keys()
-        for address in itertools.islice(fresh, _CHECKED):
-            found_bytes = self.sizes[placed[address]] = resident_bytes(address, address + sizes[address])
-            if found_bytes == sizes[address]:
-                whole[address] = found_bytes
-        absent = {address for address, number in placed.items() if not self.sizes[number]}
-        found = []
-        for address, where in ranges_at(absent | (self._mapped & fresh)).items():
-            number = placed[address]
-            if where.is_file or (where.is_anonymous and address in absent):
-                found.append(number)
-                whole.pop(address, None)
-            elif address in absent:  # a driver's memory, whose pages are not the process's
-                self.sizes[number] = sizes[address]
-        _whole.clear()
-        _whole.update(whole)
-        return found
+        resident = _residency.of({at: self.sizes[number] for at, number in placed.items()}, self._mapped)
+        for address, number in placed.items():
+            if resident[address] < self.sizes[number]:
+                self.whole[self.keys[number]] = self.sizes[number]
+                self.sizes[number] = resident[address]
+        return [number for number in placed.values() if not self.sizes[number]]

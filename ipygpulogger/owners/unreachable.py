@@ -85,7 +85,7 @@ def _garbage(roots: Iterable[weakref.ref[Any]], deadline_s: float) -> list[Any]:
     reached = [place for place, count in enumerate(now) if count - alone != counts[place]]
     alive = set(reached)
     while reached:
-        fresh = alive.symmetric_difference(alive.union(below[reached.pop()]))
+        fresh = {*below[reached.pop()]} - alive
         alive |= fresh
         reached += fresh
     return [value for place, value in enumerate(nodes) if place not in alive]

@@ -5,6 +5,7 @@ import mmap
 import shutil
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,6 +14,8 @@ from memory import MB
 
 from ipygpulogger.owners import address_space as module
 from ipygpulogger.owners.address_space import (
+    MappedRange,
+    Residency,
     libraries,
     libraries_since,
     mapped_ranges,
@@ -152,11 +155,11 @@ def test_which_addresses_show_a_file(monkeypatch, tmp_path):
     )
     monkeypatch.setattr(module, "_MAPS", str(tmp_path / "maps"))
     found = ranges_at([0, 0xFFF, 0x1000, 0x2FFF, 0x3000, 0x5000, 0x9000, 0xA000])
-    assert {address: (one.is_file, one.is_anonymous) for address, one in found.items()} == {
+    assert {address: (one.is_file, one.has_pages) for address, one in found.items()} == {
         0x1000: (True, False),
         0x2FFF: (True, False),
         0x3000: (False, True),
-        0x9000: (False, False),
+        0x9000: (False, True),
     }
     assert mapped_ranges()[2].path == b"/dev/shm/x y"
 
@@ -174,7 +177,7 @@ def test_what_shows_a_file_takes_no_memory(tmp_path):
 
 @linux
 def test_only_touched_pages_are_resident(monkeypatch):
-    """To the byte at both ends, up to so many bytes; where nothing tells, and of what is gone, all counts."""
+    """To the byte at both ends; where nothing tells, and of what is gone, all counts."""
     memory = mmap.mmap(-1, 8 * mmap.PAGESIZE)
     address = np.frombuffer(memory, "u1").__array_interface__["data"][0]
     memory[mmap.PAGESIZE : 3 * mmap.PAGESIZE] = b"x" * 2 * mmap.PAGESIZE
@@ -183,12 +186,75 @@ def test_only_touched_pages_are_resident(monkeypatch):
     ranges += [(address + mmap.PAGESIZE + 5, end), (address + 7, address + 3 * mmap.PAGESIZE)]
     sizes = [2 * mmap.PAGESIZE, 5, 0, 0, 2 * mmap.PAGESIZE - 5, 2 * mmap.PAGESIZE]
     assert [resident_bytes(*one) for one in ranges] == sizes
-    with monkeypatch.context() as patch:
-        patch.setattr(module, "_CHECKED_BYTES", 2 * mmap.PAGESIZE)
-        assert resident_bytes(address, end) == 7 * mmap.PAGESIZE
+    monkeypatch.setattr(module, "_MOST_BYTES", 2 * mmap.PAGESIZE)
+    assert [resident_bytes(*one) for one in ranges] == sizes
     assert resident_bytes(16 * mmap.PAGESIZE, 17 * mmap.PAGESIZE + 5) == mmap.PAGESIZE + 5
     monkeypatch.setattr(module, "gil_held", linux_calls.Calls)
     assert [resident_bytes(*one) for one in ranges] == [stop - start for start, stop in ranges]
+
+
+@pytest.fixture
+def kernel(monkeypatch):
+    """What is resident, in MB by address in MB, and which addresses were asked for."""
+    kernel = SimpleNamespace(resident={}, asked=[], ranges={}, looked_up=[])
+
+    def resident_bytes(start, end):
+        kernel.asked.append(start // MB)
+        return min(end - start, kernel.resident[start // MB] * MB)
+
+    def ranges_at(addresses):
+        kernel.looked_up += sorted(one // MB for one in addresses)
+        memory = MappedRange(0, 1 << 60, b"[heap]")
+        return {one: kernel.ranges.get(one // MB, memory) for one in addresses}
+
+    monkeypatch.setattr(module, "resident_bytes", resident_bytes)
+    monkeypatch.setattr(module, "ranges_at", ranges_at)
+    monkeypatch.setattr(module, "_MOST_BYTES", 100 * MB)
+    return kernel
+
+
+def found_mb(residency, sizes_mb, mapped=()):
+    sizes = {at * MB: size * MB for at, size in sizes_mb.items()}
+    return {at // MB: size / MB for at, size in residency.of(sizes, {at * MB for at in mapped}).items()}
+
+
+def test_what_is_resident_counts(kernel):
+    """Of memory; of a file none, and all of what a driver maps, each looked up anew."""
+    kernel.resident = {0: 10, 20: 4, 40: 0, 60: 10, 80: 0}
+    kernel.ranges = {60: MappedRange(0, 1, b"/a/model"), 80: MappedRange(0, 1, b"/dev/nvidiactl")}
+    residency, sizes = Residency(), dict.fromkeys([0, 20, 40, 60, 80], 10)
+    for looked_up in ([20, 40, 60, 80], [60, 80]):  # what was memory is not looked up again
+        kernel.looked_up.clear()
+        assert found_mb(residency, sizes, [20, 60]) == {0: 10, 20: 4, 40: 0, 60: 0, 80: 10}
+        assert kernel.looked_up == looked_up
+
+
+def test_a_large_block_that_was_full_is_looked_at_here_and_there(kernel):
+    """Until it is another one at the same address, or has another size."""
+    kernel.resident, residency = {0: 200}, Residency()
+    assert found_mb(residency, {0: 200}) == {0: 200}
+    kernel.resident |= dict.fromkeys(range(1, 200), 1)
+    kernel.asked.clear()
+    assert found_mb(residency, {0: 200}) == {0: 200}
+    assert kernel.asked == [199, 174, 149, 124, 99, 74, 49, 24]
+    kernel.resident |= {199: 0, 0: 70}
+    assert found_mb(residency, {0: 200}) == {0: 70}
+    kernel.resident |= {199: 1, 0: 200}
+    kernel.asked.clear()
+    assert found_mb(residency, {0: 199}) == {0: 199}
+    assert kernel.asked == [0]
+
+
+def test_without_time_what_was_known_counts_or_all(kernel, monkeypatch):
+    """New blocks come first, so that each is known after some time."""
+    kernel.resident, residency = {0: 5, 20: 5, 40: 5}, Residency()
+    now_s = iter(range(100))
+    monkeypatch.setattr(module.clock, "thread_s", lambda: next(now_s))
+    monkeypatch.setattr(module, "_BUDGET_S", 2)
+    assert found_mb(residency, {0: 10, 20: 10, 40: 10}) == {0: 5, 20: 5, 40: 10}
+    kernel.resident = dict.fromkeys(kernel.resident, 6)
+    assert found_mb(residency, {0: 10, 20: 10, 40: 10}) == {0: 6, 20: 5, 40: 6}
+    assert kernel.asked == [0, 20, 40, 0]
 
 
 @linux

@@ -2,12 +2,12 @@
 
 import weakref
 from itertools import pairwise
+from types import SimpleNamespace
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ipygpulogger.owners import memory_blocks
-from ipygpulogger.owners.address_space import MappedRange
 from ipygpulogger.owners.attribution import GRAPH, Attribution, Root, Span, Traversal
 from ipygpulogger.owners.memory_blocks import DEVICE, MemoryBlocks
 from ipygpulogger.records import Owner
@@ -208,9 +208,12 @@ def test_what_has_no_address_overlaps_nothing():
 
 def test_what_only_shows_a_file_is_nobodys(monkeypatch):
     """Looked up from 1 MB on, of memory that may be mapped and has an address in RAM."""
-    asked = set()
-    file = MappedRange(30 * MB, 34 * MB, b"/a/model")
-    monkeypatch.setattr(memory_blocks, "ranges_at", lambda places: asked.update(places) or {30 * MB: file})
+    asked = []
+    monkeypatch.setattr(
+        memory_blocks,
+        "_residency",
+        SimpleNamespace(of=lambda sizes, mapped: asked.append((sizes, mapped)) or {**sizes, 30 * MB: 0}),
+    )
     blocks = MemoryBlocks()
     for key, size, device, mapped in (
         ((DEVICE, 10 * MB), MB, DEVICE, True),
@@ -222,34 +225,12 @@ def test_what_only_shows_a_file_is_nobodys(monkeypatch):
     ):
         blocks.number(Holding(key, size, device, mapped=mapped))
     found = found_by(blocks, path_of("x", *range(6)), path_of("y", 2, rank=1))
-    assert asked == {10 * MB, 30 * MB}
+    ((sizes, may_be_files),) = asked
+    assert sizes == {10 * MB: MB, 30 * MB: 4 * MB, 40 * MB: MB}
+    assert {10 * MB, 30 * MB} <= may_be_files
+    assert 40 * MB not in may_be_files
     assert {o.device: o.size_bytes for o in found.owners} == {DEVICE: MB + MB - 1 + MB + MB, GPU: MB}
     assert not any(owner.shared for owner in found.owners)
-
-
-def test_what_is_resident_of_a_block(monkeypatch):
-    """That counts, of the largest blocks; what was whole is not looked up again while it has its size."""
-    resident = {10 * MB: 0, 20 * MB: MB // 2, 30 * MB: 0, 40 * MB: MB, 50 * MB: 2 * MB}
-    asked = []
-    monkeypatch.setattr(memory_blocks, "_whole", {})
-    monkeypatch.setattr(
-        memory_blocks, "resident_bytes", lambda start, _: asked.append(start) or resident[start]
-    )
-    heap, driver = MappedRange(0, 30 * MB, b"[heap]"), MappedRange(30 * MB, 34 * MB, b"/dev/nvidiactl")
-    monkeypatch.setattr(
-        memory_blocks, "ranges_at", lambda at: {one: driver if one == 30 * MB else heap for one in at}
-    )
-
-    def walked(last_bytes):
-        blocks = MemoryBlocks()
-        for address, size_bytes in zip(resident, (MB, MB, MB, MB, last_bytes), strict=True):
-            blocks.number(Holding((DEVICE, address), size_bytes, DEVICE))
-        found = found_by(blocks, path_of("x", *range(5)))
-        return {key[1] // MB: size for sizes in found.blocks.values() for key, size in sizes.items()}
-
-    assert walked(2 * MB) == walked(2 * MB) == {20: MB // 2, 30: MB, 40: MB, 50: 2 * MB}
-    assert sorted(one // MB for one in asked) == sorted([10, 20, 30, 40, 50, 10, 20, 30])
-    assert walked(3 * MB)[50] == 2 * MB
 
 
 def test_what_dies_with_a_block():

@@ -87,6 +87,38 @@ def test_memory_that_is_touched_later_is_its_names(run, shell, il, steps):
     run("del a, b, c, d, e")
 
 
+@linux
+@pytest.mark.parametrize(
+    ("cell", "holder"),
+    [
+        ("b = a; del a; b[:] = 1", "b"),
+        ("box = {'x': a}; del a; box['x'][:] = 1", "box"),
+        ("b = a.reshape(3, -1); del a; b[:] = 1", "b"),
+    ],
+)
+def test_what_another_name_takes_over_and_touches_is_not_freed(run, cell, holder):
+    """The block is the same, whatever of it was resident."""
+    run("a = np.empty(300 * MB, 'u1'); a[: 100 * MB] = 1")
+    record = run(cell)
+    assert large(record) == {holder: pytest.approx(200, abs=3)}
+    assert not [note for note in record.notes if str(note).startswith("freed")]
+
+
+@linux
+@pytest.mark.parametrize("name", ["z", "q"])
+def test_another_block_at_the_same_address(run, shell, name):
+    """Freed and made again in one cell, untouched: nothing is held, and what is filled later is its own."""
+    run("z = np.ones(300 * MB, 'u1'); address = z.ctypes.data")
+    record = run(f"del z; {name} = np.zeros(300 * MB, 'u1')")
+    assert shell.user_ns[name].ctypes.data == shell.user_ns["address"]
+    assert record.gen.consumed_bytes == pytest.approx(-300 * MB, abs=3 * MB)
+    assert [str(note) for note in record.notes] == ["freed: z 300 MB"]
+    assert large(run(f"{name}[:] = 1")) == {name: pytest.approx(300, abs=3)}
+    record = run(f"del {name}; z = np.zeros(300 * MB, 'u1'); z[: 100 * MB] = 1")
+    assert [str(note) for note in record.notes] == [f"freed: {name} {300 if name == 'q' else 200} MB"]
+    assert large(run("z[50 * MB : 200 * MB] = 1")) == {"z": pytest.approx(100, abs=3)}
+
+
 def test_walks_are_outside_the_cell(run, il, monkeypatch):
     """Before the scope opens and after it has closed; 300 MB that a walk needs are nobody's peak."""
     order = []

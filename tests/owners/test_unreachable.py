@@ -317,6 +317,17 @@ def test_what_is_undecided_does_not_count():
     assert found_mb(weakref.ref(Node(value=array(30))), budget_s=-1) == 0
 
 
+def test_what_much_is_below_takes_no_longer_than_finding_it():
+    """Each object is looked at once, also of a long chain that is alive: in squares this would take minutes."""
+    chain = None
+    for _ in range(100_000):
+        chain = [chain]
+    root = weakref.ref(Node(value=array(30), chain=chain))
+    assert found_mb(root) == 30
+    while chain:  # else a deep recursion frees it
+        chain = chain[0]
+
+
 def test_the_collector_s_settings_stay():
     """Neither the proof nor a collection of ours touches thresholds, whether it is on, what is frozen or callbacks."""
 

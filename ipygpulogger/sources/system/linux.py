@@ -23,7 +23,7 @@ try:
 except ImportError:  # Windows
     resource: None = None  # type: ignore[no-redef]
 
-_MOST_BYTES = 65536  # of one read
+_MOST_BYTES = MOST_PAGES = 65536  # of one read, and whose residency is asked for at once
 _READ = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0)
 _WRITE = os.O_WRONLY | getattr(os, "O_CLOEXEC", 0)
 
@@ -73,7 +73,7 @@ class Calls:
         return True
 
     def resident_pages(self, start: int, size_bytes: int) -> bytes:  # noqa: ARG002 - the other class knows
-        """Return a byte for each page of mapped memory, 1 if it is resident; none where that is unknown."""
+        """Return a byte for each page, of `MOST_PAGES` at most: 1 if it is resident. None if unknown."""
         return b""
 
 
@@ -86,7 +86,7 @@ class _HeldCalls(Calls):
         self._c = c = ctypes.PyDLL(None, use_errno=True)
         number, address, size = ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t
         self._errno, self._close = ctypes.get_errno, c.close
-        self._byte, self._buffer = ctypes.c_char, ctypes.c_char * _MOST_BYTES
+        self._buffer = ctypes.c_char * _MOST_BYTES
         self._buffers: list[Any] = []  # unused ones; `append` and `pop` are atomic
         c.open.argtypes, c.close.argtypes = (ctypes.c_char_p, number), (number,)
         c.read.argtypes, c.write.argtypes = (number, address, size), (number, ctypes.c_char_p, size)
@@ -106,10 +106,7 @@ class _HeldCalls(Calls):
         return found == 0 or self._errno() != errno.ECHILD
 
     def read(self, fd: int) -> bytes | None:
-        try:
-            buffer = self._buffers.pop()
-        except IndexError:
-            buffer = self._buffer()
+        buffer = self._take()
         count = self._c.read(fd, buffer, _MOST_BYTES)
         if count < 0 and self._errno() != errno.EAGAIN:
             self._fail()
@@ -118,8 +115,17 @@ class _HeldCalls(Calls):
         return text
 
     def resident_pages(self, start: int, size_bytes: int) -> bytes:
-        pages = (self._byte * -(-size_bytes // PAGE_BYTES))()
-        return pages.raw if self._c.mincore(start, size_bytes, pages) == 0 else b""
+        buffer = self._take()
+        is_known = self._c.mincore(start, size_bytes, buffer) == 0
+        pages = bytes(buffer[: -(-size_bytes // PAGE_BYTES)]) if is_known else b""
+        self._buffers.append(buffer)
+        return pages
+
+    def _take(self) -> Any:
+        try:
+            return self._buffers.pop()
+        except IndexError:
+            return self._buffer()
 
     def _fail(self, *path: str) -> NoReturn:
         """Raise why the last call failed. No signal interrupts calls for files in memory."""
