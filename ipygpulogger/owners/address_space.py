@@ -24,7 +24,7 @@ from ..sources.system.linux import MOST_PAGES, gil_held
 PAGE_BYTES = mmap.PAGESIZE
 _MAPS = "/proc/self/maps"
 _SHARED = b"/dev/zero", b"/dev/shm/", b"/memfd:", b"/SYSV"
-_BUDGET_S = 0.004  # for finding out what is resident of all blocks
+_BUDGET_S = 0.008  # for finding out what is resident of all blocks
 _MOST_BYTES = MOST_PAGES * PAGE_BYTES  # whose residency is asked for at once: 0.02 to 0.2 ms
 
 
@@ -93,14 +93,13 @@ class Residency:
     """How much of blocks is resident memory of this process; a full one is not counted page by page again."""
 
     def __init__(self) -> None:
-        self._seen: dict[
-            int, tuple[int, int]
-        ] = {}  # by address, at the last time: the size, and what was resident
+        # By address, at the last time: the size, and what was resident.
+        self._seen: dict[int, tuple[int, int]] = {}
 
     def of(self, sizes: Mapping[int, int], mapped: Container[int]) -> dict[int, int]:
         """Return how many bytes of each block are, by address; of a file none are.
 
-        For very many blocks there is no time: then what was known before counts, or the whole block.
+        Among very many blocks, those that were known before are looked at only as long as there is time.
 
         Args:
             sizes: By address, in bytes.
@@ -108,16 +107,14 @@ class Residency:
         """
         late_s, seen = clock.thread_s() + _BUDGET_S, dict[int, tuple[int, int]]()
         known = {at: was for at, was in self._seen.items() if was[0] == sizes.get(at)}
-        for start in sorted(sizes, key=known.__contains__):
-            size_bytes = sizes[start]
-            full = size_bytes, size_bytes
-            if size_bytes > _MOST_BYTES and known.get(start) == full and _may_be_full(start, size_bytes):
-                seen[start] = full
-            elif clock.thread_s() <= late_s:
-                seen[start] = size_bytes, resident_bytes(start, start + size_bytes)
-            elif start in known:
-                seen[start] = known[start]
-        found = {start: seen.get(start, (0, size_bytes))[1] for start, size_bytes in sizes.items()}
+        for start, size_bytes in sizes.items():
+            was = known.get(start)
+            was_full = size_bytes > _MOST_BYTES and was == (size_bytes, size_bytes)
+            in_time = clock.thread_s() <= late_s
+            if was is None or (in_time and not (was_full and _may_be_full(start, size_bytes))):
+                was = size_bytes, resident_bytes(start, start + size_bytes)
+            seen[start] = was
+        found = {start: resident for start, (_, resident) in seen.items()}
         fresh = [start for start in seen.keys() - known.keys() if start in mapped or not found[start]]
         for start, where in ranges_at(fresh).items():
             if where.is_file or not (found[start] or where.has_pages):
