@@ -24,7 +24,7 @@ from ..sources.system.linux import MOST_PAGES, gil_held
 PAGE_BYTES = mmap.PAGESIZE
 _MAPS = "/proc/self/maps"
 _SHARED = b"/dev/zero", b"/dev/shm/", b"/memfd:", b"/SYSV"
-_BUDGET_S = 0.008  # for finding out what is resident of all blocks
+_BUDGET_S = 0.004  # for finding out what is resident of all blocks
 _MOST_BYTES = MOST_PAGES * PAGE_BYTES  # whose residency is asked for at once: 0.02 to 0.2 ms
 
 
