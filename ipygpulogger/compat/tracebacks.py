@@ -15,7 +15,14 @@ import warnings
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import partial
-from types import FrameType, FunctionType, TracebackType
+from types import (
+    AsyncGeneratorType,
+    CoroutineType,
+    FrameType,
+    FunctionType,
+    GeneratorType,
+    TracebackType,
+)
 from typing import Any, TypeVar
 
 from ..engine.machine import machine
@@ -28,6 +35,7 @@ _F = TypeVar("_F", bound="Callable[..., Any]")
 
 _SETTINGS = ("IPYGPULOGGER_TB_CLEAR_FRAMES", "FASTAI_TB_CLEAR_FRAMES")  # the first that is not empty counts
 _ASSERTED = "device-side assert triggered"
+_SUSPENDED = GeneratorType, CoroutineType, AsyncGeneratorType  # refer to their frames until they are finished
 _CODE_THAT_WAITS = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 _RESTART = (
     "When 'device-side assert triggered' error happens, it's not possible to recover and you must restart the"
@@ -177,5 +185,6 @@ def _may_resume(frame: FrameType) -> bool:
 
     # From 3.11 on a frame has its variables and code only once the call has ended.
     if has_its_code(sys._getframe()):
-        return bool(frame.f_code.co_flags & _CODE_THAT_WAITS)  # it cannot be told of a finished one
+        waits = frame.f_code.co_flags & _CODE_THAT_WAITS
+        return bool(waits) and any(issubclass(type(one), _SUSPENDED) for one in gc.get_referrers(frame))
     return not has_its_code(frame)
