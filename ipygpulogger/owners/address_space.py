@@ -24,6 +24,7 @@ from ..sources.system.linux import MOST_PAGES, gil_held
 PAGE_BYTES = mmap.PAGESIZE
 _MAPS = "/proc/self/maps"
 _SHARED = b"/dev/zero", b"/dev/shm/", b"/memfd:", b"/SYSV"
+_PRESENT = bytes(range(128, 256))  # the highest bit of an entry's highest byte, proc_pid_pagemap(5)
 _BUDGET_S = 0.004  # for finding out what is resident of all blocks
 _MOST_BYTES = MOST_PAGES * PAGE_BYTES  # whose residency is asked for at once: 0.02 to 0.2 ms
 
@@ -133,8 +134,8 @@ def _in_page_table(start: int, end: int) -> int:
     """Return how many bytes of a file this process has read; `resident_bytes` counts others' reads, too."""
     with suppress(OSError), Path("/proc/self/pagemap").open("rb", buffering=0) as pagemap:
         entries = os.pread(pagemap.fileno(), 8 * (end - start) // PAGE_BYTES, 8 * start // PAGE_BYTES)
-        # The highest bit of an entry's highest byte, proc_pid_pagemap(5).
-        return PAGE_BYTES * sum(map((127).__lt__, entries[7 if sys.byteorder == "little" else 0 :: 8]))
+        highest = entries[7 if sys.byteorder == "little" else 0 :: 8]
+        return PAGE_BYTES * (len(highest) - len(highest.translate(None, _PRESENT)))
     return 0
 
 
