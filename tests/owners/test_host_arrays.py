@@ -43,7 +43,14 @@ def test_what_lies_right_behind_a_buffer_is_another_s(make, front_mb):
     beside = np.frombuffer((ctypes.c_char * MB).from_address(behind), np.uint8)  # never read
     del buffer[: front_mb * MB]
     found = held(buffer=buffer, beside=beside, view=np.frombuffer(buffer, np.uint8)[100:])
-    assert found == {"buffer": ((4 - front_mb) * MB, ("view",)), "beside": (MB, ())}
+    size_bytes, shared = found.pop("beside", (0, ()))  # as much as happens to be resident there
+    assert (size_bytes <= MB, shared) == (True, ())
+    assert found == {"buffer": ((4 - front_mb) * MB, ("view",))}
+
+
+def written(memory):
+    memory[:] = b"x" * len(memory)
+    return memory
 
 
 @pytest.mark.parametrize(
@@ -53,7 +60,7 @@ def test_what_lies_right_behind_a_buffer_is_another_s(make, front_mb):
         lambda: bytearray(b"x" * MB),
         lambda: array.array("b", [0]) * MB,
         pytest.param(
-            lambda: mmap.mmap(-1, MB), marks=pytest.mark.linux("no page table tells what is a file")
+            lambda: written(mmap.mmap(-1, MB)), marks=pytest.mark.linux("no page table tells what is a file")
         ),
     ],
     ids=["bytes", "bytearray", "array", "mmap"],
