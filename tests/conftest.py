@@ -197,6 +197,8 @@ def shell(tmp_path, monkeypatch):
     from traitlets.config import Config
 
     monkeypatch.setitem(sys.modules, "__main__", sys.modules["__main__"])  # the shell puts its own there
+    for name in ("last_type", "last_value", "last_traceback", "last_exc"):  # pytest's, of a test that failed
+        monkeypatch.delattr(sys, name, raising=False)
     config = Config(HistoryManager={"enabled": False})
     shell = InteractiveShell.instance(config=config, ipython_dir=str(tmp_path))
     strangers = {event: list(callbacks) for event, callbacks in shell.events.callbacks.items()}
