@@ -183,9 +183,9 @@ def test_a_cell_that_is_still_over(notebook, tmp_path):
         r"ipygpulogger: In \[1\]: x = .*: highest \d+ MB in RAM, \d+ MB over --max-ram 256 MB", over
     )
     assert still == "ipygpulogger: still over --max-ram 256 MB in RAM, as when they began: In [2], In [3]"
-    assert done.stdout.splitlines()[-1].endswith(" in In [1] · over budget: In [1]")
+    assert done.stdout.splitlines()[-1].endswith(", raised by In [1] · over budget: In [1]")
     assert "<dt>Highest RAM</dt>" in page.read_text()
-    assert re.search(r"<dt>Highest RAM</dt><dd>\d+ MB</dd><dd>in In \[1\]</dd>", page.read_text())
+    assert re.search(r"<dt>Highest RAM</dt><dd>\d+ MB</dd><dd>raised by In \[1\]</dd>", page.read_text())
 
 
 def judged(*cells, ram=None, gpu=None):

@@ -131,7 +131,7 @@ def test_the_totals_are_those_of_the_run(no_plot):
     cards = {name: (figure, words) for name, figure, words in found}
     assert cards == {
         "Time in cells": ("71.0 s", "longest In [2], 70.0 s"),
-        "Highest RAM": ("at least 128 MB", "in In [2]"),
+        "Highest RAM": ("at least 128 MB", "raised by In [2]"),
         "Highest GPU": ("3.0 GB", "of 16 GB, raised by In [1]"),
     }
     assert "2 cells · 1 failed" in page("nb", cells)
