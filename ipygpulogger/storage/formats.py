@@ -138,7 +138,8 @@ def flat(records: Iterable[CellRecord]) -> tuple[list[dict[str, Any]], list[str]
         sums |= figures
     filled = set().union(*rows) if rows else {path for path in _leaves() if not path.startswith("process.")}
     columns = [path for path in _leaves() if path in filled]
-    return rows, [*columns[:_FIRST], *sorted(sums), *columns[_FIRST:]]
+    by_device = sorted(sums, key=lambda path: (len(path.partition(".")[0]), path))  # cuda:10 after cuda:2
+    return rows, [*columns[:_FIRST], *by_device, *columns[_FIRST:]]
 
 
 def _csv(rows: list[dict[str, Any]], columns: list[str]) -> str:
