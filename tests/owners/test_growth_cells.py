@@ -18,9 +18,8 @@ linux = pytest.mark.linux("no system call tells what is resident")
 
 
 @pytest.fixture
-def il(run, shell, monkeypatch):
-    """The logger, in a shell that knows numpy; with time for all that the process of the tests holds."""
-    monkeypatch.setattr(growth, "BUDGET_S", 1.0)
+def il(run, shell):
+    """The logger, in a shell that knows numpy."""
     shell.user_ns.update(np=np, MB=MB)
     return run.logger
 
