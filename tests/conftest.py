@@ -169,8 +169,8 @@ def fresh_mark():
     if SYSTEM == "linux":
         return lambda: None
     if not os.environ.get("SYSTEM"):
-        # A real macOS or Windows: nothing resets its mark, so earlier tests would decide what this one shows.
-        pytest.skip("the high-water mark cannot be reset here: an earlier peak bounds a lower one")
+        # Nothing resets the mark of a real macOS or Windows: a peak of an earlier test would hide this test's.
+        pytest.skip("no high-water mark can be reset here, and an earlier test may have had a higher peak")
     from sitecustomize import forget_mark
 
     forget_mark()

@@ -91,16 +91,16 @@ def resident_bytes(start: int, end: int) -> int:
 
 
 class Residency:
-    """How much of blocks is resident memory of this process; a full one is not counted page by page again."""
+    """How much of large blocks is resident. Of one that was full the last time, a few pages are looked at."""
 
     def __init__(self) -> None:
         # By address, at the last time: the size, and what was resident.
         self._seen: dict[int, tuple[int, int]] = {}
 
     def of(self, sizes: Mapping[int, int], mapped: Container[int]) -> dict[int, int]:
-        """Return how many bytes of each block are, by address; of a file none are.
+        """Return how many bytes of each block are resident, by address; none of a block that shows a file.
 
-        Among very many blocks, those that were known before are looked at only as long as there is time.
+        Of very many blocks not all are looked at again: for the others the figure of the last time stands in.
 
         Args:
             sizes: By address, in bytes.
@@ -126,7 +126,7 @@ class Residency:
 
 
 def _may_be_full(start: int, size_bytes: int) -> bool:
-    """Return whether eight of its pages are resident; not so of another block that took its place."""
+    """Return whether eight pages of it are resident: not so if it was freed, and another has its address."""
     return all(resident_bytes(at, at + 1) for at in range(start + size_bytes - 1, start, -size_bytes // 8))
 
 

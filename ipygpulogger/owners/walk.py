@@ -90,9 +90,9 @@ class _Walk:
         self._branch_order = len(roots)
         try:
             self._walk(roots, urgent)
-            late, before_s = self._deadline_s + self._more_s, clock.thread_s()
             found = Attribution(self._blocks, lambda: clock.thread_s() <= late)
-            late += clock.thread_s() - before_s  # what finding out what is resident took
+            # From here on: finding out what is resident has a budget of its own.
+            late = max(self._deadline_s, clock.thread_s()) + self._more_s
             return found.result(self._traversals, self._uncounted, self._left_out)
         finally:  # leave no reference cycle of ours to the garbage collector
             self._visited.clear()

@@ -339,7 +339,7 @@ def test_the_cells_run_and_print_what_the_page_shows(request, tmp_path, page, la
     for block in found:
         if str(block) in results:
             error, printed = results[str(block)]
-            # A bound that is less than a megabyte wide may read as two figures.
+            # What a forked child shares may change by less than a megabyte; its bounds then read as two figures.
             printed = re.sub(
                 r"\b(\d+) to (\d+)(?= MB)", lambda m: m[2] if int(m[2]) == int(m[1]) + 1 else m[0], printed
             )

@@ -279,8 +279,7 @@ class Loop:
         self._real = real
 
     def add_signal_handler(self, *_):
-        # As asyncio documents it for Windows: `run` must go on without handlers.
-        raise NotImplementedError
+        raise NotImplementedError  # what asyncio's event loops do on Windows; `run` has to work without a handler
 
     remove_signal_handler = add_signal_handler
 

@@ -1,6 +1,7 @@
 """Garbage: collected where that is in proportion; nothing is said of it that a collection does not prove."""
 
 import gc
+import re
 import sys
 import weakref
 
@@ -205,6 +206,17 @@ def test_what_is_too_dear_is_said_once(cells):
     record, ran = run("x = [1] * 100_000", cost_s=0.0)
     assert (garbage_notes(record), ran) == (["garbage of earlier cells: \u221250 MB"], 1)
     assert not garbage_notes(run("x = 1")[0])
+
+
+@pytest.mark.linux("no system call tells what is resident")
+@pytest.mark.parametrize("touched_mb", [0, 20])
+def test_what_was_never_touched_waits_for_nothing(cells, touched_mb):
+    """A collection gives back the pages that were touched, and no more is said to wait for it."""
+    run = cells(cost_s=100)
+    run(f"{HOLDS.replace('ones', 'empty')}; a.block[: {touched_mb} * MB] = 1; other = np.ones(30 * MB, 'u1')")
+    notes = " ".join(garbage_notes(run("del a")[0]))
+    said_mb = re.search(r"(\d+) MB are not yet free", notes)
+    assert (int(said_mb[1]) if said_mb else 0) == pytest.approx(touched_mb, abs=2)  # large pages have 2 MB
 
 
 def test_what_came_back_to_life_is_no_garbage_of_earlier_cells(cells):

@@ -199,7 +199,7 @@ class Nvml:
     def _rows(self, kind: str, module: ModuleType, handle: Any) -> list[Any]:
         rows: list[Any] = getattr(module, f"nvmlDeviceGet{kind}RunningProcesses")(handle)
         if rows and (row_class := getattr(module, "c_nvmlProcessInfo_v3_t", None)):
-            # ctypes makes a class for each length of an array. Kept, it is no garbage within the user's cell.
+            # ctypes makes an array type for each length, and drops it in a reference cycle unless it is kept.
             self._row_classes.add(row_class * (2 * len(rows) + 5))
         return rows
 

@@ -73,7 +73,7 @@ class Calls:
         return True
 
     def resident_pages(self, start: int, size_bytes: int) -> bytes:  # noqa: ARG002 - the other class knows
-        """Return a byte for each page, of `MOST_PAGES` at most: 1 if it is resident. None if unknown."""
+        """Return a byte for each of at most `MOST_PAGES` pages, 1 if resident; empty if that is unknown."""
         return b""
 
 
